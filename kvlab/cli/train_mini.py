@@ -22,7 +22,7 @@ def train_mini(
     hours: Annotated[float, typer.Option(help="Training time that the phases share.")] = 2.0,
     resume: Annotated[str, typer.Option(help="auto: go on from the newest checkpoint in --out; no: start.")] = "auto",
     start: Annotated[
-        Path | None, typer.Option(help="Train on a finished model's last phase, such as assets/mini.")
+        Path | None, typer.Option(help="Go on with a finished model, such as assets/mini: its refining phases alone.")
     ] = None,
     report: Annotated[bool, typer.Option(help="Print the acceptance table when done.")] = True,
     report_only: Annotated[

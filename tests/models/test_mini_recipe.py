@@ -176,12 +176,12 @@ def test_both_presets_run_from_the_command_to_a_model_folder(
 def test_a_finished_model_is_trained_on(
     corpus: Path, text: Text, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last phase begins from its weights and with its tokenizer, and nothing before that phase runs."""
+    """Its refining phases begin from its weights and with its tokenizer, and nothing before them runs."""
     monkeypatch.setattr(recipes, "draw_curve", lambda out: out / "curve.png")
     phases = tiny(PRESETS["cpu"], text.vocab_size)
     monkeypatch.setattr(recipes, "PRESETS", {"cpu": phases})
     first = run_recipe(Recipe("cpu", tmp_path / "first", corpus, 1, 1e6, True, compiled=False))
-    still = (*phases[:-1], replace(phases[-1], learning_rate=0.0))
+    still = tuple(replace(phase, learning_rate=0.0 if phase.refines else phase.learning_rate) for phase in phases)
     monkeypatch.setattr(recipes, "PRESETS", {"cpu": still})
     second = run_recipe(Recipe("cpu", tmp_path / "second", corpus, 2, 1e6, True, compiled=False, start=first))
     before, after = (load_file(folder / "model.safetensors") for folder in (first, second))
@@ -190,7 +190,7 @@ def test_a_finished_model_is_trained_on(
     assert saved.read_progress(saved.checkpoints(tmp_path / "second")[-1]).phase_name == phases[-1].name
     wide = replace(phases[-1], shape=replace(phases[-1].shape, hidden_size=512))
     with pytest.raises(UserError, match="final shape"):
-        recipes.last_phase_alone((wide,), first)
+        recipes.refining_phases((wide,), first)
     with pytest.raises(UserError, match="no model folder"):
         run_recipe(Recipe("cpu", tmp_path / "third", corpus, 1, 1e6, True, compiled=False, start=tmp_path))
 
@@ -199,8 +199,9 @@ def test_the_presets_stay_within_the_shipped_size() -> None:
     for phases in PRESETS.values():
         size = build_model(phases[-1].shape, 0).num_parameters() * 2
         assert size < 39e6
-        assert [a.length for a in phases] == sorted(a.length for a in phases)
-        assert sum(phase.share for phase in phases) <= 1
+        lengths = [phase.length for phase in phases if not phase.refines]
+        assert lengths == sorted(lengths) and phases[-1].length == max(lengths)
+        assert sum(phase.share for phase in phases) == pytest.approx(1)
         assert all(abs(sum(phase.mixture.values()) - 1) < 1e-9 for phase in phases)
 
 

@@ -39,6 +39,7 @@ class Phase:
     final_rate: float = 1.0  # the learning rate falls linearly to this fraction of itself
     places: tuple[int, ...] = field(default=())  # where the old layers go when depth grows
     continues: bool = False  # keeps the optimizer's state of the phase before, without warm-up
+    refines: bool = False  # one of those that `--start` runs on a finished model
 
 
 FIRST_WORDS = MappingProxyType(
@@ -97,6 +98,31 @@ MORE_CHAINS = MappingProxyType(
         "arithmetic": 0.02,
     }
 )
+CHAINS_AND_PAIRS = MappingProxyType(
+    {
+        "text": 0.2,
+        "mixed": 0.14,
+        "needle": 0.04,
+        "key_value": 0.2,
+        "variables": 0.32,
+        "labels": 0.02,
+        "copy": 0.04,
+        "multi_value": 0.04,
+    }
+)
+LONG_TEXT = MappingProxyType(
+    {
+        "text": 0.46,
+        "mixed": 0.14,
+        "needle": 0.06,
+        "multi_query": 0.02,
+        "multi_value": 0.02,
+        "key_value": 0.1,
+        "variables": 0.15,
+        "labels": 0.02,
+        "copy": 0.03,
+    }
+)
 CIRCUIT = MappingProxyType({"repeat": 0.5, "pairs": 0.5})
 
 CPU_PHASES = (
@@ -108,7 +134,7 @@ CPU_PHASES = (
         steps=8000,
         learning_rate=3e-3,
         mixture=CIRCUIT,
-        share=0.05,
+        share=0.03,
         accuracy=0.98,
         advance_on=("repeat", "pairs"),
     ),
@@ -120,7 +146,7 @@ CPU_PHASES = (
         steps=6000,
         learning_rate=2e-3,
         mixture=FIRST_WORDS,
-        share=0.07,
+        share=0.04,
         advance_on=("needle",),
         places=(0, 3),
     ),
@@ -132,7 +158,7 @@ CPU_PHASES = (
         steps=6000,
         learning_rate=2e-3,
         mixture=FIRST_WORDS,
-        share=0.05,
+        share=0.03,
         advance_on=("needle",),
         needles=4,
         pairs=24,
@@ -145,7 +171,7 @@ CPU_PHASES = (
         steps=8000,
         learning_rate=3e-3,
         mixture=ALL_TASKS,
-        share=0.3,
+        share=0.18,
         optimizer="muon",
         answer_weight=2.0,
         needles=8,
@@ -159,7 +185,7 @@ CPU_PHASES = (
         steps=8000,
         learning_rate=3e-3,
         mixture=MOSTLY_TEXT,
-        share=0.15,
+        share=0.09,
         optimizer="muon",
         answer_weight=2.0,
         final_rate=0.6,
@@ -174,7 +200,7 @@ CPU_PHASES = (
         steps=8000,
         learning_rate=1.8e-3,
         mixture=MOSTLY_TEXT,
-        share=0.2,
+        share=0.12,
         optimizer="muon",
         answer_weight=2.0,
         needles=12,
@@ -189,13 +215,46 @@ CPU_PHASES = (
         steps=8000,
         learning_rate=8e-4,
         mixture=MORE_CHAINS,
-        share=0.178,
+        share=0.11,
         optimizer="muon",
         answer_weight=3.0,
         needles=12,
         pairs=96,
         final_rate=0.02,
         continues=True,
+    ),
+    Phase(
+        "tasks-1024",
+        WIDE,
+        length=1024,
+        batch=4,
+        steps=20000,
+        learning_rate=1.2e-3,
+        mixture=CHAINS_AND_PAIRS,
+        share=0.14,
+        optimizer="muon",
+        answer_weight=3.0,
+        needles=8,
+        pairs=72,
+        final_rate=0.8,
+        refines=True,
+    ),
+    Phase(
+        "long-4096",
+        WIDE,
+        length=4096,
+        batch=1,
+        steps=20000,
+        learning_rate=9e-4,
+        mixture=LONG_TEXT,
+        share=0.26,
+        optimizer="muon",
+        answer_weight=2.0,
+        needles=12,
+        pairs=96,
+        final_rate=0.02,
+        continues=True,
+        refines=True,
     ),
 )
 

@@ -33,7 +33,7 @@ class Recipe:
     hours: float
     resume: bool
     compiled: bool = True
-    start: Path | None = None  # a finished model whose last phase is trained on
+    start: Path | None = None  # a finished model that the last phases go on with
 
 
 def device_of(preset: str) -> str:
@@ -70,7 +70,7 @@ def run_recipe(recipe: Recipe) -> Path:
     _check_folder(recipe)
     phases = PRESETS[recipe.preset]
     if recipe.start is not None:
-        phases = last_phase_alone(phases, recipe.start)
+        phases = refining_phases(phases, recipe.start)
     text = prepare_text(recipe.corpus, recipe.out / "cache", recipe.start)
     milestones = Milestones(validation_text(recipe.corpus, text.tokenizer), recipe.out / "curve.csv")
     run = Run(
@@ -91,8 +91,8 @@ def run_recipe(recipe: Recipe) -> Path:
     return folder
 
 
-def last_phase_alone(phases: Sequence[Phase], start: Path) -> tuple[Phase, ...]:
-    """The last phase with all the hours and a new optimizer; raises UserError if the model in `start` does not fit."""
+def refining_phases(phases: Sequence[Phase], start: Path) -> tuple[Phase, ...]:
+    """The refining phases, which share all the hours; raises UserError if the model in `start` does not fit."""
     last = phases[-1]
     if not (start / "config.json").is_file():
         raise UserError(f"{start} is no model folder: it has no config.json.")
@@ -100,7 +100,9 @@ def last_phase_alone(phases: Sequence[Phase], start: Path) -> tuple[Phase, ...]:
     given = config.get("hidden_size"), config.get("num_hidden_layers")
     if given != (last.shape.hidden_size, last.shape.num_hidden_layers):
         raise UserError(f"The model in {start} does not have this preset's final shape: train on with its own preset.")
-    return (replace(last, share=1.0, continues=False),)
+    refining = [phase for phase in phases if phase.refines]
+    whole = sum(phase.share for phase in refining)
+    return tuple(replace(phase, share=phase.share / whole) for phase in refining)
 
 
 def draw_curve(out: Path) -> Path:
