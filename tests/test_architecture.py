@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWING = ["trace", "analysis", "figures", "jobs"]
+SHOWING = ["trace", "analysis", "figures", "atlas", "jobs"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
     "methods": set(),
@@ -21,6 +21,7 @@ MAY_IMPORT = {
     "trace": set(),
     "analysis": {"trace"},
     "figures": {"analysis", "trace"},
+    "atlas": {"figures", "analysis", "trace"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
@@ -62,7 +63,7 @@ def test_plotting_stays_out_of_analysis() -> None:
         assert not {name for name in imported(path) if name.split(".")[0] == "plotly"}, path
 
 
-@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "app", "pages"])
+@pytest.mark.parametrize("folder", ["kvlab/trace", "kvlab/analysis", "kvlab/figures", "kvlab/atlas", "app", "pages"])
 def test_what_shows_runs_never_names_torch(folder: str) -> None:
     for path in files(folder):
         named = {name.split(".")[0] for name in imported(path)}

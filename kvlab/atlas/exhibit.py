@@ -1,0 +1,91 @@
+"""What an exhibit is: which paper figure it answers, what it is drawn from, and what drawing it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.atlas.sources import Sources
+from kvlab.figures.palette import Theme
+
+Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote"]
+Verdict = Literal["holds", "does not hold", "cannot be judged"]
+# What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers
+# that the page asks for (a calculator).
+Source = Literal["run", "comparison", "eval", "bench", "calculator"]
+# What the page lets the reader choose; each is a field of `Choice`.
+Control = Literal["layer", "head", "step", "token"]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What the reader chose on the page: layer, KV head, step, and a token's position."""
+
+    layer: int = 0
+    head: int = 0
+    step: int = 0
+    token: int | None = None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, whether this data agrees, and the figure that decides, in one sentence."""
+
+    paper: str
+    verdict: Verdict
+    finding: str
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One figure of an exhibit with the frame it shows, its one-line reading, and where the data came from.
+
+    `grey` holds the paper's own values, shown as a grey table under the figure, where there are any.
+    """
+
+    name: str
+    figure: go.Figure
+    frame: pd.DataFrame
+    reading: str
+    origin: str
+    claim: Claim | None = None
+    grey: pd.DataFrame | None = None
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Why nothing can be drawn yet, in one sentence, and the command that makes it possible."""
+
+    sentence: str
+    command: str
+
+
+Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """One figure or table of a paper, live.
+
+    `slug` names it in the address, such as `fig-2a` or `tab-1`; `number` as the paper prints it, such as `Fig 2a`.
+    `shows` says what the axes mean, `look_for` what the reader should look for.
+    """
+
+    paper: Paper
+    slug: str
+    number: str
+    title: str
+    shows: str
+    look_for: str
+    source: Source
+    draw: Draw
+    controls: tuple[Control, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """Its name among all exhibits, such as `keepkv/fig-2a`."""
+        return f"{self.paper}/{self.slug}"
