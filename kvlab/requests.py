@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
+
 RecordLevel = Literal["off", "light", "full"]
 
 Fraction = Annotated[float, Field(gt=0, le=1)]

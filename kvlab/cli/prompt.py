@@ -6,8 +6,7 @@ from pathlib import Path
 
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
-
-MOST_BYTES = 2_000_000
+from kvlab.requests import LARGEST_PROMPT_BYTES
 
 
 def read_prompt(prompt: str | None, file: Path | None, sample: str | None) -> str:
@@ -23,8 +22,8 @@ def read_prompt(prompt: str | None, file: Path | None, sample: str | None) -> st
         raise UserError(
             f"The prompt file {str(path)!r} cannot be read: {(error.strerror or 'error').lower()}."
         ) from None
-    if len(raw) > MOST_BYTES:
-        raise UserError(f"The prompt file has {len(raw):,} bytes; give one of at most {MOST_BYTES:,}.")
+    if len(raw) > LARGEST_PROMPT_BYTES:
+        raise UserError(f"The prompt file has {len(raw):,} bytes; give one of at most {LARGEST_PROMPT_BYTES:,}.")
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

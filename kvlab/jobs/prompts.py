@@ -9,8 +9,8 @@ from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.jobs.models import tokenizer_file
+from kvlab.requests import LARGEST_PROMPT_BYTES
 
-LARGEST_BYTES = 2 * 1024 * 1024
 CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
 
 
@@ -20,7 +20,7 @@ def decode_upload(name: str, content: bytes) -> str:
     Raises:
         UserError: it is too large, empty, or not text.
     """
-    if len(content) > LARGEST_BYTES:
+    if len(content) > LARGEST_PROMPT_BYTES:
         raise UserError(_too_large(f"The file {name}", len(content)))
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
@@ -43,7 +43,7 @@ def check_prompt(text: str) -> str:
     if not text.strip():
         raise UserError("The prompt is empty: paste some text, upload a file or take a sample.")
     size = len(text.encode("utf-8", errors="surrogatepass"))
-    if size > LARGEST_BYTES:
+    if size > LARGEST_PROMPT_BYTES:
         raise UserError(_too_large("The prompt", size))
     return text
 
@@ -68,6 +68,4 @@ def _tokenizer(file: Path, _changed: float) -> Any:
 
 
 def _too_large(what: str, size: int) -> str:
-    return (
-        f"{what} has {size / 2**20:.1f} MB and the most is {LARGEST_BYTES // 2**20} MB: cut it to the part you study."
-    )
+    return f"{what} has {size / 2**20:.1f} MB and the most is {LARGEST_PROMPT_BYTES // 2**20} MB: cut it to the part you study."

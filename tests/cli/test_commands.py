@@ -115,9 +115,9 @@ def test_undecodable_and_huge_files(
 ) -> None:
     broken, huge = tmp_path / "broken.txt", tmp_path / "huge.txt"
     broken.write_bytes(b"caf\xe9 ol\xe9")
-    huge.write_bytes(b"a" * 2_000_001)
+    huge.write_bytes(b"a" * (2 * 1024 * 1024 + 1))
     assert "not UTF-8 text (byte 3)" in complaint(capsys, monkeypatch, "run", "h2o", "--file", str(broken))
-    assert "at most 2,000,000" in complaint(capsys, monkeypatch, "run", "h2o", "--file", str(huge))
+    assert "at most 2,097,152" in complaint(capsys, monkeypatch, "run", "h2o", "--file", str(huge))
 
 
 @pytest.mark.parametrize("budget", ["1", "1000000000"])

@@ -14,8 +14,7 @@ from streamlit.testing.v1 import AppTest
 from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs import registry, store
-from kvlab.jobs.prompts import LARGEST_BYTES
-from kvlab.requests import CompareRequest, MethodChoice, Progress
+from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, Progress
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -136,7 +135,7 @@ def test_a_budget_beyond_the_prompt_is_allowed_and_explained(form: AppTest, runs
         (b"", "The prompt is empty"),
         (b"\xff\xfa\x00broken", "The file prompt.txt is not UTF-8 text (byte 0 cannot be read)"),
         (b"PK\x00\x01binary", "The file prompt.txt is not a text file"),
-        (b"a" * (LARGEST_BYTES + 1), "The file prompt.txt has 2.0 MB and the most is 2 MB"),
+        (b"a" * (LARGEST_PROMPT_BYTES + 1), "The file prompt.txt has 2.0 MB and the most is 2 MB"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_one_sentence(form: AppTest, content: bytes, sentence: str):
