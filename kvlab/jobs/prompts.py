@@ -68,4 +68,5 @@ def _tokenizer(file: Path, _changed: float) -> Any:
 
 
 def _too_large(what: str, size: int) -> str:
-    return f"{what} has {size / 2**20:.1f} MB and the most is {LARGEST_PROMPT_BYTES // 2**20} MB: cut it to the part you study."
+    most = LARGEST_PROMPT_BYTES // 2**20
+    return f"{what} has {size / 2**20:.1f} MB and the most is {most} MB: cut it to the part you study."
