@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import torch
 
+from kvlab.cache.find_rotary import find_rotary
 from kvlab.models.load import LoadedModel
 from kvlab.trace.schema import ModelShape
 
@@ -31,6 +32,7 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
     """What figures need to know of the model."""
     config = loaded.model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
+    rotary = find_rotary(loaded.model)
     return ModelShape(
         name=loaded.name,
         family=config.model_type,
@@ -40,6 +42,7 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
+        rotary_inverse_frequencies=None if rotary is None else tuple(rotary.inverse_frequencies.tolist()),
     )
 
 

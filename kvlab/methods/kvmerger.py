@@ -12,7 +12,7 @@ from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.prompt_only import PromptOnly
 from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.gaussian_sets import GaussianSets, SigmaMode
+from kvlab.methods.settlers.gaussian_sets import GaussianSets, Pivot, SigmaMode, Weights
 from kvlab.methods.settlers.mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 
 
@@ -45,6 +45,8 @@ class KVMerger(Method):
     sigma_mode: SigmaMode | float = Field(
         "mean_l2", description="width of the Gaussian: mean_l2, paper (as printed), or a number"
     )
+    pivot: Pivot = Field("attention", description="a set's pivot: its most attended token, or a random one (Table 3)")
+    weights: Weights = Field("gaussian", description="of a set's tokens: by distance to the pivot, or equal (Table 4)")
     longest_set: int = Field(64, ge=2, description="most tokens in one set; bounds the band of similarities computed")
     mass: MassRule = Field("none", description=MASS_HELP)
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
@@ -76,6 +78,8 @@ class KVMerger(Method):
                 self.longest_set,
                 Mass(self.mass, self.alpha),
                 self.space,
+                self.pivot,
+                self.weights,
             ),
             decode=self.decode == "evict",
         )

@@ -31,6 +31,11 @@ class ModelShape(BaseModel):
     head_dim: int
     dtype: str
     parameters: int
+    rotary_inverse_frequencies: tuple[float, ...] | None = Field(
+        None,
+        description="radians a position; coordinate i turns with i + their number, coordinates beyond stay. None: the "
+        "model does not rotate its keys, or the run is older than this field",
+    )
 
 
 class RunRecord(BaseModel):

@@ -193,6 +193,39 @@ def test_scaling_all_keys_changes_no_weight() -> None:
     torch.testing.assert_close(weights[0], weights[1], rtol=1e-4, atol=1e-6)
 
 
+def test_a_random_pivot_changes_the_pivot_and_nothing_else() -> None:
+    """The sets stay; each set's tokens now go to a member that is not always the most attended one."""
+    sets, pivots = [], []
+    for pivot in ("attention", "random"):
+        layer = Layer(make_method("kvmerger", theta=0.4, pivot=pivot), 30)
+        layer.feed(*alike(1))
+        edges = layer.notes.decisions[0][1].edges
+        assert edges is not None
+        joined = [
+            set(zip(edges.source[0, h][there].tolist(), edges.target[0, h][there].tolist(), strict=True))
+            for h, there in enumerate(edges.active[0])
+        ]
+        pivots.append(joined)
+        groups = [{t: {t} | {s for s, other in pairs if other == t} for _, t in pairs} for pairs in joined]
+        sets.append([{frozenset(group) for group in of_head.values()} for of_head in groups])
+    assert sets[0] == sets[1]
+    assert pivots[0] != pivots[1]
+
+
+def test_average_weights_are_a_plain_mean() -> None:
+    query, key, value = alike(1)
+    layer = Layer(make_method("kvmerger", theta=0.4, weights="average"), 30)
+    layer.feed(query, key, value)
+    edges = layer.notes.decisions[0][1].edges
+    assert edges is not None
+    for head in range(2):
+        table = layer.table(head)
+        for target in set(edges.target[0, head][edges.active[0, head]].tolist()):
+            members = edges.source[0, head][edges.active[0, head] & (edges.target[0, head] == target)].tolist()
+            mean = value[0, head][[target, *members]].mean(0)
+            torch.testing.assert_close(table[target]["value"], mean, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -200,6 +233,8 @@ def test_scaling_all_keys_changes_no_weight() -> None:
         ({"sigma_mode": -1.0}, "above 0"),
         ({"sigma_mode": "median"}, "sigma_mode"),
         ({"theta": 1.5}, "theta"),
+        ({"pivot": "first"}, "pivot"),
+        ({"weights": "median"}, "weights"),
     ],
 )
 def test_bad_settings_get_one_sentence(options: dict, sentence: str) -> None:

@@ -13,12 +13,15 @@ from torch import Tensor
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.consecutive import Sets, find_sets, nearness
+from kvlab.methods.settlers.draws import uniform_draws
 from kvlab.methods.settlers.evict import Evict
 from kvlab.methods.settlers.groups import at, cosine, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.view import View
 
 SigmaMode = Literal["mean_l2", "paper"]
+Pivot = Literal["attention", "random"]
+Weights = Literal["gaussian", "average"]
 FLOOR = 1e-6
 
 
@@ -50,6 +53,8 @@ class GaussianSets:
     longest_set: int = 64
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
+    pivot: Pivot = "attention"
+    weights: Weights = "gaussian"
     state: Mapping[str, float] = field(default_factory=dict)
 
     def settle(self, view: View, select: Selector) -> Plan:
@@ -75,27 +80,21 @@ class GaussianSets:
         return safe | (rank < count[..., None])
 
     def _plan(self, view: View, order: Tensor, may_merge: Tensor, sets: Sets, places: Tensor) -> Plan:
-        pivot = self._pivot(torch.nan_to_num(at(view.slots.score, order)), sets, may_merge)
-        lost = self._lost(torch.nan_to_num(at(view.slots.score, order)), sets, pivot, places) & may_merge
+        score = torch.nan_to_num(at(view.slots.score, order))
+        leader = _highest(score, sets, may_merge)
+        lost = self._lost(score, sets, leader, places) & may_merge
+        # Which sets are lost does not hang on the choice of pivot, so that the ablation changes that alone.
+        pivot = leader if self.pivot == "attention" else _highest(_draws(view, order), sets, may_merge)
         place = torch.arange(pivot.shape[-1], device=pivot.device)
         active = may_merge & ~lost & (pivot != place)
         edges = self._edges(view, order, order.gather(2, pivot), active)
         leaves = torch.zeros_like(may_merge).scatter(2, order, active | lost)
         return Plan(keep=view.slots.valid & ~leaves, edges=edges)
 
-    def _pivot(self, score: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
-        """(B, H, S) sorted place of each slot's pivot: the highest score of its set, the earliest of equals."""
-        width = score.shape[-1]
-        place = torch.arange(width, device=score.device).expand_as(sets.anchor)
-        best = may_merge & (score == max_to_target(score, sets.anchor, may_merge, width))
-        room = torch.full_like(sets.anchor, width)
-        first = room.scatter_reduce(2, sets.anchor, torch.where(best, place, width), "amin").gather(2, sets.anchor)
-        return torch.where(may_merge, first, place)
-
-    def _lost(self, score: Tensor, sets: Sets, pivot: Tensor, places: Tensor) -> Tensor:
-        """(B, H, S) bool: slots of the sets that find no place, those whose pivot scores lowest."""
+    def _lost(self, score: Tensor, sets: Sets, leader: Tensor, places: Tensor) -> Tensor:
+        """(B, H, S) bool: slots of the sets that find no place, those whose highest score is lowest."""
         excess = (sets.is_anchor.sum(-1) - places).clamp_min(0)
-        of_set = at(score, pivot).masked_fill(~sets.is_anchor, torch.inf)
+        of_set = at(score, leader).masked_fill(~sets.is_anchor, torch.inf)
         rank = of_set.argsort(dim=-1, stable=True).argsort(-1)
         return at((rank < excess[..., None]) & sets.is_anchor, sets.anchor)
 
@@ -123,7 +122,9 @@ class GaussianSets:
         )
 
     def _kernel(self, distance: Tensor, norm: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-        """(B, H, E): the Gaussian kernel of each source with its pivot (the pivot's own is 1)."""
+        """(B, H, E): the kernel of each source with its pivot (the pivot's own is 1); all 1 for a plain mean."""
+        if self.weights == "average":
+            return torch.ones_like(distance)
         others = sum_to_target(torch.ones_like(distance), target, active, width).clamp_min(1)
         if self.sigma == "mean_l2":
             sigma = sum_to_target(distance, target, active, width) / others / math.sqrt(2)
@@ -133,3 +134,19 @@ class GaussianSets:
             sigma = torch.full_like(distance, float(self.sigma))
         sigma = sigma.maximum(FLOOR * norm).clamp_min(torch.finfo(torch.float32).tiny ** 0.5)
         return (-(distance / sigma).square() / 2).exp()
+
+
+def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
+    """(B, H, S) sorted place of the highest value in each slot's set, the earliest of equals."""
+    width = value.shape[-1]
+    place = torch.arange(width, device=value.device).expand_as(sets.anchor)
+    best = may_merge & (value == max_to_target(value, sets.anchor, may_merge, width))
+    room = torch.full_like(sets.anchor, width)
+    first = room.scatter_reduce(2, sets.anchor, torch.where(best, place, width), "amin").gather(2, sets.anchor)
+    return torch.where(may_merge, first, place)
+
+
+def _draws(view: View, order: Tensor) -> Tensor:
+    """(B, H, S) a number for each slot that belongs to its token and the run's seed."""
+    seed = 0 if view.generator is None else view.generator.initial_seed()
+    return uniform_draws(seed, at(view.slots.position, order))
