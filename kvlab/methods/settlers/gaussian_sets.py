@@ -41,9 +41,9 @@ class GaussianSets:
     other slots are scanned from last to first into sets (see `consecutive`); the slot of a set with the highest score
     is its pivot p, and the merged key and value are means with weights exp(-|k_p - k_i|^2 / (2 sigma^2)), normalised.
     `theta` None: each head takes the largest threshold of a grid, down to `loosest`, that meets its budget. Where sets
-    are still too many, those whose highest score is lowest are evicted whole. In `space` unrotated the distances are those
-    of turned keys. While decoding (if the method decides then) what is over budget is evicted. A head within its budget
-    is left alone. The paper's ablations: a `pivot` drawn at random (Table 3), `weights` all equal (Table 4).
+    are still too many, those whose highest score is lowest are evicted whole. In `space` unrotated the distances are
+    those of turned keys. While decoding (if the method decides then) what is over budget is evicted. A head within its
+    budget is left alone. The paper's ablations: a `pivot` drawn at random (Table 3), `weights` all equal (Table 4).
     """
 
     theta: float | None = None
