@@ -146,7 +146,7 @@ def _layer_memory(layer: CompressedLayer) -> LayerMemory:
         logical_tokens=layer.cumulative_length,
         physical_slots=layer.slots.keys.shape[2],
         live_slots=live / layer.slots.valid[..., 0].numel(),
-        live_bytes=live * layer.table.slot_bytes(),
+        live_bytes=live * layer.table.slot_bytes() + layer.table.head_bytes(),
         allocated_bytes=layer.table.table_bytes(),
         peak_bytes=layer.peak_bytes,
     )

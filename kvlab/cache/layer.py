@@ -209,6 +209,7 @@ class CompressedLayer(CacheLayerMixin):
             num_layers=self.settings.num_layers,
             generator=self.generator,
             statistics=self.settings.statistics,
+            head_state=table.head_state,
         )
 
     def _apply(self, table: SlotTable, quota: Quota, view: View, plan: Plan, moves: bool) -> None:
@@ -221,6 +222,7 @@ class CompressedLayer(CacheLayerMixin):
         if observer is not None and before is not None:
             observer.compressed(self.layer_idx, view, plan, before, after)
         table.weighted = table.weighted or plan.edges is not None
+        table.head_state |= plan.head_state or {}
         table.adopt(after, quota.largest)
         if moves:
             held = table.table_bytes()

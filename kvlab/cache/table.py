@@ -26,6 +26,7 @@ class SlotTable:
         self.occupied = first.keys.shape[2]
         self.is_dense = True
         self.weighted = False
+        self.head_state: dict[str, Tensor] = {}  # (B, H, ...) what the method keeps of a head beside its slots
 
     @property
     def capacity(self) -> int:
@@ -99,16 +100,24 @@ class SlotTable:
     def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
         """Keep, repeat or permute batch rows."""
         self.slots = self.slots.map(change)
+        self.head_state = {name: change(tensor) for name, tensor in self.head_state.items()}
 
     def table_bytes(self) -> int:
-        """Bytes the tensors take, metadata included."""
-        tensors = [self.slots.keys, self.slots.values, *self.slots.metadata().values()]
-        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        """Bytes the tensors take, metadata and the heads' own state included."""
+        return _bytes(self.slots.keys, self.slots.values, *self.slots.metadata().values()) + self.head_bytes()
+
+    def head_bytes(self) -> int:
+        """Bytes of the heads' own state, which does not grow with the slots."""
+        return _bytes(*self.head_state.values())
 
     def slot_bytes(self) -> int:
         """Bytes of one slot of one head, metadata included."""
         states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
         return states + sum(tensor.element_size() for tensor in self.slots.metadata().values())
+
+
+def _bytes(*tensors: Tensor) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 def new_slots(keys: Tensor, values: Tensor, position: Tensor, extra: Callable[[Tensor], dict[str, Tensor]]) -> Slots:

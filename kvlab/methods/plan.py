@@ -52,3 +52,4 @@ class Plan:
     guard_activations: Tensor | None = None  # (B, H): how often a numerical guard replaced the method's own rule
     extra: dict[str, Tensor] | None = None  # (B, H, S) new values of the method's own slot state
     value_shift: ValueShift | None = None
+    head_state: dict[str, Tensor] | None = None  # (B, H, ...) what the method notes of each head, for `View.head_state`

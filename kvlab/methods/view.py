@@ -130,6 +130,7 @@ class View:
     num_layers: int  # compressed layers
     generator: torch.Generator | None = None
     statistics: dict[int, Tensor] = field(default_factory=dict)  # what the allocator noted of each layer at prefill
+    head_state: dict[str, Tensor] = field(default_factory=dict)  # (B, H, ...) what plans noted of each head so far
 
     def excess(self) -> Tensor:
         """How many slots each head must lose, (B, H) int64, never negative."""

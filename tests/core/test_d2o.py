@@ -248,3 +248,23 @@ def test_spared_layers_keep_everything() -> None:
     assert max(lengths[2], lengths[3]) < 15
     with pytest.raises(ValueError, match="only variant 'code' spares layers"):
         make_method("d2o", spare_layers=True)
+
+
+def test_the_threshold_is_one_number_a_head_and_follows_its_row() -> None:
+    """Rows swapped in mid-decoding, as beam search does: each goes on as it would have, and no slot carries it."""
+    layers = [Layer(make_method("d2o"), BUDGET) for _ in range(2)]
+    for layer in layers:
+        layer.feed(*prompt(3, TOKENS, HEADS, batch=2))
+        layer.feed(*prompt(4, 1, HEADS, batch=2))
+    straight, turned = layers
+    turned.layer.reorder_cache(torch.tensor([1, 0]))
+    for step in range(4):
+        states = prompt(40 + step, 1, HEADS, batch=2)
+        straight.feed(*states)
+        turned.feed(*(state.flip(0) for state in states))
+    assert straight.layer.table is not None and turned.layer.table is not None
+    given, expected = turned.layer.table.head_state["threshold"], straight.layer.table.head_state["threshold"]
+    assert given.shape == (2, HEADS)
+    assert not torch.equal(expected[0], expected[1]), "rows that agree would prove nothing"
+    torch.testing.assert_close(given.flip(0), expected)
+    assert "threshold" not in straight.slots.extra

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -32,18 +32,14 @@ class CosineMerge:
       mean similarity of all heads' j-th tokens (in order of position), although these are different tokens. The merged
       key is (k + sum of cosine_j * k_j) / (1 + n), which shrinks it.
 
-    The threshold is stored with every slot of its head: (B, H, S) state like any other.
+    The threshold is state of the head, one number.
     """
 
     rule: Literal["paper", "code"] = "paper"
     smoothing: float = 0.5
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Own slot state: the head's threshold."""
-        return {THRESHOLD: NOT_YET}
+    state: Mapping[str, float] = field(default_factory=dict)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for what is similar enough, evictions for the rest."""
@@ -53,13 +49,13 @@ class CosineMerge:
         likeness, target = nearest(at(slots.keys, victims.index), slots.keys, keep, "cosine")
         judged = victims.active & torch.isfinite(likeness)
         likeness = torch.where(judged, likeness, 0.0)
-        before = slots.extra[THRESHOLD].masked_fill(~slots.valid, NOT_YET).amax(-1)
+        before = view.head_state.get(THRESHOLD, torch.full_like(slots.score[..., 0], NOT_YET))
         passed, threshold = self._judge(likeness, judged, before)
         active = judged & passed
         return Plan(
             keep=keep,
             edges=self._edges(view, victims.index, torch.where(active, target, victims.index), active, likeness),
-            extra={THRESHOLD: threshold[..., None].expand_as(slots.score).contiguous()},
+            head_state={THRESHOLD: threshold.expand_as(before).contiguous()},
         )
 
     def _judge(self, likeness: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
