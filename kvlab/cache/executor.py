@@ -27,6 +27,9 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     if plan.value_shift is not None:
         index = _spread(plan.value_shift.slot, slots.values, plan.value_shift.slot.shape[-1])
         slots.values.scatter_add_(2, index, plan.value_shift.amount.to(slots.values.dtype))
+    if plan.new_keys is not None:
+        index = _spread(plan.new_keys.slot, slots.keys, plan.new_keys.slot.shape[-1])
+        slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
     return replace(slots, valid=plan.keep)
 
 

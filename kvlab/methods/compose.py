@@ -24,6 +24,7 @@ from kvlab.methods.scorers.window import WindowAttention
 from kvlab.methods.settlers.gaussian_sets import GaussianSets
 from kvlab.methods.settlers.nearest_merge import NearestMerge
 from kvlab.methods.settlers.pool import Pool
+from kvlab.methods.settlers.reposition import EvictAndReposition
 from kvlab.methods.settlers.value_merge import ACCUMULATED, ValueMerge
 
 __all__ = ["Composition", "choices", "compose"]
@@ -124,6 +125,11 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     if isinstance(settle, Pool | GaussianSets) and not hasattr(chosen.select, "protected"):
         raise UserError(
             f"settle {chosen.names['settle']!r} needs a selection that names protected slots, such as 'topk'."
+        )
+    if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and hasattr(chosen.select, "sinks")):
+        raise UserError(
+            "Positions inside the cache are for sinks and a window without gaps: use score 'recency' and selection "
+            "'topk' or 'oldest', or positions 'original'."
         )
     if isinstance(allocate, Variance):
         allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)

@@ -44,6 +44,14 @@ class ValueShift:
 
 
 @dataclass(frozen=True)
+class NewKeys:
+    """Keys that replace those of some slots; no slot is named twice."""
+
+    slot: Tensor  # (B, H, E) int64
+    keys: Tensor  # (B, H, E, d)
+
+
+@dataclass(frozen=True)
 class Plan:
     """What to do with one layer: slots not in `keep` leave, along an edge if they have one, else by eviction."""
 
@@ -52,4 +60,5 @@ class Plan:
     guard_activations: Tensor | None = None  # (B, H): how often a numerical guard replaced the method's own rule
     extra: dict[str, Tensor] | None = None  # (B, H, S) new values of the method's own slot state
     value_shift: ValueShift | None = None
+    new_keys: NewKeys | None = None
     head_state: dict[str, Tensor] | None = None  # (B, H, ...) what the method notes of each head, for `View.head_state`

@@ -1,6 +1,6 @@
 """StreamingLLM: attention sinks plus a recent window."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -10,11 +10,17 @@ from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.none import Recency
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.evict import Evict
+from kvlab.methods.settlers.reposition import EvictAndReposition
 
 
 @register
 class StreamingLLM(Method):
-    """Keeps the first few tokens (attention sinks) and the most recent ones, at their original positions."""
+    """Keeps the first few tokens (attention sinks) and the most recent ones.
+
+    `positions="cache"` is the authors' own: positions are counted inside the cache, so that a stream may outlast the
+    window the model was trained on. Sinks then stand right before the recent tokens, wherever those are in the text.
+    With `original` (default) every token keeps its place in the text, as with all other methods.
+    """
 
     name: ClassVar[str] = "streaming-llm"
     family: ClassVar[str] = "eviction"
@@ -23,6 +29,11 @@ class StreamingLLM(Method):
 
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
 
+    positions: Literal["original", "cache"] = Field(
+        "original", description="positions of tokens in the text, or of slots inside the cache (the authors' own)"
+    )
+
     def pipeline(self) -> Pipeline:
         """Recency scores, sinks protected."""
-        return Pipeline(Recency(), Uniform(), LowestScore(sinks=self.sinks), Evict())
+        settle = EvictAndReposition() if self.positions == "cache" else Evict()
+        return Pipeline(Recency(), Uniform(), LowestScore(sinks=self.sinks), settle)

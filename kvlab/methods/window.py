@@ -12,7 +12,11 @@ from kvlab.methods.settlers.evict import Evict
 
 @register
 class Window(Method):
-    """Keeps the most recent tokens only; the first token, on which many heads park their attention, is lost."""
+    """Keeps the most recent tokens only; the first token, on which many heads park their attention, is lost.
+
+    A window has no gaps, so positions in the text and positions inside the cache are the same distances: rotary
+    attention cannot tell them apart, and there is no option for it as with StreamingLLM.
+    """
 
     name: ClassVar[str] = "window"
     family: ClassVar[str] = "eviction"

@@ -1,0 +1,62 @@
+"""What must go is dropped, and what stays is turned to its place inside the cache (StreamingLLM's own positions)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kvlab.errors import UserError
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import NewKeys, Plan
+from kvlab.methods.settlers.groups import at
+from kvlab.methods.view import View
+
+SINK_KEYS = "sink_keys"
+SINK_TURN = "sink_turn"
+
+
+@dataclass(frozen=True)
+class EvictAndReposition:
+    """Plain eviction for sinks and a window, positions counted inside the cache.
+
+    Rotary attention sees distances only. The window has no gaps, so the distances within it are the same in the text
+    and in the cache; only the sinks stand too far away, by the tokens that are missing. After each decision their keys
+    are turned forward by that many positions. They are turned afresh from keys kept beside the slots (`sink_keys`, one
+    per sink, at their original positions): turning step by step would let half precision drift.
+    """
+
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Everything over budget leaves; raises UserError for a model without rotary positions."""
+        slots, rotary, sinks = view.slots, view.seen.rotary, getattr(select, "sinks", 0)
+        if rotary is None:
+            raise UserError("This model has no rotary positions to count inside the cache; use positions 'original'.")
+        keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
+        if sinks == 0:
+            return Plan(keep=keep)
+        never = torch.iinfo(slots.position.dtype).max
+        first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :sinks]
+        turn = self._missing(view, keep, first)
+        keys, turned_before = at(slots.keys, first), view.head_state.get(SINK_TURN)
+        if turned_before is not None:
+            known = first.shape[-1]
+            untouched = turned_before[..., :known, None] == 0
+            keys = torch.where(untouched, keys, view.head_state[SINK_KEYS][:, :, :known])
+        room = sinks - first.shape[-1]
+        return Plan(
+            keep=keep,
+            new_keys=NewKeys(first, torch.where(turn[..., None] == 0, keys, rotary.turn(keys, turn).to(keys.dtype))),
+            head_state={SINK_KEYS: pad(keys, (0, 0, 0, room)), SINK_TURN: pad(turn, (0, room))},
+        )
+
+    def _missing(self, view: View, keep: Tensor, first: Tensor) -> Tensor:
+        """(B, H, E): how many tokens are missing between each of the first slots and the next token."""
+        rank = torch.arange(first.shape[-1], device=first.device)
+        behind = keep.sum(-1, keepdim=True) - rank
+        missing = view.tokens_seen[:, None, None] - at(view.slots.position, first) - behind
+        return torch.where(at(keep, first), missing, 0).to(torch.int32)
