@@ -17,11 +17,13 @@ from kvlab.budget import Budget
 from kvlab.cache import make_cache
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.engine.forward import decode_one, greedy, prefill, synchronize
+from kvlab.engine.probe import probe
 from kvlab.engine.prompt import continuation_pieces, encode_prompt, prompt_pieces
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence, full_cache_reference
 from kvlab.engine.watch import Cancelled, Watch
 from kvlab.methods import Method, make_method
+from kvlab.methods.gvote import GVote
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
@@ -66,6 +68,8 @@ def compare(
             with RunWriter(Path(root), record) as writer:
                 paths.append(writer.path)
                 watch.run_id = record.run_id
+                if index == 0 and request.level == "full":
+                    _probe(request, loaded, ids, reference, writer, watch)
                 _run_one(request, choice, loaded, ids, reference, writer, watch)
         watch.reach(watch.total, "done")
     except Cancelled:
@@ -126,6 +130,15 @@ def _run_one(
     except Cancelled:
         writer.finish("cancelled", "stopped by the user")
         raise
+
+
+def _probe(
+    request: CompareRequest, loaded: LoadedModel, ids: Tensor, reference: Reference, writer: RunWriter, watch: Watch
+) -> None:
+    """Once a comparison: how Gaussian its hidden states are, and how good the queries GVote would sample."""
+    asked = next((choice.hyper_parameters for choice in request.choices if choice.method == GVote.name), {})
+    watch.advance("probing the full cache", 0)
+    probe(loaded, ids, reference.ids, writer, GVote(**asked), request.seed)
 
 
 def _cache(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from kvlab.errors import UserError
-from kvlab.trace.schema import SCHEMA_VERSION, TABLES, RunRecord
+from kvlab.trace.schema import PROBE_ARRAYS, SCHEMA_VERSION, TABLES, RunRecord
 
 ORDER = ("step", "layer", "head")
 
@@ -83,6 +83,28 @@ class Run:
         """True mass of each token and mass of each slot, both (steps, tokens) float16; see `schema.ARRAYS`."""
         return self._slices("attention", layer, head, "true_mass", "slot_mass", head_axis=1)
 
+    def history(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+        """Mass and log exp score of each token for the probe's queries, both (rows, tokens) float16."""
+        return self._slices("history", layer, head, "mass", "log_score", head_axis=1)
+
+    def probe(self, name: str, layer: int) -> dict[str, np.ndarray]:
+        """Every tensor of the probe's `hidden` or `sampled` of a layer, float32; see `schema.ARRAYS`.
+
+        Raises:
+            UserError: the run holds no probe of this layer.
+        """
+        self._check_indices(layer, None)
+        path = self._array_path(name, layer)
+        try:
+            with safe_open(path, framework="numpy") as tensors:
+                return {key: tensors.get_tensor(key).astype(np.float32) for key in tensors.keys()}  # noqa: SIM118
+        except (FileNotFoundError, SafetensorError) as error:
+            raise UserError(self._why_no_array(path, layer)) from error
+
+    def has_probe(self, name: str) -> bool:
+        """Whether the probe wrote `history`, `hidden` or `sampled` arrays into this run."""
+        return any((self.path / "arrays").glob(f"{name}-layer-*.safetensors"))
+
     @property
     def has_arrays(self) -> bool:
         """Whether keys, values and attention rows were recorded (level `full`)."""
@@ -108,13 +130,16 @@ class Run:
         self, name: str, layer: int, head: int, first: str, second: str, head_axis: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
         self._check_indices(layer, head)
-        path = self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
+        path = self._array_path(name, layer)
         index = (slice(None),) * head_axis + (head,)
         try:
             with safe_open(path, framework="numpy") as tensors:
                 return tensors.get_slice(first)[index], tensors.get_slice(second)[index]
         except (FileNotFoundError, SafetensorError, KeyError) as error:
             raise UserError(self._why_no_array(path, layer)) from error
+
+    def _array_path(self, name: str, layer: int) -> Path:
+        return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
 
     def _why_no_array(self, path: Path, layer: int) -> str:
         if path.exists():
@@ -125,6 +150,8 @@ class Run:
             return f"This run was recorded at level {self.record.level}, without keys: run it again with level full."
         if self.record.status == "running":
             return "The run is still going: its keys and attention rows appear when it ends."
+        if path.name.split("-layer-")[0] in PROBE_ARRAYS:
+            return "This run holds no probe: record the comparison again at level full (its first run holds it)."
         return f"{path} is missing: the run ended before it was written, or the file was removed."
 
 

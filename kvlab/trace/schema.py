@@ -153,4 +153,17 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #               "slot_mass" (steps, heads, tokens) attention each slot alive after the step gets from this step's last
 #               query, in the column of the position naming it
 # tokens = prompt + forced continuation; attention rows start at step 0 (last prompt query).
-ARRAYS = ("keys", "values", "attention")
+#
+# The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
+#   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of
+#               every forced token (at most 64), group mean; log_score is the log of the unnormalised exp score, -inf
+#               where a query cannot look. Left out where all layers together would take more than half a gigabyte.
+#   hidden      of the attention module's inputs over the prompt without sinks, see `kvlab.engine.gaussian`: "mean",
+#               "deviation", "skew", "kurtosis", "kurtosis_with_sinks", "distance" (hidden,), "histogram" (17, 48),
+#               "quantiles" (17, 33)
+#   sampled     GVote's samples against the true queries, see `kvlab.engine.sampled`: "true", "synthetic", "ballots"
+#               (heads, prompt tokens), "overlap", "usage", "inner_overlap", "inner_usage" (heads, samples),
+#               "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
+#               "future" (heads, later queries)
+PROBE_ARRAYS = ("history", "hidden", "sampled")
+ARRAYS = ("keys", "values", "attention", *PROBE_ARRAYS)

@@ -11,6 +11,7 @@ import numpy as np
 
 from kvlab.requests import RecordLevel
 from kvlab.trace.schema import ModelShape, RunRecord, RunStatus
+from kvlab.trace.synthetic_probe import probe_arrays
 from kvlab.trace.synthetic_slots import SyntheticLayer, attention_rows, budget_slots
 from kvlab.trace.writer import RunWriter
 
@@ -183,6 +184,11 @@ def _write_arrays(
         norm = np.linalg.norm(vectors, axis=-1)
         writer.write_arrays(name, layer, {"unit": vectors / norm[..., None], "norm": norm})
     writer.write_arrays("attention", layer, {"true_mass": true_mass, "slot_mass": slot_mass})
+    if plan.method == "full" and plan.steps:  # a comparison's probe lies in its first run
+        for name, arrays in probe_arrays(
+            np.random.default_rng((seed, layer, 2)), true_mass, plan.prompt_tokens
+        ).items():
+            writer.write_arrays(name, layer, arrays)
 
 
 def _correlated_vectors(random: np.random.Generator, shape: tuple[int, int, int], locality: float) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -61,14 +61,19 @@ class Ballots:
         average = (sizes * real).sum(-1) / real.sum(-1).clamp_min(1)
         return average.round().long().clamp_min(self.minimum).minimum(eligible.sum(-1)[:, None, None])
 
-    def _count(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
-        """(B, H, S) ballots; one sample at a time, so that memory does not grow with their number."""
+    def choices(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Iterator[Tensor]:
+        """(B, H, S) bool of each sample in turn: the slots it chooses. One at a time, so that memory does not grow."""
         largest = int(count.max())
-        ballots = torch.zeros(*count.shape[:2], eligible.shape[-1], device=query.device)
         for sample in range(query.shape[2]):
             logits = seen.logits_of(query[:, :, sample : sample + 1])  # (B, H, G, 1, S)
             wish = self._attention(logits, eligible) if self.group == "mean" else logits
-            ballots += chosen(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
+            yield chosen(_only(wish, eligible, -torch.inf)[:, :, :, 0], count, largest).any(2)
+
+    def _count(self, seen: Seen, query: Tensor, eligible: Tensor, count: Tensor) -> Tensor:
+        """(B, H, S) ballots."""
+        ballots = torch.zeros(*count.shape[:2], eligible.shape[-1], device=query.device)
+        for choice in self.choices(seen, query, eligible, count):
+            ballots += choice
         return ballots
 
     def _attention(self, logits: Tensor, eligible: Tensor) -> Tensor:
