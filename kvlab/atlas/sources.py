@@ -27,12 +27,15 @@ class Sources:
     run: Run | None = None
     runs: Sequence[Run] = field(default_factory=tuple)
 
+    def run_of(self, *methods: str) -> Run | None:
+        """The run in view where it is of one of these methods, else the comparison's first that is."""
+        seen = [run for run in (self.run, *self.runs) if run is not None]
+        return next((run for run in seen if run.record.method in methods), None)
+
     @cached_property
     def evaluations(self) -> pd.DataFrame:
         """Every row of every evaluation (columns as `kvlab.evaluate.rows.ROWS`), a repeated key once, and `name`."""
-        folders = sorted(path for path in (self.root / EVAL_FOLDER).glob("*") if path.is_dir())
-        frames = [_parts(folder).assign(name=folder.name) for folder in folders]
-        found = [frame for frame in frames if len(frame)]
+        found = [frame.assign(name=folder.name) for folder in _folders(self.root) if len(frame := _parts(folder))]
         return pd.concat(found, ignore_index=True).drop_duplicates("key") if found else pd.DataFrame()
 
     @cached_property
@@ -41,6 +44,25 @@ class Sources:
         files = sorted((self.root / BENCH_FOLDER).glob("**/*.parquet"))
         frames = [pd.read_parquet(file).assign(name=file.stem) for file in files]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+    def stamp(self) -> tuple[str, ...]:
+        """Names everything that can be drawn from as it is on disk now: equal stamps, equal pictures."""
+        runs = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
+        results = [*(self.root / EVAL_FOLDER).glob("*/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
+        files = sorted(path for path in (*runs, *results) if path.exists())
+        chosen = str(self.run.path) if self.run else ""
+        return (str(self.root), chosen, *(f"{path}@{path.stat().st_mtime_ns}" for path in files))
+
+
+def origin(run: Run) -> str:
+    """Run, method, model, device and versions in one line: where a figure came from."""
+    record = run.record
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    return f"run {record.run_id} · {record.label} · {record.model.name} · {record.device} · {versions}"
+
+
+def _folders(root: Path) -> list[Path]:
+    return sorted(path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
 
 
 def _parts(folder: Path) -> pd.DataFrame:

@@ -1,0 +1,165 @@
+"""Exhibits drawn from `kvlab eval`: which rows they read, their means with intervals, and the command that makes them.
+
+An exhibit names one `Experiment`. Its command puts the results in `<runs>/eval/<name>`; rows are taken from any
+evaluation that asked for the same, so that one large evaluation can feed many exhibits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pandas as pd
+from pydantic import JsonValue
+
+from kvlab.atlas.commands import amounts, eval_command, with_options
+from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.sources import Sources
+from kvlab.evaluate.metrics import higher_is_better
+from kvlab.evaluate.rows import canonical_json
+from kvlab.evaluate.summary import summarize
+
+FULL = "full"
+OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """A method with the options that were asked for; other options stand at their defaults."""
+
+    method: str
+    options: Mapping[str, JsonValue] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """As the command line takes it: `kvmerger:sigma=1`."""
+        return with_options(self.method, self.options)
+
+
+def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tuple[Arm, ...]:
+    """One arm for each value of an option, with `fixed` options beside it."""
+    return tuple(Arm(method, {option: value, **fixed}) for value in values)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One evaluation: arms, budgets and tasks. `data` names files of the user's own, such as `longbench=FILE`.
+
+    `only_budgets` leaves rows of other budgets out; otherwise budgets are what the command asks for, and what was
+    evaluated at others is shown too. The full cache always belongs to it.
+    """
+
+    name: str
+    arms: tuple[Arm, ...]
+    budgets: tuple[float | int, ...] = (0.1, 0.2, 0.4)
+    tasks: tuple[str, ...] = OWN_TASKS
+    samples: int = 20
+    data: tuple[str, ...] = ()
+    only_budgets: bool = False
+    only_tasks: bool = False
+    more: Mapping[str, str | int] = field(default_factory=dict)  # further options of `kvlab eval`, such as lengths
+
+    def command(self, sources: Sources) -> str:
+        """The `kvlab eval` command that makes the rows."""
+        return eval_command(
+            sources,
+            self.name,
+            tasks=",".join(self.tasks),
+            **({"data": self.data} if self.data else {}),
+            methods=",".join(arm.name for arm in self.arms),
+            budgets=amounts(self.budgets),
+            samples=self.samples,
+            **self.more,
+        )
+
+    def rows(self, sources: Sources) -> pd.DataFrame:
+        """The rows of one model that belong to the experiment: the model of the run in view, else the most used."""
+        rows = sources.evaluations
+        if rows.empty:
+            return rows
+        wanted = {(arm.method, canonical_json(arm.options)) for arm in self.arms}
+        asked = list(zip(rows["method"], rows["hyper_parameters"], strict=True))
+        found = rows[[pair in wanted or pair[0] == FULL for pair in asked]]
+        if self.only_budgets:
+            found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL)]
+        if self.only_tasks:
+            found = found[found["task"].isin(self.tasks)]
+        return _one_model(found, sources) if (found["method"] != FULL).any() else rows.iloc[:0]
+
+    def scores(self, sources: Sources) -> pd.DataFrame:
+        """A row a task, arm and budget: `score_table` of the experiment's rows; empty where there are none."""
+        rows = self.rows(sources)
+        return score_table(rows) if len(rows) else pd.DataFrame()
+
+    def needs(self, sources: Sources) -> Needs:
+        """What is missing while `scores` is empty."""
+        names = ", ".join(arm.name for arm in self.arms)
+        return Needs(f"No evaluation of {names} was found.", self.command(sources))
+
+    def origin(self, sources: Sources) -> str:
+        """Which evaluations, model and how many prompts the scores came from."""
+        rows = self.rows(sources)
+        names, count = ", ".join(sorted(rows["name"].unique())), rows.drop_duplicates(PROMPT).shape[0]
+        digest = rows["model_digest"].iloc[0][:12]
+        return f"evaluation {names} · {rows['model'].iloc[0]} ({digest}) · {count} prompts"
+
+
+PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed"]
+
+
+def score_table(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a task, arm and budget asked for, with 95 % bootstrap intervals; in the order of the rows.
+
+    Columns: task, metric, higher (a larger score is better), arm (method and options), method, options (JSON), budget,
+    asked (as people say it), kept (slots over tokens, really used), slots, samples, score, score_low, score_high, and
+    difference, difference_low, difference_high to the full cache on the same prompts.
+    """
+    table = summarize(rows, ["task"]).rename(columns={"hyper_parameters": "options"})
+    with_full = table["method"] == FULL
+    table["arm"] = [
+        with_options(method, _values(options))
+        for method, options in zip(table["method"], table["options"], strict=True)
+    ]
+    table["asked"] = [
+        "all" if full else f"{budget:g} slots" if unit == "slots" else f"{100 * budget:g} %"
+        for full, budget, unit in zip(with_full, table["budget"], table["budget_unit"], strict=True)
+    ]
+    table["higher"] = table["metric"].map(higher_is_better)
+    return table[COLUMNS]
+
+
+COLUMNS = [
+    "task", "metric", "higher", "arm", "method", "options", "budget", "asked", "kept", "slots", "samples",
+    "score", "score_low", "score_high", "difference", "difference_low", "difference_high",
+]  # fmt: skip
+
+
+def option_column(table: pd.DataFrame, option: str) -> pd.DataFrame:
+    """The score table with the value of one option beside each row, as text; the full cache is left out."""
+    compressed = table[table["method"] != FULL]
+    return compressed.assign(**{option: [str(_values(text).get(option, "default")) for text in compressed["options"]]})
+
+
+def mean_over_tasks(table: pd.DataFrame) -> pd.DataFrame:
+    """A row an arm and budget: mean score and kept share over the tasks that all of them have, where higher is better.
+
+    Columns: arm, method, options, budget, asked, kept, slots, score, difference, tasks (how many).
+    """
+    better = table[table["higher"]]
+    names = ["arm", "method", "options", "budget", "asked"]
+    every = better.groupby("task").apply(lambda group: group[names].drop_duplicates().shape[0], include_groups=False)
+    common = better[better["task"].isin(every[every == every.max()].index)]
+    groups = common.groupby(names, sort=False)
+    means = groups[["kept", "slots", "score", "difference"]].mean()
+    return means.assign(tasks=groups["task"].nunique()).reset_index()
+
+
+def _values(options: str) -> dict[str, JsonValue]:
+    return json.loads(options)
+
+
+def _one_model(rows: pd.DataFrame, sources: Sources) -> pd.DataFrame:
+    here = sources.run.record.model.name if sources.run else ""
+    model = here if here in set(rows["model"]) else rows["model"].mode().iloc[0]
+    return rows[rows["model"] == model]

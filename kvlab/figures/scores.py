@@ -1,0 +1,188 @@
+"""Scores of an evaluation: against the budget, against an option of a method, and as a table of tasks.
+
+Every frame is a score table: a row a task, arm and budget with columns task, arm, method, asked, kept, score,
+score_low, score_high (and difference to the full cache), as the atlas makes it from evaluation rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from kvlab.figures.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
+from kvlab.figures.template import QUIET, colour_bar, finish
+from kvlab.figures.words import number, percent, plural
+
+FULL = "full"
+MOST_PANELS = 9
+TASK_HUES = ("blue", "orange", "green", "purple", "red", "sky", "gold", "ink")
+TASK_MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
+
+
+def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str = "Score by budget") -> go.Figure:
+    """A panel a task: score with 95 % interval over the share of tokens really kept; the full cache is a line."""
+    tasks = frame["task"].drop_duplicates().tolist()[:MOST_PANELS]
+    columns = min(3, len(tasks))
+    figure = _panels(tasks, columns)
+    styles = _arm_styles(frame, theme)
+    for place, task in enumerate(tasks):
+        cell = {"row": place // columns + 1, "col": place % columns + 1}
+        here = frame[frame["task"] == task]
+        for arm, group in here[here["method"] != FULL].groupby("arm", sort=False):
+            group = group.sort_values("kept")
+            figure.add_scatter(**_line(group, str(arm), styles[str(arm)], "kept"), **cell)
+        _full_line(figure, here, theme, cell)
+    _show_each_name_once(figure)
+    rows = -(-len(tasks) // columns)
+    finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows)
+    figure.update_xaxes(tickformat=".0%", rangemode="tozero")
+    figure.update_xaxes(title_text="tokens kept", row=rows)
+    return _finish_panels(figure, theme)
+
+
+def read_score_against_budget(frame: pd.DataFrame) -> str:
+    """Which arm stands highest over all tasks and budgets, with its distance to the full cache."""
+    compressed = frame[frame["method"] != FULL]
+    means = compressed.groupby("arm", sort=False)[["score", "difference"]].mean().sort_values("score", ascending=False)
+    best, last = means.iloc[0], means.iloc[-1]
+    words = f"{means.index[0]} scores {number(best['score'])} on average over {plural(frame['task'].nunique(), 'task')}"
+    gap = "" if pd.isna(best["difference"]) else f", {number(best['difference'])} against the full cache"
+    return words + gap + (f"; {means.index[-1]} is last with {number(last['score'])}." if len(means) > 1 else ".")
+
+
+def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
+    """A panel a budget: score with 95 % interval over the values of one option (a column of `frame`), a line a task."""
+    budgets = frame["asked"].drop_duplicates().tolist()[:MOST_PANELS]
+    columns = min(3, len(budgets))
+    figure = _panels([f"budget {budget}" for budget in budgets], columns)
+    tasks = frame["task"].drop_duplicates().tolist()
+    for place, budget in enumerate(budgets):
+        cell = {"row": place // columns + 1, "col": place % columns + 1}
+        here = frame[frame["asked"] == budget]
+        for index, task in enumerate(tasks):
+            hue, marker = TASK_HUES[index % len(TASK_HUES)], TASK_MARKERS[index % len(TASK_MARKERS)]
+            style = Style(pick(HUES[hue], theme), marker, "solid" if index < len(TASK_HUES) else "dash")
+            group = here[here["task"] == task]
+            if len(group):
+                figure.add_scatter(**_line(group, task, style, option), **cell)
+    _show_each_name_once(figure)
+    rows = -(-len(budgets) // columns)
+    finish(figure, title=title or f"Score by {option}", x="", y="", theme=theme, height=130 + 240 * rows)
+    figure.update_xaxes(type="category", categoryarray=frame[option].drop_duplicates().tolist())
+    figure.update_xaxes(title_text=option.replace("_", " "), row=rows)
+    return _finish_panels(figure, theme)
+
+
+def read_score_by_option(frame: pd.DataFrame, option: str) -> str:
+    """The value with the best mean score in each budget."""
+    means = frame.groupby(["asked", option], sort=False)["score"].mean().reset_index()
+    best = means.loc[means.groupby("asked", sort=False)["score"].idxmax()]
+    parts = [f"{row.score:.3g} with {getattr(row, option)} at {row.asked}" for row in best.itertuples()]
+    return f"Best mean score over {plural(frame['task'].nunique(), 'task')}: {', '.join(parts)}."
+
+
+def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
+    """Arms with their budgets down, tasks across; each cell the score, coloured by its difference to the full cache."""
+    frame = frame.assign(row=_row_names(frame))
+    order, tasks = frame["row"].drop_duplicates().tolist(), frame["task"].drop_duplicates().tolist()
+    score, low, high, gap = (
+        frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(order)[tasks]
+        if frame[name].notna().any()
+        else pd.DataFrame(np.nan, order, tasks)
+        for name in ("score", "score_low", "score_high", "difference")
+    )
+    # Colours need a number in every scored cell; without the full cache none can be compared.
+    heat = go.Heatmap(
+        z=gap.fillna(0).where(score.notna()).to_numpy(np.float32),
+        x=tasks, y=order, xgap=2, ygap=2,
+        zmid=0, colorscale=DIVERGING[theme],
+        text=[[_cell(*values) for values in zip(*row, strict=True)] for row in _rows(score, low, high)],
+        texttemplate="%{text}",
+        textfont={"size": 11},
+        colorbar=colour_bar("difference to the full cache", theme),
+        hovertemplate="%{y}, %{x}: %{text}<br>difference to the full cache %{z:.3f}<extra></extra>",
+    )  # fmt: skip
+    figure = finish(
+        go.Figure(heat), title=title, x="task", y="method and budget", theme=theme, legend=False,
+        height=150 + 34 * len(order),
+    )  # fmt: skip
+    return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
+
+
+def read_benchmark_table(frame: pd.DataFrame) -> str:
+    """The best compressed row by its mean over the tasks, and how much of the text it kept."""
+    compressed = frame[frame["method"] != FULL].assign(row=lambda table: _row_names(table))
+    means = compressed.groupby("row", sort=False)[["score", "kept"]].mean().sort_values("score", ascending=False)
+    top, full = means.iloc[0], frame.loc[frame["method"] == FULL, "score"].mean()
+    beside = "" if pd.isna(full) else f" (full cache {number(full)})"
+    return (
+        f"{means.index[0]} has the best mean over {plural(frame['task'].nunique(), 'task')}: "
+        f"{number(top['score'])}{beside}, keeping {percent(top['kept'])} of the tokens."
+    )
+
+
+def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, object]:
+    bars = {
+        "type": "data", "array": group["score_high"] - group["score"],
+        "arrayminus": group["score"] - group["score_low"], "thickness": 1.2, "width": 3,
+    }  # fmt: skip
+    return {
+        "x": group[x], "y": group["score"], "name": name, "legendgroup": name, "mode": "lines+markers",
+        "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
+        "marker": {"symbol": style.marker, "size": 8, "color": style.colour},
+        "error_y": bars, "text": group["asked"],
+        "hovertemplate": f"{name}, budget %{{text}}: %{{y:.3f}}<extra></extra>",
+    }  # fmt: skip
+
+
+def _full_line(figure: go.Figure, frame: pd.DataFrame, theme: Theme, cell: dict[str, int]) -> None:
+    full = frame.loc[frame["method"] == FULL, "score"]
+    if len(full):
+        line = {"color": pick(HUES["ink"], theme), "dash": "dash", "width": 1.4}
+        figure.add_scatter(
+            x=[0, 1], y=[full.iloc[0]] * 2, name="full cache", legendgroup="full cache", mode="lines", line=line,
+            hovertemplate="full cache: %{y:.3f}<extra></extra>", **cell,
+        )  # fmt: skip
+
+
+def _panels(titles: list[str], columns: int) -> go.Figure:
+    rows = -(-len(titles) // columns)
+    return make_subplots(
+        rows, columns, shared_yaxes=False, subplot_titles=titles, horizontal_spacing=0.07,
+        vertical_spacing=0.26 / max(rows, 1),
+    )  # fmt: skip
+
+
+def _finish_panels(figure: go.Figure, theme: Theme) -> go.Figure:
+    figure.update_yaxes(title_text="score", col=1)
+    figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
+    return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
+
+
+def _show_each_name_once(figure: go.Figure) -> None:
+    seen: set[str] = set()
+    for trace in figure.data:
+        trace.showlegend = trace.name not in seen
+        seen.add(trace.name)
+
+
+def _arm_styles(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
+    pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
+    return run_styles(((str(arm), str(method)) for arm, method in pairs), theme)
+
+
+def _row_names(frame: pd.DataFrame) -> list[str]:
+    return [
+        "full cache" if method == FULL else f"{arm} {asked}"
+        for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
+    ]
+
+
+def _rows(*tables: pd.DataFrame) -> list[tuple[np.ndarray, ...]]:
+    return list(zip(*(table.to_numpy(float) for table in tables), strict=True))
+
+
+def _cell(score: float, low: float, high: float) -> str:
+    return "" if np.isnan(score) else f"{score:.3g} ({low:.2g} to {high:.2g})"
