@@ -22,13 +22,15 @@ class MethodChoice(BaseModel):
     method: str
     budget: Slots | Fraction = 0.2
     hyper_parameters: dict[str, JsonValue] = Field(default_factory=dict)
+    force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="positions of tokens that must stay")
 
     @property
     def label(self) -> str:
         """The name a legend shows, such as `keepkv 20 %` or `h2o 128 slots`."""
         amount = f"{self.budget} slots" if isinstance(self.budget, int) else f"{100 * self.budget:g} %"
         changed = ", ".join(f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()))
-        return f"{self.method} {amount}" + (f" ({changed})" if changed else "")
+        kept = f", keeping {len(self.force_keep)} chosen" if self.force_keep else ""
+        return f"{self.method} {amount}" + (f" ({changed})" if changed else "") + kept
 
 
 class CompareRequest(BaseModel):

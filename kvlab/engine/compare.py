@@ -22,8 +22,10 @@ from kvlab.engine.prompt import continuation_pieces, encode_prompt, prompt_piece
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence, full_cache_reference
 from kvlab.engine.watch import Cancelled, Watch
+from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.gvote import GVote
+from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
@@ -55,6 +57,7 @@ def compare(
         Budget(choice.budget)
     loaded = loaded or _cached_model(request.model, request.device, request.dtype)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens)
+    _check_positions(choices, ids.shape[1])
     torch.manual_seed(request.seed)
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
@@ -109,6 +112,14 @@ def run(
     return open_run(compare(request, root, loaded=loaded)[0])
 
 
+def _check_positions(choices: list[MethodChoice], tokens: int) -> None:
+    for choice in choices:
+        if choice.force_keep and max(choice.force_keep) >= tokens:
+            raise UserError(
+                f"Token {max(choice.force_keep)} cannot be kept: the prompt has {tokens:,} tokens, counted from 0."
+            )
+
+
 @lru_cache(maxsize=1)
 def _cached_model(name: str, device: str, dtype: str) -> LoadedModel:
     return load_model(name, device, dtype)
@@ -124,9 +135,9 @@ def _run_one(
     watch: Watch,
 ) -> None:
     try:
-        _forced_pass(request, choice, loaded, ids, reference, writer, watch)
+        recorded = _forced_pass(request, choice, loaded, ids, reference, writer, watch)
         timings = _free_pass(request, choice, loaded, ids, writer, watch)
-        writer.finish("complete", **timings)
+        writer.finish("complete", recorded_tokens_per_second=recorded, **timings)
     except Cancelled:
         writer.finish("cancelled", "stopped by the user")
         raise
@@ -143,9 +154,11 @@ def _probe(
 
 def _cache(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> Any:
     method = make_method(choice.method, **choice.hyper_parameters)
-    return make_cache(
+    cache = make_cache(
         loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
     )
+    cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
+    return cache
 
 
 def _forced_pass(
@@ -156,8 +169,8 @@ def _forced_pass(
     reference: Reference,
     writer: RunWriter,
     watch: Watch,
-) -> None:
-    """Decode the reference's tokens, recording every step."""
+) -> float | None:
+    """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
     steps = max(len(reference.ids) - 1, 0)
     recorder = None if request.level == "off" else Recorder(writer, request.level, ids.shape[1], steps)
     cache = _cache(request, choice, loaded, observer=recorder)
@@ -167,16 +180,21 @@ def _forced_pass(
     rows = [start.next_logprobs]
     if recorder is not None:
         recorder.end_step(cache)
+    synchronize(loaded.device)
+    begun = time.perf_counter()
     for token in reference.ids[:-1]:
         watch.advance(f"{choice.label}: decoding the full cache's continuation")
         rows.append(decode_one(loaded, cache, torch.tensor(token, device=loaded.device)))
         if recorder is not None:
             recorder.end_step(cache)
+    synchronize(loaded.device)
+    seconds = time.perf_counter() - begun
     _write_forced(loaded, ids.shape[1], reference, rows, writer)
     if recorder is not None:
         recorder.write_arrays()
         if request.level == "full" and not recorder.keeps_attention:
             writer.update(message="attention rows were left out: they would take more than half a gigabyte")
+    return steps / seconds if steps and recorder is not None else None
 
 
 def _free_pass(
@@ -286,6 +304,7 @@ def _record(
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),
         label=_label(choice, method),
+        force_keep=choice.force_keep,
         level=request.level,
         max_new_tokens=request.max_new_tokens,
         compress_every=request.compress_every,

@@ -55,6 +55,7 @@ class RunRecord(BaseModel):
     budget: int | float
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
     label: str
+    force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
     level: RecordLevel
     max_new_tokens: int
     compress_every: int = 1
@@ -67,6 +68,7 @@ class RunRecord(BaseModel):
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
+    recorded_tokens_per_second: float | None = Field(None, description="decoding the forced text, recording on")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
     worker_pid: int | None = None
