@@ -1,0 +1,137 @@
+"""What became of a few chosen tokens (a needle) in every layer and head: lived, merged or dropped, and when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.errors import UserError
+from kvlab.trace.reader import Run
+
+FATES = ("own slot", "merged", "dropped")
+
+
+def find_span(texts: list[str], words: str) -> list[tuple[int, int]]:
+    """(first, last) positions of every place where the joined token texts hold `words`, whatever their case.
+
+    Raises:
+        UserError: the text has no such words.
+    """
+    starts = np.concatenate([[0], np.cumsum([len(text) for text in texts])])
+    text, wanted = "".join(texts).casefold(), words.strip().casefold()
+    if len(text) != starts[-1]:  # case folding may lengthen a text, and then positions would be wrong
+        text, wanted = "".join(texts).lower(), words.strip().lower()
+    if len(text) != starts[-1] or not wanted:
+        text, wanted = "".join(texts), words.strip()
+    found, at = [], text.find(wanted) if wanted else -1
+    while at >= 0:
+        first = int(np.searchsorted(starts, at, side="right")) - 1
+        last = int(np.searchsorted(starts, at + len(wanted) - 1, side="right")) - 1
+        found.append((first, last))
+        at = text.find(wanted, at + len(wanted))
+    if not found:
+        raise UserError(f"The text has no “{words.strip()}”: write words as they stand in it.")
+    return found
+
+
+def autopsy(run: Run, tokens: np.ndarray) -> pd.DataFrame:
+    """One row a layer, head and chosen token after the last step.
+
+    Columns: layer, head, token, fate (of `FATES`), left (step its own slot ended, NA if it lives), into (the slot it
+    first went into, -1), slot (the slot it lives in now, -1), lost (step at which the slot holding it was dropped, NA).
+
+    Raises:
+        UserError: the run did not record its events.
+    """
+    if run.record.level != "full":
+        raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
+    events = run.select("events", columns=["step", "layer", "head", "source", "target", "value_weight"])
+    links = _Links(events, run.record.model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
+    layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
+    heads = np.arange(run.record.model.num_key_value_heads)
+    layer, head, token = (grid.ravel() for grid in np.meshgrid(layers, heads, tokens, indexing="ij"))
+    left, into = links.next(layer, head, token)
+    slot, lost = links.end(layer, head, token)
+    fate = np.select([left < 0, slot >= 0], [FATES[0], FATES[1]], FATES[2])
+    table = pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": fate, "into": into, "slot": slot})
+    for name, steps in (("left", left), ("lost", lost)):
+        table[name] = pd.array(np.where(steps >= 0, steps, 0), "Int32")
+        table.loc[steps < 0, name] = pd.NA
+    return table[["layer", "head", "token", "fate", "left", "into", "slot", "lost"]]
+
+
+class _Links:
+    """The way of every slot that left, of all heads, looked up by (layer, head, position)."""
+
+    def __init__(self, events: pd.DataFrame, heads: int, tokens: int) -> None:
+        self.heads, self.tokens = heads, tokens
+        # A slot spread over several targets is followed into the one that took the most of it.
+        events = events.sort_values("value_weight", kind="stable")
+        keys = self._key(events["layer"].to_numpy(), events["head"].to_numpy(), events["source"].to_numpy())
+        order = np.argsort(keys, kind="stable")
+        last = np.append(keys[order][1:] != keys[order][:-1], True) if len(order) else np.zeros(0, bool)
+        order = order[last]
+        self.keys = keys[order]
+        self.step = events["step"].to_numpy(np.int64)[order]
+        self.target = events["target"].to_numpy(np.int64)[order]
+
+    def next(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Step at which each slot left (-1: it did not) and the slot it went into (-1: none)."""
+        if not len(self.keys):
+            return np.full(len(layer), -1), np.full(len(layer), -1)
+        wanted = self._key(layer, head, position)
+        at = np.searchsorted(self.keys, wanted).clip(max=len(self.keys) - 1)
+        there = self.keys[at] == wanted
+        return np.where(there, self.step[at], -1), np.where(there, self.target[at], -1)
+
+    def end(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The slot each token ends in (-1: dropped), and the step at which it was dropped (-1: it was not)."""
+        here, lost = position.copy(), np.full(len(position), -1)
+        open_ = np.ones(len(position), bool)
+        while open_.any():
+            step, target = self.next(layer[open_], head[open_], here[open_])
+            where = np.flatnonzero(open_)
+            dropped = (step >= 0) & (target < 0)
+            lost[where[dropped]], here[where[dropped]] = step[dropped], -1
+            moves = target >= 0
+            here[where[moves]] = target[moves]
+            open_[where[~moves]] = False
+        return here, lost
+
+    def _key(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
+        return (layer.astype(np.int64) * self.heads + head) * self.tokens + position
+
+
+def survival(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a layer and head: share of the chosen tokens in each of `FATES`, and the first step one was dropped."""
+    shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
+    shares = shares.reindex(columns=list(FATES), fill_value=0.0)
+    return shares.assign(first_lost=table.groupby(["layer", "head"])["lost"].min()).reset_index()
+
+
+def fates_over_steps(table: pd.DataFrame, last_step: int) -> pd.DataFrame:
+    """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`."""
+    steps = np.arange(last_step + 1)
+    left = np.sort(table["left"].fillna(last_step + 1).to_numpy(np.int64))
+    lost = np.sort(table["lost"].fillna(last_step + 1).to_numpy(np.int64))
+    gone, dropped = (np.searchsorted(values, steps, side="right") / len(table) for values in (left, lost))
+    return pd.DataFrame({"step": steps, "own slot": 1 - gone, "merged": gone - dropped, "dropped": dropped})
+
+
+def needle_mass(true_mass: np.ndarray, slot_mass: np.ndarray, table: pd.DataFrame, steps: np.ndarray) -> pd.DataFrame:
+    """Attention on the chosen tokens of one head at every step: columns step, true (full cache), received, share.
+
+    `received` is what the slots they end in get while they hold one of them; a merged slot's attention counts whole,
+    as nothing says which of its tokens it is for. `table` holds the head's rows of `autopsy`.
+    """
+    rows = min(len(steps), len(true_mass))
+    positions = table["token"].to_numpy(np.int64)
+    received = np.zeros(rows)
+    for row in range(rows):
+        step = steps[row]
+        own = positions[(table["left"].isna() | (table["left"] > step)).to_numpy()]
+        inside = table[(table["left"] <= step) & (table["lost"].isna() | (table["lost"] > step))]
+        slots = np.unique(np.concatenate([own, inside["into"].to_numpy(np.int64)]))
+        received[row] = slot_mass[row, slots].astype(np.float32).sum()
+    true = true_mass[:rows, positions].astype(np.float32).sum(1)
+    return pd.DataFrame({"step": steps[:rows], "true": true, "received": received})

@@ -1,0 +1,147 @@
+"""KeepKV's bound on the output perturbation (theorem 5), computed from what a run recorded of one head.
+
+The theorem: where every score is predicted to a relative error of at most epsilon < 1, and values differ by at most
+gamma, merging changes the output by less than 2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2. A run records the
+attention-weighted mean of that relative error (`score_error`), not the largest, and relative changes of the output; so
+the bound is drawn with the mean and divided by the length of the true output. It covers merging only: what was dropped
+is outside of it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from kvlab.errors import UserError
+from kvlab.trace.reader import Run
+
+MOST_PAIRS = 16_000_000
+ROWS_AT_ONCE = 512
+COLUMNS = ("step", "sag", "perturbation", "output_error", "regret", "merged", "epsilon", "gamma", "bound", "flag")
+
+
+class HeadArrays(NamedTuple):
+    """Values (tokens, head_dim) as they are, true masses and slot masses (steps, tokens), all float32."""
+
+    values: np.ndarray
+    true_mass: np.ndarray
+    slot_mass: np.ndarray
+
+
+def read_arrays(run: Run, layer: int, head: int) -> HeadArrays | None:
+    """What the bound needs of one head; None where the run did not record it."""
+    try:
+        unit, norm = run.values(layer, head)
+        true, slot = run.attention(layer, head)
+    except UserError:
+        return None
+    return HeadArrays(
+        unit.astype(np.float32) * norm.astype(np.float32)[:, None], *(m.astype(np.float32) for m in (true, slot))
+    )
+
+
+def value_spread(values: np.ndarray, merged: np.ndarray) -> float:
+    """gamma: the largest distance of any of the `merged` tokens' values (positions) to any value, NaN without one.
+
+    Every pair is looked at up to `MOST_PAIRS`; beyond, the two largest distances to the mean are added, which is never
+    less (triangle inequality).
+    """
+    if not len(merged):
+        return float("nan")
+    some = values[merged]
+    if len(some) * len(values) > MOST_PAIRS:
+        centre = values.mean(0)
+        return float(np.linalg.norm(some - centre, axis=1).max() + np.linalg.norm(values - centre, axis=1).max())
+    squares = (values**2).sum(1)
+    largest = 0.0
+    for start in range(0, len(some), ROWS_AT_ONCE):
+        rows = some[start : start + ROWS_AT_ONCE]
+        squared = (rows**2).sum(1)[:, None] + squares - 2 * rows @ values.T
+        largest = max(largest, float(squared.max()))
+    return float(np.sqrt(largest))
+
+
+def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
+    """(steps,) relative error of expecting each slot to get again what it got at the step before; NaN for the first.
+
+    The simplest predictor, which every method that merges by present attention makes use of: the absolute errors
+    over the slots alive before, divided by what they really got.
+    """
+    before, now = slot_mass[:-1], slot_mass[1:]
+    alive = before > 0
+    error = (np.abs(now - before) * alive).sum(1) / np.maximum((now * alive).sum(1), 1e-12)
+    return np.concatenate([[np.nan], error])
+
+
+def keepkv_bound(epsilon: np.ndarray, gamma: float | np.ndarray) -> np.ndarray:
+    """2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2 (KeepKV, theorem 5); NaN where epsilon is 1 or more."""
+    known = np.where(epsilon < 1, epsilon, np.nan)
+    return 2 * known * (1 + known) * gamma / (1 - known) ** 2
+
+
+def bound_over_steps(steps: pd.DataFrame, events: pd.DataFrame, arrays: HeadArrays | None) -> pd.DataFrame:
+    """One row a step of one head, columns `COLUMNS`: what happened to its attention, and the bound, relative to |o|.
+
+    `epsilon` is the method's own where it predicts (`score_error`), else that of `persistence_error`. `flag` is
+    "above" where the output changed by more than the bound although nothing was ever dropped, "above, tokens dropped"
+    where it did and something was, which the theorem does not cover; empty where it did not or no bound exists.
+    """
+    steps = steps.sort_values("step")
+    changed = events.groupby("step")["perturbation"].max().reindex(steps["step"])
+    table = steps[["step", "output_error", "regret", "merged"]].reset_index(drop=True)
+    table = table.assign(sag=steps["sag"].abs().to_numpy(), perturbation=changed.to_numpy())
+    count = len(table)
+    epsilon, gamma, length = np.full(count, np.nan), float("nan"), np.full(count, np.nan)
+    if arrays is not None:
+        joined = events[events["target"] >= 0]
+        gamma = value_spread(arrays.values, np.unique(joined[["source", "target"]].to_numpy()))
+        rows = min(count, len(arrays.true_mass))
+        length[:rows] = np.linalg.norm(arrays.true_mass[:rows] @ arrays.values, axis=1)
+        epsilon[:rows] = persistence_error(arrays.slot_mass[:rows])
+    if steps["score_error"].notna().any():
+        epsilon = steps["score_error"].to_numpy(np.float64)
+    bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)
+    return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound))[list(COLUMNS)]
+
+
+def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
+    """`bound_over_steps` of every KV head of these layers, with columns layer and head."""
+    parts = []
+    for layer in layers:
+        for head in range(run.record.model.num_key_value_heads):
+            steps, events = run.select("steps", layer, head), run.select("events", layer, head)
+            if len(steps):
+                table = bound_over_steps(steps, events, read_arrays(run, layer, head))
+                parts.append(table.assign(layer=layer, head=head))
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])
+
+
+def over_heads(table: pd.DataFrame) -> pd.DataFrame:
+    """The median over heads at every step, and the share of the heads whose change is above their bound."""
+    names = ["sag", "perturbation", "output_error", "regret", "epsilon", "gamma", "bound"]
+    groups = table.groupby("step")
+    shares = groups["flag"].agg(lambda flags: float((flags != "").mean()))
+    return groups[names].median().join(groups["merged"].sum()).assign(above=shares).reset_index()
+
+
+def heads_summary(table: pd.DataFrame) -> pd.DataFrame:
+    """One row a layer and head: how often a bound exists, how often it is broken, and median epsilon and gamma."""
+    groups = table.groupby(["layer", "head"])
+    return pd.DataFrame(
+        {
+            "bounded": groups["bound"].agg(lambda values: float(values.notna().mean())),
+            "above": groups["flag"].agg(lambda flags: float((flags != "").mean())),
+            "epsilon": groups["epsilon"].median(),
+            "gamma": groups["gamma"].first(),
+            "output_error": groups["output_error"].median(),
+        }
+    ).reset_index()
+
+
+def _flags(table: pd.DataFrame, bound: np.ndarray) -> np.ndarray:
+    change = table[["perturbation", "output_error"]].max(axis=1).to_numpy(np.float64)
+    broken = np.isfinite(bound) & (change > bound)
+    dropped = (table["regret"].fillna(0).cummax() > 0).to_numpy()
+    return np.where(broken, np.where(dropped, "above, tokens dropped", "above"), "")

@@ -1,0 +1,115 @@
+"""What became of chosen tokens: by head, over the steps, and the attention they would get."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.merges import whole_numbers
+from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, Theme, pick
+from kvlab.figures.template import colour_bar, finish
+from kvlab.figures.words import number, percent, plural
+
+FATE_LOOK = {"own slot": ("kept", ""), "merged": ("pivot", "x"), "dropped": ("evicted", "/")}
+SHOWN = {
+    "own slot": "share with a slot of their own",
+    "merged": "share living in merged slots",
+    "dropped": "share dropped",
+}
+
+
+def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> go.Figure:
+    """Share of the chosen tokens with this fate by layer and KV head, from `analysis.autopsy.survival`."""
+    table = frame.pivot(index="layer", columns="head", values=fate)
+    lost = frame.assign(text=[_lost(step) for step in frame["first_lost"]]).pivot(
+        index="layer", columns="head", values="text"
+    )
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32),
+        x=table.columns.to_numpy(),
+        y=table.index.to_numpy(),
+        text=lost.to_numpy(),
+        xgap=1,
+        ygap=1,
+        zmin=0,
+        zmax=1,
+        colorscale=SEQUENTIAL[theme],
+        colorbar=colour_bar(SHOWN[fate], theme),
+        hovertemplate="layer %{y}, head %{x}: %{z:.0%}<br>%{text}<extra></extra>",
+    )
+    title = "The chosen tokens in each head after the last step"
+    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+
+
+def _lost(step: object) -> str:
+    return "none was dropped" if pd.isna(step) else f"first one dropped at step {step}"
+
+
+def read_survival_by_head(frame: pd.DataFrame) -> str:
+    """Over all heads in words."""
+    means = frame[list(SHOWN)].mean()
+    whole = int((frame["dropped"] == 0).sum())
+    first = frame["first_lost"].min()
+    when = "" if pd.isna(first) else f"; the first drop is at step {first}"
+    return (
+        f"{percent(means['own slot'])} kept slots of their own, {percent(means['merged'])} live in merged ones, "
+        f"{percent(means['dropped'])} are gone; {whole} of {plural(len(frame), 'head')} lost none{when}."
+    )
+
+
+def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Shares of all (layer, head, token) in each fate over the steps, stacked."""
+    figure = go.Figure()
+    for fate, (state, pattern) in FATE_LOOK.items():
+        colour = pick(STATE_COLOURS[state], theme)
+        figure.add_scatter(
+            x=frame["step"],
+            y=frame[fate],
+            name=fate,
+            stackgroup="all",
+            mode="lines",
+            line={"width": 0.5, "color": colour},
+            fillcolor=colour,
+            fillpattern={"shape": pattern, "size": 6, "solidity": 0.25},
+            hovertemplate=f"step %{{x}}: %{{y:.1%}} {fate}<extra></extra>",
+        )
+    finish(figure, title="Their fate over the steps, all heads", x="step", y="share of heads and tokens", theme=theme)
+    return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
+
+
+def read_fates_over_steps(frame: pd.DataFrame) -> str:
+    """First and last step in words."""
+    first, last = frame.iloc[0], frame.iloc[-1]
+    return (
+        f"The prompt's compression alone leaves {percent(1 - first['dropped'])} of them; "
+        f"after step {int(last['step'])} {percent(1 - last['dropped'])} are there."
+    )
+
+
+def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Attention the chosen tokens would get from the full cache, and what slots holding them get, over the steps."""
+    figure = go.Figure()
+    for column, name, hue, dash, marker in (
+        ("true", "full cache: on these tokens", "ink", "solid", "circle"),
+        ("received", "this run: on the slots that hold them", "purple", "dash", "diamond"),
+    ):
+        figure.add_scatter(
+            x=frame["step"],
+            y=frame[column],
+            name=name,
+            mode="lines+markers",
+            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
+            marker={"symbol": marker, "size": 5},
+            hovertemplate=f"step %{{x}}: {name} %{{y:.4f}}<extra></extra>",
+        )
+    return finish(figure, title="Attention on them, this head", x="step", y="share of attention", theme=theme)
+
+
+def read_needle_mass(frame: pd.DataFrame) -> str:
+    """The step that wants them most, in words."""
+    top = frame.loc[frame["true"].idxmax()]
+    return (
+        f"Step {int(top['step'])} wants them most: {percent(top['true'])} of the full cache's attention, of which the "
+        f"slots that hold them get {number(float(top['received']))}. A merged slot counts whole."
+    )

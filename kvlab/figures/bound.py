@@ -1,0 +1,129 @@
+"""Sag, output perturbation and KeepKV's bound on one log axis, and by head how often the bound exists and is broken."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.merges import whole_numbers
+from kvlab.figures.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
+from kvlab.figures.template import colour_bar, finish, log_axis
+from kvlab.figures.words import number, percent, plural
+
+LINES = (
+    ("bound", "KeepKV's bound", "ink", "solid", None),
+    ("output_error", "output error, all steps so far", "blue", "solid", "circle"),
+    ("perturbation", "perturbation by this step alone", "orange", "dash", "diamond"),
+    ("sag", "sag (absolute)", "red", "dot", "triangle-down"),
+)
+MEASURES = {
+    "bounded": ("How often the bound exists", "share of steps with epsilon < 1"),
+    "above": ("How often the change is above the bound", "share of steps"),
+    "epsilon": ("Prediction error", "median epsilon (at most 2 shown)"),
+}
+FLOOR = 1e-7
+
+
+def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """The three measures and the bound over the steps of one head, from `analysis.bound.bound_over_steps`, or over
+    the heads' medians, from `over_heads`; steps above the bound are marked."""
+    figure = go.Figure()
+    for column, name, hue, dash, marker in LINES:
+        values = frame[column].where(frame[column] > 0).clip(lower=FLOOR)
+        if not values.notna().any():
+            continue
+        figure.add_scatter(
+            x=frame["step"],
+            y=values,
+            name=name,
+            mode="lines" if marker is None else "lines+markers",
+            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 2.4 if column == "bound" else 1.6},
+            marker={"symbol": marker or "circle", "size": 5},
+            hovertemplate=f"step %{{x}}: {name} %{{y:.3g}}<extra></extra>",
+        )
+    _mark_violations(figure, frame, theme)
+    if not figure.data:
+        figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
+    title = "Sag, output change and KeepKV's bound"
+    finish(figure, title=title, x="step", y="share of attention, relative change (log)", theme=theme, height=430)
+    shown = frame[["bound", "output_error", "perturbation", "sag"]].stack().clip(lower=FLOOR)
+    return figure.update_yaxes(**log_axis(shown)).update_layout(showlegend=True)
+
+
+def _mark_violations(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> None:
+    if "flag" not in frame:
+        return
+    broken = frame[frame["flag"] != ""]
+    if len(broken):
+        figure.add_scatter(
+            x=broken["step"],
+            y=broken[["perturbation", "output_error"]].max(axis=1),
+            name="above the bound",
+            mode="markers",
+            customdata=broken["flag"],
+            marker={"symbol": "x-open", "size": 12, "color": pick(HUES["red"], theme), "line": {"width": 2.5}},
+            hovertemplate="step %{x}: %{customdata}<extra></extra>",
+        )
+
+
+def read_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
+    """How often the bound exists and what it is worth, in words; `predicts`: epsilon is the method's own."""
+    whose = "the method's own prediction" if predicts else "expecting the last step's attention again"
+    if not frame["gamma"].notna().any():
+        why = "nothing was merged" if not frame["merged"].any() else "values or attention rows were not recorded"
+        return f"KeepKV's bound cannot be computed here: {why} (0 of {plural(len(frame), 'step')})."
+    known = frame[frame["bound"].notna()]
+    if known.empty:
+        return (
+            f"KeepKV's bound cannot be computed at any of {plural(len(frame), 'step')}: epsilon (of {whose}) is never "
+            f"below 1, median {number(float(frame['epsilon'].median()))}."
+        )
+    ratio = (known["bound"] / known["output_error"].where(known["output_error"] > 0)).median()
+    exists = f"The bound exists at {len(known)} of {plural(len(frame), 'step')} (epsilon < 1, of {whose})"
+    return f"{exists}; there it is {number(float(ratio), 2)} times the change itself at the median. {_broken(frame)}"
+
+
+def _broken(frame: pd.DataFrame) -> str:
+    if "above" in frame:
+        return f"On average {percent(float(frame['above'].mean()))} of the heads changed by more than it."
+    above, outside = (int((frame["flag"] == flag).sum()) for flag in ("above", "above, tokens dropped"))
+    if not above + outside:
+        return "The change was never above it."
+    parts = [f"{above} with nothing dropped"] * bool(above)
+    parts += [f"{outside} where tokens were dropped, which the theorem does not cover"] * bool(outside)
+    return f"The change was above it at {plural(above + outside, 'step')}: {' and '.join(parts)}."
+
+
+def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -> go.Figure:
+    """One of `MEASURES` by layer and KV head, from `analysis.bound.heads_summary`."""
+    title, unit = MEASURES[measure]
+    table = frame.assign(epsilon=frame["epsilon"].clip(upper=2)).pivot(index="layer", columns="head", values=measure)
+    largest = 2.0 if measure == "epsilon" else 1.0
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32),
+        x=table.columns.to_numpy(),
+        y=table.index.to_numpy(),
+        xgap=1,
+        ygap=1,
+        zmin=0,
+        zmax=largest,
+        colorscale=SEQUENTIAL[theme] if measure == "bounded" else LOSS[theme],
+        colorbar=colour_bar(unit, theme),
+        hovertemplate="layer %{y}, head %{x}<br>" + unit + " %{z:.3g}<extra></extra>",
+    )
+    figure = finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False)
+    return whole_numbers(figure, table)
+
+
+def read_bound_by_head(frame: pd.DataFrame, measure: str) -> str:
+    """Over all heads in words."""
+    heads = plural(len(frame), "head")
+    if measure == "epsilon":
+        below = int((frame["epsilon"] < 1).sum())
+        return f"In {below} of {heads} the median error is below 1; above 1 the theorem says nothing."
+    top = frame.loc[frame[measure].idxmax()]
+    place = f"layer {int(top['layer'])}, head {int(top['head'])}"
+    return (
+        f"{percent(float(frame[measure].mean()))} of the steps over {heads}; most in {place}: {percent(top[measure])}."
+    )

@@ -1,0 +1,123 @@
+"""What measuring costs, and where the bytes are: live, allocated but empty, and only needed for a moment."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.palette import HUES, Theme, pick
+from kvlab.figures.template import finish
+from kvlab.figures.words import byte_size, byte_unit, number, percent, plural
+
+LAYERS = (
+    ("live", "live: valid slots", "blue", ""),
+    ("slack", "allocated, holding nothing", "orange", "/"),
+    ("transient", "peak: needed for a moment", "red", "x"),
+)
+
+
+def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live, allocated and peak bytes stacked over the steps under the uncompressed cache, from `analysis.cost`."""
+    factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
+    figure = go.Figure()
+    for column, name, hue, pattern in LAYERS:
+        colour = pick(HUES[hue], theme)
+        figure.add_scatter(
+            x=frame["step"],
+            y=frame[column] / factor,
+            name=name,
+            stackgroup="bytes",
+            mode="lines",
+            line={"width": 0.5, "color": colour},
+            fillcolor=colour,
+            fillpattern={"shape": pattern, "size": 6, "solidity": 0.3},
+            hovertemplate=f"step %{{x}}: {name} %{{y:.4g}} {unit}<extra></extra>",
+        )
+    figure.add_scatter(
+        x=frame["step"],
+        y=frame["full_bytes"] / factor,
+        name="logical: the whole text uncompressed",
+        mode="lines",
+        line={"color": pick(HUES["ink"], theme), "dash": "dash", "width": 2},
+        hovertemplate=f"step %{{x}}: logical %{{y:.4g}} {unit}<extra></extra>",
+    )
+    return finish(figure, title="Where the bytes are", x="step", y=f"all layers ({unit})", theme=theme, height=420)
+
+
+def read_memory_stack(frame: pd.DataFrame) -> str:
+    """What compression freed at the end, and what the peak was, in words."""
+    last, peak = frame.iloc[-1], frame["peak_bytes"].max()
+    freed = 1 - last["allocated_bytes"] / last["full_bytes"]
+    slack = last["slack"] / last["allocated_bytes"] if last["allocated_bytes"] else 0.0
+    return (
+        f"At the end {percent(freed)} of the {byte_size(last['full_bytes'])} of the whole text are really freed; "
+        f"{percent(slack)} of what is allocated holds nothing; the peak was {byte_size(peak)}."
+    )
+
+
+def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Live and allocated bytes of every layer after one step, stacked, beside the layer's uncompressed bytes."""
+    factor, unit = byte_unit(float(frame["full"].max()))
+    figure = go.Figure()
+    for column, name, hue, pattern in LAYERS[:2]:
+        marker = {"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}, "line": {"width": 0}}
+        figure.add_bar(
+            x=frame["layer"],
+            y=frame[column] / factor,
+            name=name,
+            marker=marker,
+            hovertemplate=f"layer %{{x}}: {name} %{{y:.4g}} {unit}<extra></extra>",
+        )
+    figure.add_scatter(
+        x=frame["layer"],
+        y=frame["full"] / factor,
+        name="uncompressed",
+        mode="markers",
+        marker={"symbol": "line-ew-open", "size": 18, "color": pick(HUES["ink"], theme), "line": {"width": 2}},
+        hovertemplate=f"layer %{{x}}: uncompressed %{{y:.4g}} {unit}<extra></extra>",
+    )
+    finish(figure, title="Bytes of each layer", x="layer", y=f"bytes ({unit})", theme=theme)
+    return figure.update_layout(barmode="stack").update_xaxes(dtick=max(1, len(frame) // 16))
+
+
+def read_layer_bytes(frame: pd.DataFrame) -> str:
+    """The largest layer in words."""
+    top = frame.loc[(frame["live"] + frame["slack"]).idxmax()]
+    whole = top["live"] + top["slack"]
+    return (
+        f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, "
+        f"{percent(top['slack'] / whole if whole else 0.0)} of it empty."
+    )
+
+
+def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Decode rate with recording off and on of each run, from `analysis.cost.instrument_cost`."""
+    figure = go.Figure()
+    for column, name, hue, pattern in (
+        ("off", "recording off", "blue", ""),
+        ("recorded", "recording on", "orange", "/"),
+    ):
+        figure.add_bar(
+            y=frame["label"],
+            x=frame[column],
+            name=name,
+            orientation="h",
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}},
+            hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} tokens a second<extra></extra>",
+        )
+    height = 150 + 46 * len(frame)
+    finish(figure, title="What recording costs", x="tokens a second", y="", theme=theme, height=height)
+    return figure.update_yaxes(autorange="reversed").update_layout(barmode="group")
+
+
+def read_instrument_cost(frame: pd.DataFrame) -> str:
+    """The overhead in words."""
+    known = frame.dropna(subset=["overhead"])
+    if known.empty:
+        return f"None of {plural(len(frame), 'run')} timed its recorded pass: older runs did not."
+    low, high = known["overhead"].min(), known["overhead"].max()
+    span = f"{number(low, 2)}" if len(known) == 1 or low == high else f"{number(low, 2)} to {number(high, 2)}"
+    return (
+        f"A recorded step takes {span} times as long as a bare one here; every tokens-a-second figure in kvlab is "
+        "of the bare pass."
+    )

@@ -1,0 +1,115 @@
+"""Two runs beside each other: which tokens they share, by head and along the text, and how far each is from full."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.analysis.difference import NAMES
+from kvlab.figures.merges import whole_numbers
+from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
+from kvlab.figures.template import colour_bar, finish, log_axis
+from kvlab.figures.words import number, percent, plural, visible
+
+FLOOR = 1e-6
+# (hue, pattern) of each class of `analysis.difference.NAMES`: a pattern as the second cue beside colour.
+CLASS_LOOK = {
+    "in both": ("ink", ""),
+    "only in A": ("blue", "/"),
+    "only in B": ("orange", "\\"),
+    "in neither": ("grey", "."),
+}
+
+
+def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Jaccard index of the kept tokens by layer and KV head, from `analysis.difference.jaccard`."""
+    table = frame.pivot(index="layer", columns="head", values="jaccard")
+    parts = frame.pivot(index="layer", columns="head", values=["both", "only_a", "only_b"]).to_numpy()
+    detail = parts.reshape(len(table), 3, -1).transpose(0, 2, 1)
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32),
+        x=table.columns.to_numpy(),
+        y=table.index.to_numpy(),
+        customdata=detail,
+        xgap=1,
+        ygap=1,
+        zmin=0,
+        zmax=1,
+        colorscale=SEQUENTIAL[theme],
+        colorbar=colour_bar("Jaccard index", theme),
+        hovertemplate="layer %{y}, head %{x}: %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, "
+        "%{customdata[2]:,} only in B<extra></extra>",
+    )
+    title = "How many kept tokens the two runs share"
+    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+
+
+def read_jaccard_by_head(frame: pd.DataFrame) -> str:
+    """Mean and extremes in words."""
+    low, high = frame.loc[frame["jaccard"].idxmin()], frame.loc[frame["jaccard"].idxmax()]
+    least = f"layer {int(low['layer'])} head {int(low['head'])} ({number(low['jaccard'], 2)})"
+    most = f"layer {int(high['layer'])} head {int(high['head'])} ({number(high['jaccard'], 2)})"
+    return f"Mean Jaccard index {number(float(frame['jaccard'].mean()), 2)}; least alike {least}, most alike {most}."
+
+
+def along_positions(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Share of heads that keep a place of the text in both, in A, in B or in neither, stacked along the text."""
+    figure = go.Figure()
+    for name in NAMES[:4]:
+        hue, pattern = CLASS_LOOK[name]
+        colour = pick(HUES[hue], theme)
+        figure.add_bar(
+            x=frame["position"],
+            y=frame[name],
+            name=name,
+            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": pattern, "size": 5, "solidity": 0.35}},
+            opacity=0.35 if name == "in neither" else 1,
+            hovertemplate=f"from token %{{x}}: %{{y:.1%}} {name}<extra></extra>",
+        )
+    finish(figure, title="Where in the text they differ", x="token (position)", y="share of heads", theme=theme)
+    return figure.update_layout(barmode="stack", bargap=0).update_yaxes(range=[0, 1], tickformat=".0%")
+
+
+def read_along_positions(frame: pd.DataFrame) -> str:
+    """Overall shares in words."""
+    means = frame[list(NAMES[:4])].mean()
+    return "Over the text: " + ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4]) + "."
+
+
+def kl_of_both(frame: pd.DataFrame, labels: tuple[str, str], theme: Theme = "light") -> go.Figure:
+    """KL of each run from the full cache at every token of the forced continuation."""
+    figure = go.Figure()
+    words = [visible(text) for text in frame["text"]]
+    for column, label, hue, dash, marker in (
+        ("a", f"A: {labels[0]}", "blue", "solid", "circle"),
+        ("b", f"B: {labels[1]}", "orange", "dash", "diamond"),
+    ):
+        if not frame[column].notna().any():
+            continue
+        figure.add_scatter(
+            x=frame["token"],
+            y=frame[column].clip(lower=FLOOR),
+            name=label,
+            mode="lines+markers",
+            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.6},
+            marker={"symbol": marker, "size": 5},
+            customdata=words,
+            hovertemplate="token %{x} %{customdata}: KL %{y:.3g} nats<extra></extra>",
+        )
+    if not figure.data:
+        figure.add_scatter(x=frame["token"], y=frame["a"], name="KL", mode="lines")
+    title = "Distance from the full cache, both runs"
+    finish(figure, title=title, x="token of the continuation", y="KL (nats, log)", theme=theme)
+    return figure.update_yaxes(**log_axis(frame[["a", "b"]].stack().clip(lower=FLOOR))).update_layout(showlegend=True)
+
+
+def read_kl_of_both(frame: pd.DataFrame) -> str:
+    """Means, and where they differ most, in words."""
+    known = frame.dropna(subset=["a", "b"])
+    if known.empty:
+        return f"KL was not recorded for both runs at any of {plural(len(frame), 'token')}."
+    gap = (known["b"] - known["a"]).abs()
+    top = known.loc[gap.idxmax()]
+    means = f"A {number(float(known['a'].mean()))}, B {number(float(known['b'].mean()))} nats a token"
+    return f"Mean KL: {means}; they differ most at token {int(top['token'])} “{top['text'].strip()}”."

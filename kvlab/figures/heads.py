@@ -1,0 +1,98 @@
+"""Heads by what they do: on the two axes in which they differ most, and as a table of groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.analysis.fingerprints import FEATURES
+from kvlab.figures.merges import whole_numbers
+from kvlab.figures.palette import HUES, Theme, pick
+from kvlab.figures.template import QUIET, finish
+from kvlab.figures.words import percent, plural
+
+LOOK = (
+    ("blue", "circle"),
+    ("orange", "diamond"),
+    ("green", "square"),
+    ("purple", "cross"),
+    ("red", "x"),
+    ("gold", "triangle-up"),
+    ("sky", "star"),
+    ("grey", "pentagon"),
+)
+FEATURE_NAMES = {"sink": "sink mass", "local": "local mass", "alike": "key likeness", "regret": "regret"}
+
+
+def heads_plane(
+    table: pd.DataFrame, places: np.ndarray, directions: np.ndarray, shares: np.ndarray, names: list[str],
+    theme: Theme = "light",
+) -> go.Figure:  # fmt: skip
+    """Every head as a point, from `analysis.fingerprints.plane`, with arrows for the features; `table` has `group`."""
+    figure = go.Figure()
+    for group in sorted(table["group"].unique()):
+        inside = (table["group"] == group).to_numpy()
+        hue, marker = LOOK[group % len(LOOK)]
+        figure.add_scatter(
+            x=places[inside, 0],
+            y=places[inside, 1],
+            name=f"{group + 1}: {names[group]}",
+            mode="markers",
+            marker={"color": pick(HUES[hue], theme), "symbol": marker, "size": 10},
+            customdata=table.loc[inside, ["layer", "head", *FEATURES]].to_numpy(),
+            hovertemplate="layer %{customdata[0]:.0f}, head %{customdata[1]:.0f}<br>sink %{customdata[2]:.3f}, local "
+            "%{customdata[3]:.3f}<br>key cosine %{customdata[4]:.3f}, regret %{customdata[5]:.3f}<extra></extra>",
+        )
+    reach = float(np.abs(places).max()) if places.size else 1.0
+    for feature, (x, y) in zip(FEATURES, directions * reach * 0.9, strict=True):
+        figure.add_annotation(
+            x=x, y=y, ax=0, ay=0, xref="x", yref="y", axref="x", ayref="y", showarrow=True, arrowhead=3, arrowsize=1.2,
+            arrowwidth=1.3, arrowcolor=QUIET[theme], text=FEATURE_NAMES[feature],
+            font={"size": 12, "color": QUIET[theme]},
+        )  # fmt: skip
+    return finish(
+        figure,
+        title="Heads by their fingerprints",
+        x=f"first axis ({percent(float(shares[0]))} of the variance)",
+        y=f"second axis ({percent(float(shares[1]))})",
+        theme=theme,
+        height=520,
+    )
+
+
+def read_heads_plane(table: pd.DataFrame, groups: pd.DataFrame) -> str:
+    """The groups in words."""
+    parts = [f"{int(row['group']) + 1} ({plural(row['heads'], 'head')}): {row['name']}" for _, row in groups.iterrows()]
+    return f"{plural(len(table), 'head')} in {plural(len(groups), 'group')}. " + "; ".join(parts) + "."
+
+
+def groups_by_head(table: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """The group of every head by layer and KV head; the number in the cell is the second cue."""
+    wide = table.pivot(index="layer", columns="head", values="group")
+    count = int(table["group"].max()) + 1
+    colours = [pick(HUES[LOOK[group % len(LOOK)][0]], theme) for group in range(count)]
+    scale = [(edge / count, colour) for group, colour in enumerate(colours) for edge in (group, group + 1)]
+    heat = go.Heatmap(
+        z=wide.to_numpy(np.float32),
+        x=wide.columns.to_numpy(),
+        y=wide.index.to_numpy(),
+        text=(wide + 1).to_numpy(),
+        texttemplate="%{text:.0f}" if wide.size <= 400 else None,
+        textfont={"color": "#FFFFFF" if theme == "light" else "#12151C"},
+        xgap=1,
+        ygap=1,
+        zmin=-0.5,
+        zmax=count - 0.5,
+        colorscale=scale,
+        showscale=False,
+        hovertemplate="layer %{y}, head %{x}: group %{text:.0f}<extra></extra>",
+    )
+    figure = finish(go.Figure(heat), title="Where the groups are", x="KV head", y="layer", theme=theme, legend=False)
+    return whole_numbers(figure, wide)
+
+
+def read_groups_by_head(table: pd.DataFrame) -> str:
+    """Whether groups follow layers, in words."""
+    same = table.groupby("layer")["group"].agg(lambda groups: groups.value_counts(normalize=True).iloc[0]).mean()
+    return f"On average {percent(float(same))} of a layer's heads belong to the group most common in that layer."

@@ -1,0 +1,87 @@
+"""How a token fades in its slot, merge after merge."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.palette import DASHES, HUES, SURFACES, Theme, mix, pick
+from kvlab.figures.template import finish, log_axis
+from kvlab.figures.words import number, percent, plural, visible
+
+HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")
+
+
+def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") -> go.Figure:
+    """Share of a token left in its slot against merges, from `analysis.influence.decay_by_merges`; `half` marked."""
+    colour = pick(HUES["purple"], theme)
+    figure = go.Figure()
+    band = {"mode": "lines", "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip"}
+    figure.add_scatter(x=frame["merges"], y=frame["high"], **band)
+    fill = mix(colour, SURFACES[theme], 0.75)
+    figure.add_scatter(x=frame["merges"], y=frame["low"], fill="tonexty", fillcolor=fill, **band)
+    figure.add_scatter(
+        x=frame["merges"],
+        y=frame["share"],
+        name="median token (band: middle half of the tokens)",
+        mode="lines+markers",
+        line={"color": colour, "width": 2},
+        customdata=frame["tokens"],
+        hovertemplate="after %{x} merges: %{y:.3g} of the token left<br>%{customdata:,} cases<extra></extra>",
+    )
+    ink = pick(HUES["ink"], theme)
+    figure.add_hline(y=0.5, line={"color": ink, "dash": "dot", "width": 1.2}, annotation_text="half")
+    if math.isfinite(half):
+        figure.add_vline(x=half, line={"color": ink, "dash": "dash", "width": 1.2})
+    finish(
+        figure,
+        title="What is left of a token in its slot",
+        x="merges its slot went through",
+        y="share of the slot's value (log)",
+        theme=theme,
+    )
+    return figure.update_yaxes(**log_axis(pd.concat([frame["low"], pd.Series([1.0, 0.4])]).clip(lower=1e-6)))
+
+
+def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
+    """The half-life in words."""
+    last = frame.iloc[-1]
+    rest = f"after {plural(last['merges'], 'merge')}, the most here, {percent(last['share'])} is left at the median"
+    if math.isinf(half):
+        return f"More than half of a token is always left: {rest}."
+    return f"Half of a token is gone after {number(half, 2)} merges; {rest}."
+
+
+def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -> go.Figure:
+    """The share of each token of a slot over the steps, from `analysis.influence.members_over_steps`."""
+    figure = go.Figure()
+    for index, (token, part) in enumerate(frame.groupby("token", sort=False)):
+        name = f"{token} {visible(part['text'].iloc[0], 14)}"
+        figure.add_scatter(
+            x=part["step"],
+            y=part["share"],
+            name=name,
+            mode="lines+markers" if len(part) < 3 else "lines",
+            line={
+                "color": pick(HUES[HUE_ORDER[index % len(HUE_ORDER)]], theme),
+                "dash": DASHES[index % len(DASHES)],
+                "width": 2.4 if token == slot else 1.6,
+                "shape": "hv",
+            },
+            hovertemplate=f"{name}<br>step %{{x}}: %{{y:.3g}}<extra></extra>",
+        )
+    title = f"Who slot {slot} still stands for"
+    finish(figure, title=title, x="step", y="share of the value (log)", theme=theme)
+    return figure.update_yaxes(**log_axis(frame["share"].clip(lower=1e-6)))
+
+
+def read_members_over_steps(frame: pd.DataFrame) -> str:
+    """The strongest token in words."""
+    last = frame[frame["step"] == frame["step"].max()].sort_values("share", ascending=False)
+    top = last.iloc[0]
+    return (
+        f"At step {int(top['step'])} token {int(top['token'])} is {percent(top['share'])} of the slot's value; "
+        f"the {plural(len(last), 'token')} shown make up {percent(last['share'].sum())} of it."
+    )

@@ -1,0 +1,136 @@
+"""Where dropped tokens are missed: layer by step, step by step, and beside the budgets."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.palette import HUES, LOSS, Theme, pick
+from kvlab.figures.template import colour_bar, finish
+from kvlab.figures.words import number, percent, plural, visible
+
+MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "pentagon")
+
+
+def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "light") -> go.Figure:
+    """Mean regret by layer (down) and step (across), from `analysis.regret.regret_map`; a line marks `step`."""
+    values = frame.to_numpy(np.float32)
+    heat = go.Heatmap(
+        z=values,
+        x=frame.columns.to_numpy(),
+        y=frame.index.to_numpy(),
+        zmin=0,
+        zmax=float(np.nanmax(values)) or 1.0 if np.isfinite(values).any() else 1.0,
+        colorscale=LOSS[theme],
+        colorbar=colour_bar("regret (share of attention)", theme),
+        hovertemplate="layer %{y}, step %{x}<br>regret %{z:.4f}<extra></extra>",
+    )
+    figure = go.Figure(heat)
+    if step is not None and len(frame.columns) > 1:
+        figure.add_vline(x=step, line={"width": 1.5, "dash": "dot", "color": pick(HUES["ink"], theme)})
+    height = min(640, max(260, 130 + 18 * len(frame)))
+    finish(
+        figure,
+        title="Attention missed, by layer and step",
+        x="step",
+        y="layer",
+        theme=theme,
+        height=height,
+        legend=False,
+    )
+    return figure.update_yaxes(autorange="reversed", showgrid=False, dtick=max(1, len(frame) // 8)).update_xaxes(
+        showgrid=False
+    )
+
+
+def read_regret_map(frame: pd.DataFrame) -> str:
+    """Where it peaks, in words."""
+    values = frame.to_numpy(np.float64)
+    if not np.isfinite(values).any():
+        return "Regret was not measured: 0 steps have it."
+    if not np.nanmax(values):
+        return f"Nothing dropped is ever missed: regret is 0 in all {plural(len(frame), 'layer')}."
+    row, column = np.unravel_index(np.nanargmax(values), values.shape)
+    return (
+        f"It peaks in layer {frame.index[row]} at step {frame.columns[column]}: {percent(values[row, column])} of the "
+        f"attention would go to dropped tokens; over all layers and steps the mean is "
+        f"{percent(float(np.nanmean(values)))}."
+    )
+
+
+def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Mean and largest regret at every step, from `analysis.regret.regret_over_steps`; hover names the token."""
+    figure = go.Figure()
+    words = [visible(text) if text else "–" for text in frame["text"]]
+    for column, name, hue, dash in (
+        ("largest", "largest of any head", "red", "dot"),
+        ("mean", "mean over layers and heads", "grey", "solid"),
+    ):
+        figure.add_scatter(
+            x=frame["step"],
+            y=frame[column],
+            name=name,
+            mode="lines+markers" if len(frame) < 4 else "lines",
+            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
+            customdata=words,
+            hovertemplate=f"step %{{x}}, predicting %{{customdata}}<br>{name} %{{y:.3f}}<extra></extra>",
+        )
+    finish(figure, title="Attention missed at each step", x="step", y="regret (share of attention)", theme=theme)
+    return figure.update_yaxes(range=[0, 1.02])
+
+
+def read_regret_over_steps(frame: pd.DataFrame) -> str:
+    """The worst step in words."""
+    if not frame["mean"].notna().any():
+        return "Regret was not measured: 0 steps have it."
+    top = frame.loc[frame["mean"].idxmax()]
+    kl = "" if pd.isna(top["kl"]) else f", where the prediction is off by {number(float(top['kl']))} nats"
+    token = f" (predicting “{top['text'].strip()}”{kl})" if top["text"].strip() else ""
+    return f"The worst step is {int(top['step'])}{token}: mean regret {percent(top['mean'])}."
+
+
+def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Slots of each head against its regret, from `analysis.regret.budget_beside_regret`; one marker a layer."""
+    layers = sorted(frame["layer"].unique())
+    figure = go.Figure()
+    for index, layer in enumerate(layers):
+        part = frame[frame["layer"] == layer]
+        figure.add_scatter(
+            x=part["live_slots"],
+            y=part["regret"],
+            name=f"layer {layer}",
+            mode="markers",
+            marker={
+                "color": index,
+                "coloraxis": "coloraxis",
+                "symbol": MARKERS[index % len(MARKERS)],
+                "size": 10,
+            },
+            customdata=part[["head", "output_error"]],
+            hovertemplate=f"layer {layer}, head %{{customdata[0]}}<br>%{{x:,}} slots, regret %{{y:.4f}}"
+            "<br>output error %{customdata[1]:.3g}<extra></extra>",
+        )
+    bar = {**colour_bar("layer", theme), "tickvals": list(range(len(layers)))[:: max(1, len(layers) // 6)]}
+    bar["ticktext"] = [str(layers[value]) for value in bar["tickvals"]]  # type: ignore[attr-defined]
+    finish(figure, title="Is the budget where the loss is?", x="slots", y="mean regret", theme=theme, legend=False)
+    return figure.update_coloraxes(colorscale="Viridis", colorbar=bar)
+
+
+def read_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:
+    """The rank correlation in words."""
+    spread = frame["live_slots"].max() - frame["live_slots"].min()
+    if not frame["regret"].notna().any():
+        return f"Regret was not measured in {plural(len(frame), 'head')}."
+    if not np.isfinite(correlation):
+        what = "slots do not differ" if not spread else "regret does not differ"
+        return f"Between the {plural(len(frame), 'head')} {what}, so there is nothing to compare."
+    if correlation < -0.2:
+        verdict = "heads with more slots miss less"
+    elif correlation > 0.2:
+        verdict = "even heads with more slots miss more: they need them, or more"
+    else:
+        verdict = "slots do not follow the loss"
+    return (
+        f"Rank correlation of slots and regret over {plural(len(frame), 'head')}: {number(correlation, 2)}; {verdict}."
+    )
