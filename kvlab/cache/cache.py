@@ -12,7 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kw
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.hidden import watch_hidden_states
 from kvlab.budget import UNLIMITED, Budget
-from kvlab.cache.find_rotary import find_rotary
+from kvlab.cache.find_rotary import changing_rotary, find_rotary
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.errors import UserError
@@ -134,6 +134,7 @@ def make_cache(
         observer=observer,
         timed=timed,
         rotary=find_rotary(language_model),
+        changing_rotary=changing_rotary(language_model),
     )
     return CompressedCache(config, settings)
 

@@ -14,10 +14,13 @@ from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import slot_attention
 from kvlab.cache import executor
+from kvlab.cache.find_rotary import same_frequencies
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table import BLOCK, SlotTable, new_slots
+from kvlab.errors import UserError
 from kvlab.methods.plan import Plan
+from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import Slots, View
 
 
@@ -50,6 +53,8 @@ class CompressedLayer(CacheLayerMixin):
         self._waiting = 0  # tokens appended since the last decision
         self._prompt_settled = False  # the decision about the prompt was made
         self._started = False  # every row has been over budget before
+        self._rotary: Rotary | None = None  # the frequencies of the newest keys, where they change with length
+        self._mixed_rotary = False  # older keys were rotated by others
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Adopt the first tokens' type and device."""
@@ -159,7 +164,7 @@ class CompressedLayer(CacheLayerMixin):
         if self.quota is None:
             self.quota = Quota(self.settings, self.rank, self._lengths, key.shape[1], self.device)
         hidden = None if module is None else take_hidden_states(module)
-        bias, rotary = self.table.bias(), self.settings.rotary
+        bias, rotary = self.table.bias(), self._rotary_now()
         seen = PassSeen(query, key, bias, row_valid, scaling, softcap, module, hidden, rotary, self.generator)
         if rows == 1 and (self.settings.pipeline.score.every_step or softcap is not None):
             output = seen.attend_one(value)
@@ -218,7 +223,8 @@ class CompressedLayer(CacheLayerMixin):
         self.dropped += _votes_lost(slots, plan)
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
-        after = executor.apply(slots, plan, self.settings.rotary)
+        self._check_rotary(plan)
+        after = executor.apply(slots, plan, view.seen.rotary)
         if observer is not None and before is not None:
             observer.compressed(self.layer_idx, view, plan, before, after)
         table.weighted = table.weighted or plan.edges is not None
@@ -228,6 +234,22 @@ class CompressedLayer(CacheLayerMixin):
             held = table.table_bytes()
             table.compact(self.settings.compress_every if self.settings.pipeline.decode else BLOCK)
             self.peak_bytes = max(self.peak_bytes, held + table.table_bytes())
+
+    def _rotary_now(self) -> Rotary | None:
+        """The frequencies this pass's keys were rotated by."""
+        if self.settings.changing_rotary is None:
+            return self.settings.rotary
+        now = self.settings.changing_rotary()
+        self._mixed_rotary |= self._rotary is not None and not same_frequencies(now, self._rotary)
+        self._rotary = now
+        return now
+
+    def _check_rotary(self, plan: Plan) -> None:
+        if self._mixed_rotary and plan.turns_keys():
+            raise UserError(
+                "This model changes its rotary frequencies as the text grows, and it just outgrew those of its older "
+                "keys, which can no longer be turned: use space 'rotated', or positions 'original'."
+            )
 
     def _mark_padding(self, row_valid: Tensor) -> None:
         """Padding among the newest tokens does not count: not as slots, not as tokens seen."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -45,6 +45,7 @@ class LayerSettings:
     timed: bool = False  # measure how long the prompt's decisions take (waits for the device)
     prefill_compress_seconds: float = 0.0
     rotary: Rotary | None = field(default=None, repr=False)
+    changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # where frequencies follow length
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
 
     @contextmanager

@@ -62,3 +62,7 @@ class Plan:
     value_shift: ValueShift | None = None
     new_keys: NewKeys | None = None
     head_state: dict[str, Tensor] | None = None  # (B, H, ...) what the method notes of each head, for `View.head_state`
+
+    def turns_keys(self) -> bool:
+        """Whether some key is rotated to another position, which takes the frequencies it was rotated by."""
+        return self.new_keys is not None or (self.edges is not None and self.edges.turn is not None)

@@ -19,6 +19,7 @@ from kvlab.assets import asset_path
 from kvlab.attention import register_attention
 from kvlab.errors import UserError
 from kvlab.models.falcon import use_slot_attention
+from kvlab.models.phi3 import keep_compressed_cache
 
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5
@@ -103,6 +104,8 @@ def prepare(model: PreTrainedModel) -> PreTrainedModel:
         use_slot_attention(model, name)
     else:
         model.set_attn_implementation(name)
+    if model.config.model_type == "phi3":
+        keep_compressed_cache(model)
     return model
 
 
