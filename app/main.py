@@ -12,6 +12,7 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
+from app.parts.story import caption_bar, offer  # noqa: E402
 from app.state import theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
@@ -23,6 +24,24 @@ MENU = {
         ("similarity", "Similarity", "grid_on"),
         ("merges", "Merges, votes and sag", "merge"),
         ("compare", "Compare", "compare"),
+    ],
+    "Views": [
+        ("sag", "Sag and bound", "compress"),
+        ("lineage", "Lineage", "account_tree"),
+        ("regret", "Regret and budget", "heart_broken"),
+        ("difference", "Difference of two runs", "difference"),
+        ("autopsy", "Needle autopsy", "search_insights"),
+        ("memory", "Memory and cost", "memory"),
+        ("heads", "Head fingerprints", "fingerprint"),
+        ("story", "Story", "bookmarks"),
+    ],
+    "Papers": [
+        ("atlas", "Atlas", "auto_stories"),
+        ("zsmerge", "ZSMerge", "article"),
+        ("kvmerger", "KVMerger", "article"),
+        ("pyramid_pool", "PyramidPool", "article"),
+        ("keepkv", "KeepKV", "article"),
+        ("gvote", "GVote", "article"),
     ],
 }
 
@@ -45,7 +64,10 @@ def main() -> None:
     st.set_page_config(page_title="kvlab", page_icon=str(asset_path("logo-mark.svg")), layout="wide")
     st.logo(str(asset_path(f"logo-{theme()}.svg")), size="large", icon_image=str(asset_path("logo-mark.svg")))
     registry.prefetch()
-    st.navigation(pages()).run()
+    page = st.navigation(pages())
+    caption_bar(page.url_path)
+    page.run()
+    offer(page.url_path)
 
 
 main()

@@ -13,6 +13,7 @@ from typing import Any
 
 import streamlit as st
 
+from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, list_comparisons
@@ -55,6 +56,17 @@ def current_comparison() -> list[Run]:
     return [run for run in opened if run is not None]
 
 
+def current_sources() -> Sources:
+    """All that an exhibit can be drawn from: the run in view, its comparison, and the results in the folder of runs."""
+    comparison = _pick_comparison()
+    entry = _pick_run(comparison) if comparison else None
+    if comparison is None or entry is None:
+        return Sources(runs_root())
+    runs = [run for found in comparison.runs if (run := _open_or_explain(found)) is not None]
+    chosen = next((run for run in runs if run.record.run_id == entry.run_id), None)
+    return Sources(runs_root(), chosen, runs)
+
+
 def pick_layer(run: Run) -> int:
     """The layer named by the URL or picked here; layers that recorded nothing are not offered."""
     model = run.record.model
@@ -82,6 +94,14 @@ def pick_step(run: Run) -> int:
     if last == 0:
         return 0
     return st.slider("Step", 0, last, key="step", bind="query-params", help="0 is the prefill, then one step a token.")
+
+
+def pick_token(run: Run) -> int | None:
+    """The position of the token named by the URL or entered here; None where the reader named none."""
+    last = max(run.record.prompt_tokens + last_step(run) - 1, 0)
+    _explain_invalid("token", range(last + 1), f"is not a token of this run: choose one of 0 to {last}")
+    help_text = f"Position in the text, 0 to {last}; empty lets the figure choose."
+    return st.number_input("Token", 0, last, None, 1, key="token", bind="query-params", help=help_text)
 
 
 def last_step(run: Run) -> int:

@@ -23,12 +23,29 @@ Control = Literal["layer", "head", "step", "token"]
 
 @dataclass(frozen=True)
 class Choice:
-    """What the reader chose on the page: layer, KV head, step, and a token's position."""
+    """What the reader chose on the page: layer, KV head, step, a token's position, and numbers of a calculator."""
 
     layer: int = 0
     head: int = 0
     step: int = 0
     token: int | None = None
+    numbers: tuple[tuple[str, float], ...] = ()
+
+    def number(self, entry: Entry) -> float:
+        """What the reader entered, else what the entry starts with."""
+        return dict(self.numbers).get(entry.name, entry.default)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A number that a calculator asks the reader for; whole where `default`, `least` and `most` are."""
+
+    name: str
+    label: str
+    default: float
+    least: float
+    most: float
+    explanation: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,7 @@ class Exhibit:
     """One figure or table of a paper, live.
 
     `slug` names it in the address, such as `fig-2a` or `tab-1`; `number` as the paper prints it, such as `Fig 2a`.
-    `shows` says what the axes mean, `look_for` what the reader should look for.
+    `shows` says what the axes mean, `look_for` what the reader should look for. A calculator lists its `entries`.
     """
 
     paper: Paper
@@ -84,6 +101,7 @@ class Exhibit:
     source: Source
     draw: Draw
     controls: tuple[Control, ...] = ()
+    entries: tuple[Entry, ...] = ()
 
     @property
     def key(self) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooSlow
+from dataclasses import dataclass
 from typing import Literal
 
 import pandas as pd
@@ -76,15 +78,36 @@ def csv(frame: pd.DataFrame) -> bytes:
     return frame.to_csv(index=not plain).encode("utf-8")
 
 
+@dataclass(frozen=True)
+class Section:
+    """One figure of a page with its one-line reading, where it came from, and further lines of text below it."""
+
+    figure: go.Figure
+    reading: str
+    source: str
+    lines: tuple[str, ...] = ()
+
+
 def page(figure: go.Figure, reading: str, source: str, theme: Theme = "light") -> bytes:
     """One HTML file that needs nothing else: the figure, its reading, and the run and versions it was drawn from."""
-    chart = for_export(figure, theme, 1100).to_html(
-        full_html=False, include_plotlyjs=True, config={"displaylogo": False}
-    )
-    title = html.escape(str(figure.layout.title.text or "kvlab"))
+    return document(str(figure.layout.title.text or "kvlab"), "", [Section(figure, reading, source)], theme)
+
+
+def document(title: str, introduction: str, sections: Sequence[Section], theme: Theme = "light") -> bytes:
+    """One HTML file of several figures that needs nothing else; plotly.js is in it once."""
     style = (
-        f"body{{font-family:{FONT};background:{SURFACES[theme]};color:{INK[theme]};max-width:1120px;margin:24px auto}}"
+        f"body{{font-family:{FONT};background:{SURFACES[theme]};color:{INK[theme]};max-width:1120px;margin:24px auto;"
+        "padding:0 12px;line-height:1.5}section{margin-bottom:36px;overflow-x:auto}"
     )
-    caption = f"<p>{html.escape(reading)}</p><p><small>{html.escape(source)}</small></p>"
-    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{style}</style>'
-    return (head + chart + caption).encode()
+    head = f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(title)}</title>'
+    opening = f"<h1>{html.escape(title)}</h1><p>{html.escape(introduction)}</p>" if introduction else ""
+    body = "".join(_section(section, theme, first=not place) for place, section in enumerate(sections))
+    return f"{head}<style>{style}</style>{opening}{body}".encode()
+
+
+def _section(section: Section, theme: Theme, first: bool) -> str:
+    chart = for_export(section.figure, theme, 1100).to_html(
+        full_html=False, include_plotlyjs=first, config={"displaylogo": False}
+    )
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in (section.reading, *section.lines))
+    return f"<section>{chart}{lines}<p><small>{html.escape(section.source)}</small></p></section>"

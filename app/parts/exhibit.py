@@ -1,0 +1,142 @@
+"""One exhibit of the atlas on a page: its words, its controls, its figures, and whether the paper's claim holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import streamlit as st
+
+from app.parts.figure import show
+from app.parts.text import plain
+from app.state import pick_head, pick_layer, pick_step, pick_token
+from app.state import theme as page_theme
+from kvlab.atlas.exhibit import Choice, Claim, Control, Drawn, Exhibit, Needs
+from kvlab.atlas.registry import find
+from kvlab.atlas.sources import Sources
+from kvlab.errors import UserError
+from kvlab.figures.export import Section, document
+from kvlab.figures.palette import Theme
+from kvlab.figures.template import QUIET
+
+KEPT_DRAWINGS = 24
+PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
+BADGES = {
+    "holds": ("green", ":material/check_circle:"),
+    "does not hold": ("red", ":material/cancel:"),
+    "cannot be judged": ("gray", ":material/help:"),
+}
+
+
+def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
+    """The whole exhibit: words, controls, figures or the command that makes them."""
+    st.header(f"{exhibit.number} · {plain(exhibit.title)}", anchor=False)
+    shows, look_for = st.columns(2, gap="large")
+    shows.markdown(f"**What is shown.** {exhibit.shows}")
+    look_for.markdown(f"**What to look for.** {exhibit.look_for}")
+    choice = controls(exhibit, sources)
+    try:
+        drawn = draw(exhibit, sources, choice, page_theme())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    if isinstance(drawn, Needs):
+        needs(drawn)
+        return
+    for one in drawn:
+        figure(exhibit, one)
+    take_away(exhibit, drawn, paper)
+
+
+def controls(exhibit: Exhibit, sources: Sources) -> Choice:
+    """What the reader chooses; only the controls the exhibit asks for, and only with a run to choose in."""
+    names: Sequence[Control] = exhibit.controls if sources.run is not None and sources.run.memory.size else ()
+    count = len(names) + len(exhibit.entries)
+    if not count:
+        return Choice()
+    places = iter(st.columns([1] * count + [max(0.5, 6 - count)])[:count])
+    chosen: dict[str, int | None] = {}
+    for name in names:
+        assert sources.run is not None
+        with next(places):
+            chosen[name] = PICKERS[name](sources.run)
+    numbers = []
+    for entry in exhibit.entries:
+        with next(places):
+            value = st.number_input(
+                entry.label, entry.least, entry.most, entry.default,
+                key=entry.name, bind="query-params", help=entry.explanation or None,
+            )  # fmt: skip
+        numbers.append((entry.name, float(value)))
+    return Choice(**chosen, numbers=tuple(numbers))  # type: ignore[arg-type]
+
+
+def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """What the exhibit draws; kept while neither the results on disk nor the choice change.
+
+    Raises:
+        UserError: what it asks for was not recorded.
+    """
+    return _draw(sources, choice, sources.stamp(), exhibit.key, repr(choice), theme)
+
+
+@st.cache_resource(max_entries=KEPT_DRAWINGS, show_spinner="Drawing")
+def _draw(
+    _sources: Sources, _choice: Choice, stamp: tuple[str, ...], key: str, choice: str, theme: Theme
+) -> tuple[Drawn, ...] | Needs:
+    return find(*key.split("/")).draw(_sources, _choice, theme)
+
+
+def needs(missing: Needs) -> None:
+    """Why there is no figure yet, and the command that makes it."""
+    st.info(plain(missing.sentence) + " This makes it:", icon=":material/info:")
+    st.code(missing.command, language="bash", wrap_lines=True)
+
+
+def figure(exhibit: Exhibit, drawn: Drawn) -> None:
+    """One figure with its export menu, its claim, the paper's own values in grey, and where it came from."""
+    key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
+    show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
+    if drawn.claim is not None:
+        claim(drawn.claim)
+    if drawn.grey is not None and len(drawn.grey):
+        st.caption("The paper's own values, on its own models:")
+        grey(drawn.grey, f"{key}-grey")
+    st.caption(f":material/folder_open: {plain(drawn.origin)}")
+
+
+def claim(judged: Claim) -> None:
+    """What the paper says and whether this data agrees: a coloured badge with a sign, then the number."""
+    colour, icon = BADGES[judged.verdict]
+    with st.container(border=True, gap="small"):
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.badge(judged.verdict, color=colour, icon=icon)  # type: ignore[arg-type]
+            st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
+        st.markdown(f"**Here:** {plain(judged.finding)}")
+
+
+def grey(values: pd.DataFrame, key: str) -> None:
+    """A table of the paper's values, in grey so that nobody takes them for measured here."""
+    styled = values.style.set_properties(color=QUIET[page_theme()]).format(precision=4, na_rep="–")
+    st.dataframe(styled, hide_index=True, key=key, alt="Values printed in the paper")
+
+
+def take_away(exhibit: Exhibit, drawn: tuple[Drawn, ...], paper: str) -> None:
+    """The page as one HTML file."""
+    title = f"{paper}, {exhibit.number}: {exhibit.title}"
+
+    def make() -> bytes:
+        sections = [Section(one.figure, one.reading, one.origin, _claim_lines(one.claim)) for one in drawn]
+        return document(title, f"{exhibit.shows} {exhibit.look_for}", sections, page_theme())
+
+    name = f"{exhibit.paper}-{exhibit.slug}.html"
+    st.download_button(
+        "This page as one HTML file", make, name, key=f"{exhibit.key}-page", on_click="ignore",
+        icon=":material/download:", type="tertiary",
+    )  # fmt: skip
+
+
+def _claim_lines(judged: Claim | None) -> tuple[str, ...]:
+    if judged is None:
+        return ()
+    return (f"The paper: {judged.paper}", f"Here it {judged.verdict}: {judged.finding}")

@@ -1,0 +1,243 @@
+"""A figure as a small SVG for lists: its lines, bars, points and heat maps without any text, in a few kilobytes."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+from PIL import Image
+
+from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
+from kvlab.figures.template import GRID, QUIET
+
+WIDTH, HEIGHT, EDGE = 240, 120, 5
+MOST_POINTS = 160
+MOST_CELLS = 96
+MOST_BARS = 120
+
+
+@dataclass
+class Panel:
+    """One pair of axes: where it lies in the picture, and the values at its edges."""
+
+    left: float
+    top: float
+    width: float
+    height: float
+    x: Scale
+    y: Scale
+
+    def across(self, values: np.ndarray) -> np.ndarray:
+        return self.left + self.x.share(values) * self.width
+
+    def up(self, values: np.ndarray) -> np.ndarray:
+        return self.top + (1 - self.y.share(values)) * self.height
+
+
+@dataclass
+class Scale:
+    """One axis: categories by their order, or numbers (their logarithm on a log axis) between the outermost ones."""
+
+    log: bool
+    reverse: bool
+    categories: dict[str, int]
+    low: float = math.inf
+    high: float = -math.inf
+
+    def numbers(self, values: Any) -> np.ndarray:
+        """Values as numbers; widens the axis to them."""
+        listed = [] if values is None else list(values)
+        if any(isinstance(value, str) for value in listed):
+            places = [self.categories.setdefault(str(value), len(self.categories)) for value in listed]
+            found = np.asarray(places, float)
+        else:
+            found = np.asarray([math.nan if value is None else float(value) for value in listed])
+        if self.log:
+            found = np.log10(np.where(found > 0, found, math.nan))
+        finite = found[np.isfinite(found)]
+        if len(finite):
+            self.low, self.high = min(self.low, float(finite.min())), max(self.high, float(finite.max()))
+        return found
+
+    def share(self, values: np.ndarray) -> np.ndarray:
+        span = self.high - self.low
+        shares = (values - self.low) / span if span > 0 else np.full(len(values), 0.5)
+        return 1 - shares if self.reverse else shares
+
+
+def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
+    """The figure as SVG of 240 x 120 with nothing but its marks; what it cannot draw is left out."""
+    panels: dict[tuple[str, str], Panel] = {}
+    placed = [(trace, _panel(panels, figure, trace)) for trace in figure.data if hasattr(trace, "xaxis")]
+    points = [(trace, panel, *_points(trace, panel)) for trace, panel in placed]
+    body = [_frame(panel, theme) for panel in panels.values()]
+    for trace, panel, x, y in points:
+        body += _marks(trace, panel, x, y, theme)
+    if not points:
+        body.append(_unknown(theme))
+    size = f'viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(body)}</svg>'
+
+
+def blank(theme: Theme = "light") -> str:
+    """What stands in for a figure that cannot be drawn yet."""
+    ink = QUIET[theme]
+    box = f'<rect x="4" y="4" width="{WIDTH - 8}" height="{HEIGHT - 8}" rx="6" fill="none" stroke="{ink}"'
+    words = f'<text x="{WIDTH / 2}" y="{HEIGHT / 2 + 4}" fill="{ink}" text-anchor="middle" font-size="12"'
+    font = 'font-family="Inter, system-ui, sans-serif"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
+        f'{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>not recorded yet</text></svg>'
+    )
+
+
+def _panel(panels: dict[tuple[str, str], Panel], figure: go.Figure, trace: Any) -> Panel:
+    names = (trace.xaxis or "x", trace.yaxis or "y")
+    if names not in panels:
+        across, up = (figure.layout[name.replace(name[0], f"{name[0]}axis", 1)] for name in names)
+        (left, right), (bottom, top) = (axis.domain or (0, 1) for axis in (across, up))
+        inner_width, inner_height = WIDTH - 2 * EDGE, HEIGHT - 2 * EDGE
+        scales = [
+            Scale(axis.type == "log", axis.autorange == "reversed", {str(name): place for place, name in _order(axis)})
+            for axis in (across, up)
+        ]
+        panels[names] = Panel(
+            EDGE + left * inner_width, EDGE + (1 - top) * inner_height,
+            (right - left) * inner_width, (top - bottom) * inner_height, *scales,
+        )  # fmt: skip
+    return panels[names]
+
+
+def _order(axis: Any) -> enumerate[Any]:
+    return enumerate(axis.categoryarray if axis.categoryarray is not None else ())
+
+
+def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
+    """The trace's x and y as numbers on its axes; missing ones are counted up."""
+    x, y = getattr(trace, "x", None), getattr(trace, "y", None)
+    if trace.type == "heatmap" and trace.z is not None:
+        rows, columns = np.shape(trace.z)
+        x = np.arange(columns) if x is None else x
+        y = np.arange(rows) if y is None else y
+    if trace.type == "bar":
+        (panel.y if trace.orientation != "h" else panel.x).numbers([0])
+    if trace.type == "histogram":
+        return np.zeros(0), np.zeros(0)
+    if x is None and y is not None:
+        x = np.arange(len(y))
+    across = panel.x.numbers(x)
+    return across, panel.y.numbers(y)
+
+
+def _marks(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, theme: Theme) -> list[str]:
+    if trace.type == "heatmap":
+        return [_heat(trace, panel, theme)] if trace.z is not None else []
+    count = min(len(x), len(y))
+    x, y = panel.across(x[:count]), panel.up(y[:count])
+    seen = np.isfinite(x) & np.isfinite(y)
+    if trace.type == "bar":
+        return _bars(trace, panel, x, y, seen, theme)
+    mode = trace.mode or "lines"
+    colour = _colour(trace, theme)
+    thin = slice(None, None, max(1, -(-count // MOST_POINTS)))
+    parts = []
+    if "lines" in mode:
+        parts.append(_line(x[thin], y[thin], seen[thin], colour, (trace.line.dash or "solid") != "solid"))
+    if "markers" in mode:
+        parts += [_dot(x[place], y[place], colour) for place in np.flatnonzero(seen)[thin]]
+    return parts
+
+
+def _dot(x: float, y: float, colour: str) -> str:
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="1.6" fill="{colour}"/>'
+
+
+def _line(x: np.ndarray, y: np.ndarray, seen: np.ndarray, colour: str, dashed: bool) -> str:
+    path = "".join(
+        f"{'L' if index and seen[index - 1] else 'M'}{x[index]:.1f} {y[index]:.1f}" for index in np.flatnonzero(seen)
+    )
+    dash = ' stroke-dasharray="3 2"' if dashed else ""
+    return f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="1.3"{dash}/>' if path else ""
+
+
+def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, seen: np.ndarray, theme: Theme) -> list[str]:
+    lying = trace.orientation == "h"
+    along, thick = (y, panel.height) if lying else (x, panel.width)
+    size = max(1.0, 0.7 * thick / max(1, len(np.unique(along[seen]))))
+    zero = float((panel.across if lying else panel.up)(np.zeros(1))[0])
+    fixed = _colour(trace, theme)
+    colours = trace.marker.color if isinstance(trace.marker.color, tuple | list) else None
+    drawn = []
+    for index in np.flatnonzero(seen)[:: max(1, -(-len(x) // MOST_BARS))]:
+        fill = colours[index] if colours and isinstance(colours[index], str) else fixed
+        ends = sorted((zero, float(x[index] if lying else y[index])))
+        start, length = f"{ends[0]:.1f}", f"{ends[1] - ends[0]:.1f}"
+        across = f"{along[index] - size / 2:.1f}"
+        place = (start, across, length, f"{size:.1f}") if lying else (across, start, f"{size:.1f}", length)
+        drawn.append('<rect x="{}" y="{}" width="{}" height="{}" '.format(*place) + f'fill="{fill}"/>')
+    return drawn
+
+
+def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
+    values = np.asarray(trace.z, float)
+    values = values[:: max(1, -(-values.shape[0] // MOST_CELLS)), :: max(1, -(-values.shape[1] // MOST_CELLS))]
+    if not panel.y.reverse:
+        values = values[::-1]
+    finite = values[np.isfinite(values)]
+    if not len(finite):
+        return ""
+    low = float(finite.min()) if trace.zmin is None else float(trace.zmin)
+    high = float(finite.max()) if trace.zmax is None else float(trace.zmax)
+    shares = np.clip((values - low) / ((high - low) or 1), 0, 1)
+    picture = Image.fromarray(_coloured(shares, trace.colorscale, theme), "RGBA")
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return (
+        f'<image x="{panel.left:.1f}" y="{panel.top:.1f}" width="{panel.width:.1f}" height="{panel.height:.1f}" '
+        f'preserveAspectRatio="none" style="image-rendering:pixelated" href="data:image/png;base64,{data}"/>'
+    )
+
+
+def _coloured(shares: np.ndarray, scale: Any, theme: Theme) -> np.ndarray:
+    """(rows, columns, 4) uint8 of shares between 0 and 1; clear where there is no value."""
+    stops = [(float(place), str(colour)) for place, colour in scale or ()]
+    if not stops or not all(colour.startswith("#") for _, colour in stops):
+        colours = SEQUENTIAL[theme]
+        stops = [(place / (len(colours) - 1), colour) for place, colour in enumerate(colours)]
+    places = [place for place, _ in stops]
+    known = np.isfinite(shares)
+    result = np.zeros((*shares.shape, 4), np.uint8)
+    for channel in range(3):
+        levels = [int(colour[1 + 2 * channel : 3 + 2 * channel], 16) for _, colour in stops]
+        result[..., channel] = np.interp(np.where(known, shares, 0), places, levels)
+    result[..., 3] = np.where(known, 255, 0)
+    return result
+
+
+def _colour(trace: Any, theme: Theme) -> str:
+    """The colour of a trace's line or marker where it is one colour."""
+    for part in ("line", "marker"):
+        colour = getattr(getattr(trace, part, None), "color", None)
+        if isinstance(colour, str):
+            return colour
+    return pick(HUES["blue"], theme)
+
+
+def _frame(panel: Panel, theme: Theme) -> str:
+    left, right = panel.left, panel.left + panel.width
+    foot = panel.top + panel.height
+    lines = f"M{left:.1f} {panel.top:.1f}V{foot:.1f}H{right:.1f}"
+    return f'<path d="{lines}" fill="none" stroke="{GRID[theme]}" stroke-width="1"/>'
+
+
+def _unknown(theme: Theme) -> str:
+    """A figure without axes, such as a river or a table: a sign that there is one."""
+    colour = pick(HUES["purple"], theme)
+    paths = (f"M20 {y}C110 {y} 130 {60 + (y - 60) / 3:.0f} 220 {60 + (y - 60) / 3:.0f}" for y in (25, 48, 72, 95))
+    return "".join(f'<path d="{path}" fill="none" stroke="{colour}" stroke-width="7" opacity="0.5"/>' for path in paths)

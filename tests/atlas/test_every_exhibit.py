@@ -1,0 +1,127 @@
+"""What holds for every exhibit of the atlas, whoever wrote it; and which exhibits there are."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.registry import EXHIBITS, find, of_paper
+from kvlab.atlas.sources import Sources
+from kvlab.errors import UserError
+from kvlab.trace import open_run
+from kvlab.trace.synthetic import write_synthetic_run
+
+# The papers' figures and tables; a figure whose parts plot different things has a page a part.
+PUBLISHED = {
+    "zsmerge": "fig-1 fig-2 fig-3 tab-1 tab-2",
+    "kvmerger": "fig-1 fig-2 fig-3a fig-3b fig-3c fig-3d fig-4 fig-5 fig-6 fig-7 fig-8 fig-9 "
+    "tab-1 tab-2 tab-3 tab-4 tab-5 tab-6",
+    "pyramid-pool": "fig-1 fig-2 fig-3 fig-4 fig-5 fig-6 fig-7 fig-8 tab-1 tab-2",
+    "keepkv": "fig-1 fig-2a fig-2b fig-2c fig-2d fig-3 fig-4 fig-5 tab-1 tab-2 tab-3 tab-4",
+    "gvote": "fig-1 fig-2 fig-3a fig-3b fig-4 fig-5 fig-6 fig-7",
+}
+SLUGS = [(paper, slug) for paper, text in PUBLISHED.items() for slug in text.split()]
+METHODS = ("full", "h2o", "zsmerge", "pool", "kvmerger", "keepkv", "gvote", "pyramid-pool")
+MAX_BYTES = 2_000_000
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """A comparison of made-up runs; the run in view is the first that merges."""
+    root = tmp_path_factory.mktemp("runs")
+    paths = [write_synthetic_run(root, method=method, comparison_id="all") for method in METHODS]
+    runs = [open_run(path) for path in paths]
+    return Sources(root, runs[2], runs)
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    return Sources(tmp_path_factory.mktemp("empty"))
+
+
+def test_there_are_32_figures_and_14_tables():
+    numbers = {(paper, re.sub(r"[a-d]$", "", slug)) for paper, slug in SLUGS}
+    assert sum(slug.startswith("fig-") for _, slug in numbers) == 32
+    assert sum(slug.startswith("tab-") for _, slug in numbers) == 14
+
+
+@pytest.mark.parametrize("paper", PUBLISHED)
+def test_the_atlas_lists_each_exhibit_once_in_the_papers_order(paper: str):
+    listed = [exhibit.slug for exhibit in of_paper(paper)]
+    assert listed == [slug for slug in PUBLISHED[paper].split() if slug in listed]
+
+
+def test_an_unknown_exhibit_is_named_with_those_there_are():
+    with pytest.raises(UserError, match="fig-1"):
+        find("zsmerge", "fig-99")
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.key)
+def test_an_exhibit_says_what_it_is(exhibit: Exhibit):
+    for text in (exhibit.title, exhibit.shows, exhibit.look_for):
+        assert len(text) > 10
+        assert text == text.strip()
+    kind, _, label = exhibit.slug.partition("-")
+    assert exhibit.number == f"{'Fig' if kind == 'fig' else 'Tab'} {label}"
+    assert len(set(exhibit.controls)) == len(exhibit.controls)
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.key)
+def test_without_a_run_an_exhibit_says_what_it_needs(exhibit: Exhibit, nothing: Sources):
+    drawn = exhibit.draw(nothing, Choice(), "light")
+    if exhibit.source == "calculator":
+        assert isinstance(drawn, tuple)
+        return
+    assert isinstance(drawn, Needs)
+    assert shlex.split(drawn.command)[0] == "kvlab"
+    assert "--out" in shlex.split(drawn.command)
+    assert drawn.sentence.endswith(".")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.key)
+def test_drawing_is_pure_and_shows_something(exhibit: Exhibit, recorded: Sources, theme: str):
+    choice = Choice(layer=1, head=1, step=8, token=20)
+    drawn = exhibit.draw(recorded, choice, theme)
+    if isinstance(drawn, Needs):
+        assert drawn.command.startswith("kvlab ")
+        return
+    again = exhibit.draw(Sources(Path(recorded.root), recorded.run, recorded.runs), choice, theme)
+    assert isinstance(again, tuple)
+    assert len({one.name for one in drawn}) == len(drawn) > 0
+    for one, other in zip(drawn, again, strict=True):
+        is_sound(one)
+        assert one.figure.to_json() == other.figure.to_json()
+        assert one.frame.equals(other.frame)
+        assert one.claim == other.claim
+
+
+def is_sound(drawn: Drawn) -> None:
+    """A figure that is small and named, a reading and a claim with numbers, and where it came from."""
+    assert len(drawn.frame)
+    assert drawn.figure.data
+    assert drawn.figure.layout.title.text
+    assert len(drawn.figure.to_json()) < MAX_BYTES
+    assert re.search(r"\d", drawn.reading)
+    assert "nan" not in drawn.reading.lower().split()
+    assert "\n" not in drawn.reading
+    assert drawn.origin
+    if drawn.claim is not None:
+        assert drawn.claim.verdict in ("holds", "does not hold", "cannot be judged")
+        assert drawn.claim.verdict == "cannot be judged" or re.search(r"\d", drawn.claim.finding)
+        assert str(math.nan) not in drawn.claim.finding.lower().split()
+
+
+def test_every_stated_command_names_a_folder_that_the_dashboard_reads(nothing: Sources):
+    for exhibit in EXHIBITS:
+        drawn = exhibit.draw(nothing, Choice(), "light")
+        if isinstance(drawn, Needs):
+            words = shlex.split(drawn.command)
+            out = Path(words[words.index("--out") + 1])
+            below = {"eval": ("eval",), "bench": ("bench",)}.get(words[1], ())
+            assert out.is_relative_to(nothing.root.joinpath(*below)), exhibit.key

@@ -1,0 +1,77 @@
+"""The atlas: its index and every exhibit's page open on a recorded comparison, and on no run at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.registry import EXHIBITS, PAPERS
+from kvlab.trace.synthetic import write_synthetic_run
+
+Open = Callable[..., AppTest]
+METHODS = ("full", "h2o", "zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A runs folder with one comparison in which every paper's method ran."""
+    root = tmp_path_factory.mktemp("runs")
+    for method in METHODS:
+        write_synthetic_run(root, method=method, comparison_id="all", title="all of them")
+    return root
+
+
+@pytest.fixture
+def comparison(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, which the pages use."""
+    monkeypatch.setenv("KVLAB_RUNS", str(recorded))
+    return recorded
+
+
+def texts(page: AppTest) -> str:
+    found = [*page.markdown, *page.caption, *page.info, *page.error, *page.header, *page.warning, *page.code]
+    return "\n".join(str(element.value) for element in found)
+
+
+def script(exhibit: Exhibit) -> str:
+    return exhibit.paper.replace("-", "_")
+
+
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.key)
+def test_an_exhibit_opens_on_a_recorded_comparison(comparison: Path, open_page: Open, exhibit: Exhibit):
+    page = open_page(script(exhibit), comparison="all", exhibit=exhibit.slug)
+    assert not page.exception
+    assert not page.error
+    assert page.header[0].value.startswith(f"{exhibit.number} · ")
+    assert len(page.get("plotly_chart")) or page.code
+
+
+@pytest.mark.parametrize("paper", PAPERS)
+def test_a_paper_without_any_run_says_what_it_needs(runs_root: Path, open_page: Open, paper: str):
+    page = open_page(paper.replace("-", "_"), exhibit="fig-2")
+    assert not page.exception
+    assert "There are no runs yet" in texts(page)
+
+
+def test_an_unknown_exhibit_is_one_sentence(comparison: Path, open_page: Open):
+    page = open_page("zsmerge", comparison="all", exhibit="fig-99")
+    assert not page.exception
+    assert "`fig-99` is not in this paper" in texts(page)
+
+
+def test_the_index_lists_every_exhibit_with_its_state(comparison: Path, open_page: Open):
+    page = open_page("atlas", comparison="all")
+    assert not page.exception
+    shown = texts(page)
+    assert f"of {len(EXHIBITS)} can be drawn" in shown
+    assert shown.count("drawn from") + shown.count("needs `kvlab") >= len(EXHIBITS)
+
+
+def test_the_index_without_any_run_names_commands(runs_root: Path, open_page: Open):
+    page = open_page("atlas")
+    assert not page.exception
+    assert "needs `kvlab " in texts(page)
