@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
-from plotly.subplots import make_subplots
 
-from kvlab.figures.palette import DIVERGING, HUES, STATE_COLOURS, Theme, pick
-from kvlab.figures.template import QUIET, colour_bar, finish, token_ticks
+from kvlab.analysis.blocks import block_edges, block_means
+from kvlab.figures.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.figures.template import colour_bar, finish, token_ticks
 from kvlab.figures.words import number, token_labels, visible
 
 MAX_CELLS = 512
-MAX_WALL_CELLS = 260_000
+MAX_WALL_SIDE = 768
 
 
 def similarity_map(
@@ -90,40 +90,39 @@ def read_similarity_band(frame: pd.DataFrame) -> str:
 def similarity_wall(
     thumbnails: dict[tuple[int, int], np.ndarray], theme: Theme = "light", what: str = "keys"
 ) -> go.Figure:
-    """Overviews of the whole text, one small map a layer (across) and KV head (down)."""
+    """Overviews of the whole text, one small map a layer (across) and KV head (down).
+
+    All of them are one heat map with lines between: a plotly axis a map would take seconds for a hundred heads.
+    """
     layers, heads = sorted({layer for layer, _ in thumbnails}), sorted({head for _, head in thumbnails})
-    figure = make_subplots(
-        len(heads),
-        len(layers),
-        horizontal_spacing=min(0.02, 0.3 / len(layers)),
-        vertical_spacing=min(0.03, 0.3 / len(heads)),
-        column_titles=[f"layer {layer}" for layer in layers],
-        row_titles=[f"head {head}" for head in heads],
-    )
+    size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(layers), len(heads)))
+    # Hundredths in one byte a cell keep a wall of hundreds of heads small.
+    cells = np.zeros((size * len(heads), size * len(layers)), np.int8)
     for (layer, head), values in thumbnails.items():
-        # Hundredths in one byte a cell keep a wall of hundreds of heads small.
-        cells = np.clip(np.rint(values * 100), -100, 100).astype(np.int8)
-        hover = f"layer {layer}, head {head}<br>mean cosine %{{z}} / 100<extra></extra>"
-        heat = go.Heatmap(z=cells, coloraxis="coloraxis", hovertemplate=hover)
-        figure.add_trace(heat, heads.index(head) + 1, layers.index(layer) + 1)
-    side = max(70, min(230, 700 // len(layers)))
-    height = 120 + (side + 8) * len(heads)
-    finish(figure, title=f"How alike the {what} of each head are", x="", y="", theme=theme, height=height, legend=False)
-    figure.update_xaxes(visible=False).update_yaxes(visible=False, autorange="reversed")
+        row, column = size * heads.index(head), size * layers.index(layer)
+        cells[row : row + size, column : column + size] = np.clip(np.rint(100 * _pooled(values, size)), -100, 100)
     bar = colour_bar("mean cosine", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
-    figure.update_coloraxes(cmin=-100, cmax=100, colorscale=DIVERGING[theme], colorbar={**bar, "x": 1.05})
-    figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
-    figure.add_annotation(
-        text="token → (each map shows the whole text, token against token)",
-        x=0.5,
-        y=0,
-        xref="paper",
-        yref="paper",
-        yshift=-24,
-        showarrow=False,
-        font={"size": 12, "color": QUIET[theme]},
-    )
-    return figure.update_layout(margin={"l": 12, "r": 100, "t": 76, "b": 40})
+    scale = {"zmin": -100, "zmax": 100, "colorscale": DIVERGING[theme], "colorbar": bar}
+    # Cells at rank - 0.5 to rank + 0.5, so that a place rounds to the rank of its layer or head.
+    places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
+    figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
+    side = max(70, min(230, 700 // len(layers)))
+    title, x = f"How alike the {what} of each head are", "layer (each map: the whole text, token against token)"
+    finish(figure, title=title, x=x, y="KV head", theme=theme, height=150 + side * len(heads), legend=False)
+    figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5])
+    figure.update_yaxes(**_ranks(heads), range=[len(heads) - 0.5, -0.5])
+    between = "".join(f"M{place - 0.5},-0.5V{len(heads) - 0.5}" for place in range(1, len(layers)))
+    between += "".join(f"M-0.5,{place - 0.5}H{len(layers) - 0.5}" for place in range(1, len(heads)))
+    return figure.add_shape(type="path", path=between or "M0,0", line={"color": SURFACES[theme], "width": 4})
+
+
+def _pooled(values: np.ndarray, size: int) -> np.ndarray:
+    edges = block_edges(0, len(values), size)
+    return block_means(block_means(values, edges).T, edges).T
+
+
+def _ranks(numbers: list[int]) -> dict[str, object]:
+    return {"tickvals": list(range(len(numbers))), "ticktext": numbers, "showgrid": False, "zeroline": False}
 
 
 def read_similarity_wall(frame: pd.DataFrame) -> str:

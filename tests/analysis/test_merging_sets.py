@@ -1,4 +1,4 @@
-"""Sets from stored keys are those of the algorithm read literally, and of the method itself; ratios follow from them."""
+"""Sets from stored keys are those of the algorithm read literally, and those the method finds."""
 
 from __future__ import annotations
 

@@ -1,0 +1,61 @@
+"""The recorded vectors of a head by kind, and which heads to read where a run has too many."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvlab.analysis.rotary import unrotated
+from kvlab.errors import UserError
+from kvlab.trace.reader import Run
+
+KEYS, BEFORE, VALUES = "keys as cached", "keys before rotation", "values"
+KINDS = (KEYS, BEFORE, VALUES)
+# Unit vectors read for one figure: 2 million of 128 numbers are half a gigabyte on disk.
+MOST_VECTORS = 2_000_000
+
+
+def head_states(run: Run, layer: int, head: int) -> dict[str, np.ndarray]:
+    """Unit vectors (tokens, head_dim) by kind; without `BEFORE` where the run did not record its frequencies.
+
+    Raises:
+        UserError: the run has no such layer or head, or did not record its keys.
+    """
+    keys, frequencies = run.keys(layer, head)[0], run.record.model.rotary_inverse_frequencies
+    before = {BEFORE: unrotated(keys, frequencies)} if frequencies is not None else {}
+    return {KEYS: keys, **before, VALUES: run.values(layer, head)[0]}
+
+
+def recorded_layers(run: Run) -> list[int]:
+    """The layers that keep a compressed cache: a layer that slides over its own window records nothing."""
+    return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
+
+
+def spread_heads(run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS) -> list[tuple[int, int]]:
+    """(layer, KV head) pairs, evenly spread, whose tokens together are about `vectors` at most."""
+    tokens, layers = max(1, run.record.prompt_tokens), recorded_layers(run)
+    most = max(1, vectors // tokens)
+    layers = _spread(layers, min(most_layers, most))
+    heads = _spread(list(range(run.record.model.num_key_value_heads)), max(1, most // max(1, len(layers))))
+    return [(layer, head) for layer in layers for head in heads]
+
+
+def readable_heads(run: Run, heads: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Those of `heads` whose keys were recorded: a run that was cancelled may lack some."""
+    layers = dict.fromkeys(layer for layer, _ in heads)
+    there = {layer for layer in layers if _was_recorded(run, layer)}
+    return [(layer, head) for layer, head in heads if layer in there]
+
+
+def _was_recorded(run: Run, layer: int) -> bool:
+    """All heads of a layer lie in one file."""
+    try:
+        run.keys(layer, 0)
+    except UserError:
+        return False
+    return True
+
+
+def _spread(values: list[int], most: int) -> list[int]:
+    if len(values) <= most:
+        return values
+    return [values[place] for place in np.linspace(0, len(values) - 1, most).round().astype(int)]

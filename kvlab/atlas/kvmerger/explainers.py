@@ -1,0 +1,77 @@
+"""Figures 1 and 4: the schematics, drawn from a dozen tokens of a recorded run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, run_with_keys
+from kvlab.atlas.sources import Sources, origin
+from kvlab.errors import UserError
+from kvlab.figures import merging_steps as figures
+from kvlab.figures.palette import Theme
+from kvlab.trace.reader import Run
+
+
+def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 1: quantisation, eviction and merging of the same keys."""
+    found = _window(sources, choice)
+    if isinstance(found, Needs):
+        return found
+    run, walk = found
+    figure = figures.three_ways(walk, _texts(run), theme)
+    kept = ~np.isnan(figures.evicted(walk)).all(axis=1)
+    off = np.linalg.norm(represented(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
+    frame = _named(run, walk).assign(kept_by_eviction=kept, key_error_of_merging=off)
+    return (Drawn("three ways", figure, frame, figures.read_three_ways(walk), origin(run)),)
+
+
+def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 4: similarity, sets, pivots, weights, merged slots, as frames."""
+    found = _window(sources, choice)
+    if isinstance(found, Needs):
+        return found
+    run, walk = found
+    figure = figures.merging_pipeline(walk, _texts(run), theme)
+    return (Drawn("pipeline", figure, _named(run, walk), figures.read_merging_pipeline(walk), origin(run)),)
+
+
+def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs:
+    run = run_with_keys(sources)
+    if isinstance(run, Needs):
+        return run
+    try:
+        return run, walkthrough(run, choice.layer, choice.head)
+    except UserError as error:
+        return Needs(str(error), compare_command(sources, METHODS, BUDGETS))
+
+
+def _named(run: Run, walk: Walkthrough) -> pd.DataFrame:
+    texts = _texts(run)
+    return walk.tokens.assign(text=[texts[position] for position in walk.tokens["position"]], threshold=walk.threshold)
+
+
+def _texts(run: Run) -> list[str]:
+    tokens = run.tokens
+    return [str(text) for text in tokens.loc[tokens["phase"] != "free", "text"]]
+
+
+FIGURES = (
+    Exhibit(
+        "kvmerger", "fig-1", "Fig 1", "Three ways to compress: quantise, evict, merge",
+        "Rows are a dozen tokens of this run, columns the coordinates of their keys, colour their value; empty rows "
+        "have no slot any more.",
+        "Which rows are empty, and that a merged row is a mean of the rows that went into it.",
+        "run", draw_three_ways, ("layer", "head"),
+    ),
+    Exhibit(
+        "kvmerger", "fig-4", "Fig 4", "KVMerger's pipeline: sets, pivots, weights",
+        "Left, cosines of a dozen keys with merging sets outlined; right, each token's attention (summed over the "
+        "recorded queries), weight or slot. The slider goes through the stages.",
+        "Sets end where a key is no longer alike to the set's last token, not to the one beside it.",
+        "run", draw_pipeline, ("layer", "head"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,76 @@
+"""Which recorded runs KVMerger's exhibits are drawn from."""
+
+from __future__ import annotations
+
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.sources import Sources
+from kvlab.errors import UserError
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.reader import Run, open_run
+
+METHODS = ("kvmerger",)
+BUDGETS = (0.35,)
+MOST_PROMPTS = 12
+
+
+def run_with_keys(sources: Sources) -> Run | Needs:
+    """The run in view, or else one of its comparison, that recorded its keys."""
+    seen = [run for run in (sources.run, *sources.runs) if run is not None]
+    keyed = [run for run in seen if run.record.level == "full" and run.has_arrays]
+    if keyed:
+        return keyed[0]
+    why = "No run of this comparison recorded its keys." if seen else "No run was recorded yet."
+    return Needs(why, compare_command(sources, METHODS, BUDGETS))
+
+
+def merging_run(sources: Sources) -> Run | Needs:
+    """The comparison's KVMerger run with its events."""
+    run = sources.run_of("kvmerger")
+    if run is not None and run.record.level == "full" and run.has_arrays:
+        return run
+    return Needs(
+        "This comparison has no KVMerger run with events and keys.", compare_command(sources, METHODS, BUDGETS)
+    )
+
+
+def prompts_of(sources: Sources, model: str | None = None) -> list[Run]:
+    """One run with keys for each prompt in the folder of runs, newest first, of one model where it is named.
+
+    What a prompt's keys are does not hang on the method that ran: prefill attends to everything.
+    """
+    entries = [*_of_comparison(sources), *_in_folder(sources)]
+    found: dict[tuple[str, str], Run] = {}
+    for run in entries:
+        name = run.record.model.name
+        if run.record.level == "full" and run.has_arrays and model in (None, name):
+            found.setdefault((name, run.record.prompt), run)
+    return list(found.values())[:MOST_PROMPTS]
+
+
+def models_of(runs: list[Run]) -> list[str]:
+    """The names of their models, each once, in order."""
+    return list(dict.fromkeys(run.record.model.name for run in runs))
+
+
+def prompt_name(run: Run) -> str:
+    """A prompt's title, or its first words, with its length."""
+    words = " ".join((run.record.title or run.record.prompt[:200]).split())
+    short = words if len(words) <= 40 else f"{words[:39]}…"
+    return f"{short} ({run.record.prompt_tokens:,} tokens)"
+
+
+def _of_comparison(sources: Sources) -> list[Run]:
+    return [run for run in (sources.run, *sources.runs) if run is not None]
+
+
+def _in_folder(sources: Sources) -> list[Run]:
+    """One run a comparison, newest first; comparisons beyond the most that are drawn are not opened."""
+    opened: dict[str, Run] = {}
+    for entry in list_runs(sources.root, status="complete"):
+        if entry.level == "full" and entry.comparison_id not in opened and len(opened) < 2 * MOST_PROMPTS:
+            try:
+                opened[entry.comparison_id] = open_run(sources.root / entry.run_id)
+            except UserError:
+                continue
+    return list(opened.values())

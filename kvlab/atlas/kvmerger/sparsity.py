@@ -1,0 +1,94 @@
+"""Figures 3b and 9: what merging sets leave of each layer, prompt by prompt."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from kvlab.analysis.compression_ratio import PAPER_THRESHOLD, persistence, ratios
+from kvlab.analysis.head_states import readable_heads, spread_heads
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
+from kvlab.atlas.sources import Sources, origin
+from kvlab.figures import compression_ratio as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number, plural
+from kvlab.trace.reader import Run
+
+VECTORS = 300_000
+THRESHOLDS = (0.4, 0.5, 0.6, 0.7, PAPER_THRESHOLD, 0.8, 0.9)
+SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."
+RANK = 0.8  # rank correlation from which on the order of layers counts as the same
+Ratios = dict[str, pd.DataFrame]
+
+
+def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 3b: all recorded prompts of the model in view, and what other thresholds would leave."""
+    run = run_with_keys(sources)
+    if isinstance(run, Needs):
+        return run
+    drawn = _of_model(prompts_of(sources, run.record.model.name), theme)
+    table = ratios(run, readable_heads(run, spread_heads(run, vectors=VECTORS)), THRESHOLDS)
+    figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
+    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD)
+    return drawn, Drawn("by threshold", figure, table, reading, origin(run))
+
+
+def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 9: the same for every model that prompts were recorded with."""
+    run = run_with_keys(sources)
+    if isinstance(run, Needs):
+        return run
+    runs = prompts_of(sources)
+    groups = [[run for run in runs if run.record.model.name == name] for name in models_of(runs)]
+    return tuple(_of_model(group, theme) for group in groups)
+
+
+def _of_model(runs: list[Run], theme: Theme) -> Drawn:
+    tables = {prompt_name(run): ratios(run, readable_heads(run, _heads(run, len(runs)))) for run in runs}
+    parts = [table.assign(prompt=name) for name, table in tables.items()]
+    by_layer = pd.concat(parts).groupby(["prompt", "layer"], sort=False)["ratio"].mean().reset_index()
+    figure = figures.ratio_by_layer(by_layer, theme)
+    figure.update_layout(title_text=f"{figure.layout.title.text} ({runs[0].record.model.name})")
+    reading = figures.read_ratio_by_layer(by_layer)
+    source = f"{origin(runs[0])} · and {plural(len(runs) - 1, 'more prompt')}"
+    return Drawn(runs[0].record.model.name, figure, by_layer, reading, source, _persists(tables))
+
+
+def _heads(run: Run, prompts: int) -> list[tuple[int, int]]:
+    return spread_heads(run, vectors=2 * VECTORS // max(2, prompts))
+
+
+def _persists(tables: Ratios) -> Claim:
+    layers = persistence(pd.DataFrame({name: table.groupby("layer")["ratio"].mean() for name, table in tables.items()}))
+    heads = persistence(
+        pd.DataFrame({name: table.groupby(["layer", "head"])["ratio"].mean() for name, table in tables.items()})
+    )
+    if math.isnan(layers):
+        return Claim(
+            SAME, "cannot be judged", f"{plural(len(tables), 'prompt')}: it takes two, and layers that differ."
+        )
+    verdict: Verdict = "holds" if layers >= RANK else "does not hold"
+    finding = (
+        f"Over {len(tables)} prompts the rank correlation of two prompts' layers is {number(layers, 2)} on average, of "
+        f"their heads {number(heads, 2)} (threshold {PAPER_THRESHOLD}; {RANK} counts as the same order)."
+    )
+    return Claim(SAME, verdict, finding)
+
+
+FIGURES = (
+    Exhibit(
+        "kvmerger", "fig-3b", "Fig 3b", "Layer-wise compression ratio of merging sets",
+        "Layers across; up, merging sets over prompt tokens when consecutive keys above a cosine of 0.75 join. "
+        "One line a recorded prompt of this model.",
+        "Lines of different prompts that run together: then one threshold means one budget for the model.",
+        "run", draw_ratios,
+    ),
+    Exhibit(
+        "kvmerger", "fig-9", "Fig 9", "Layer-wise compression ratios of further models",
+        "As figure 3b, one figure a model that prompts were recorded with (the paper: Llama2-13B, Mistral-7B).",
+        "Whether each model has an order of layers of its own.",
+        "run", draw_models,
+    ),
+)  # fmt: skip

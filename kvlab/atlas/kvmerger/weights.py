@@ -1,0 +1,76 @@
+"""Figure 3d: the Gaussian kernel, with the weights a run really gave."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.gaussian_weights import kernel, merged_pairs
+from kvlab.analysis.head_states import readable_heads, spread_heads
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, merging_run
+from kvlab.atlas.sources import Sources, origin
+from kvlab.figures import gaussian_kernel as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number, percent
+
+PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
+NEARER = "Tokens whose keys are nearer to the pivot's get more weight."
+CLEARLY = 1.1
+
+
+def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """The kernel for the paper's sigmas and this run's, and every merged token on the curve of its own set."""
+    run = merging_run(sources)
+    if isinstance(run, Needs):
+        return run
+    points = merged_pairs(run, readable_heads(run, spread_heads(run)))
+    if points.empty:
+        return Needs("Nothing was merged in this run's prefill.", compare_command(sources, METHODS, BUDGETS))
+    curves = kernel_curves(points)
+    shown = figures.kernel_curves(points, curves, theme), figures.read_kernel_curves(points)
+    on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points)
+    return (
+        Drawn("by distance", shown[0], points, shown[1], origin(run)),
+        Drawn("in sigmas", on_one[0], points, on_one[1], origin(run), near_claim(points)),
+    )
+
+
+def kernel_curves(points: pd.DataFrame) -> pd.DataFrame:
+    """The kernel over the distances there are, for the paper's sigmas and the run's median: columns as the figure's."""
+    distance = np.linspace(0, 1.05 * float(points["distance"].max()), 160)
+    median = float(points["sigma"].median())
+    sigmas = {f"sigma {sigma:g}": sigma for sigma in PAPER_SIGMAS}
+    sigmas[f"sigma {number(median, 2)}, this run's median"] = median
+    parts = [
+        pd.DataFrame({"name": name, "sigma": sigma, "distance": distance, "kernel": kernel(distance, sigma)})
+        for name, sigma in sigmas.items()
+    ]
+    return pd.concat(parts, ignore_index=True)
+
+
+def near_claim(points: pd.DataFrame) -> Claim:
+    """In sets of three tokens and more: the weight of the nearest over that of the furthest."""
+    larger = points[points["others"] > 1].groupby(["layer", "head", "target"])["weight"]
+    pairs = float((points["others"] == 1).sum() / (1 / points["others"]).sum())
+    if not len(larger):
+        return Claim(NEARER, "cannot be judged", "All sets are pairs: their weight does not depend on the distance.")
+    ratio = float((larger.max() / larger.min().clip(lower=1e-6)).median())
+    verdict: Verdict = "holds" if ratio >= CLEARLY else "does not hold"
+    finding = (
+        f"In sets of three and more the nearest token weighs {number(ratio, 2)} times the furthest (median; {CLEARLY} "
+        f"counts), but {percent(pairs)} of the sets are pairs, which have one distance and so one fixed weight."
+    )
+    return Claim(NEARER, verdict, finding)
+
+
+FIGURES = (
+    Exhibit(
+        "kvmerger", "fig-3d", "Fig 3d", "The Gaussian kernel that weighs merged tokens",
+        "Distance of a token's key to its pivot's across, its weight over the pivot's up; curves are the formula, "
+        "marks the tokens this run merged.",
+        "Marks on the curve of their own set in the second figure, and how many of them are pairs.",
+        "comparison", draw_kernel,
+    ),
+)  # fmt: skip
