@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import torch
 
-from kvlab.cache.find_rotary import find_rotary
+from kvlab.cache.find_rotary import changing_rotary, find_rotary
 from kvlab.models.load import LoadedModel
 from kvlab.trace.schema import ModelShape
 
@@ -32,7 +32,8 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
     """What figures need to know of the model."""
     config = loaded.model.config.get_text_config(decoder=True)
     heads = config.num_attention_heads
-    rotary = find_rotary(loaded.model)
+    # Frequencies that change with length are no property of the model, and of no run that lasts.
+    rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
     return ModelShape(
         name=loaded.name,
         family=config.model_type,

@@ -34,7 +34,7 @@ class ModelShape(BaseModel):
     rotary_inverse_frequencies: tuple[float, ...] | None = Field(
         None,
         description="radians a position; coordinate i turns with i + their number, coordinates beyond stay. None: the "
-        "model does not rotate its keys, or the run is older than this field",
+        "model does not rotate its keys, or changes them with length, or the run is older than this field",
     )
 
 
