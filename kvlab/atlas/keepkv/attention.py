@@ -1,0 +1,206 @@
+"""Figure 2: how concentrated attention is, which evicted tokens return, how it varies, how well it is predicted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.attention_rows import TOP, concentration_of_heads, heads_with_attention, read_rows, variances
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors_of_heads
+from kvlab.analysis.return_of_evicted import OWN, WINDOW_MEAN, returning_of_heads
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
+from kvlab.atlas.sources import Sources, origin
+from kvlab.figures import attention_rows as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number, percent
+from kvlab.trace.reader import Run
+
+MOST_HEADS_BY_STEP = 24
+MAJORITY, RETURNED, LOCAL = 0.5, 0.1, 0.9
+WINDOW = 8
+
+
+def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2a: cumulative attention against the share of tokens kept."""
+    run = attention_run(sources)
+    if isinstance(run, Needs):
+        return run
+    place = chosen_head(run, choice.layer, choice.head)
+    frame = concentration_of_heads(run, list(dict.fromkeys([*heads_with_attention(run), place])))
+    figure = figures.cumulative_mass(frame, *place, TOP, theme)
+    reading = figures.read_cumulative_mass(frame, *place, TOP)
+    return (Drawn("cumulative attention", figure, frame, reading, origin(run), majority_claim(frame)),)
+
+
+def majority_claim(frame: pd.DataFrame) -> Claim:
+    """Whether the top fifth always holds most of the attention."""
+    at = frame[np.isclose(frame["share"], TOP)]
+    flat = at[at["least"] < MAJORITY]
+    verdict: Verdict = "holds" if len(flat) else "does not hold"
+    least = at.loc[at["least"].idxmin()]
+    return Claim(
+        "Retaining the top tokens does not always preserve the majority of the attention.",
+        verdict,
+        f"In {percent(len(flat) / len(at))} of the heads some query gives the top {percent(TOP)} of the tokens less "
+        f"than half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the "
+        f"median head's mean is {percent(at['mass'].median())}.",
+    )
+
+
+def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2b: to-be-evicted prompt tokens that later enter the most attended."""
+    run = attention_run(sources)
+    if isinstance(run, Needs):
+        return run
+    method = sources.run if sources.run and sources.run.record.method != "full" else _evicting(sources)
+    heads = heads_with_attention(run, MOST_HEADS_BY_STEP)
+    if method is not None:
+        heads = [place for place in heads if place in heads_with_attention(method, 10**6)]
+    frame = returning_of_heads(run, method, heads)
+    if frame.empty:
+        return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
+    kinds = list(frame["kind"].unique())
+    shown = WINDOW_MEAN if WINDOW_MEAN in kinds else kinds[0]
+    last = frame[frame["kind"] == shown].sort_values("step").groupby(["layer", "head"]).last().reset_index()
+    by_head = last[["layer", "head", "ever"]]
+    by_step = figures.returning_over_steps(frame, TOP, theme), figures.read_returning_over_steps(frame)
+    of_heads = figures.returning_by_head(by_head, theme), figures.read_returning_by_head(by_head)
+    where = origin(run) + (f"; evictions of {method.record.label}" if method and OWN in kinds else "")
+    return (
+        Drawn("by step", by_step[0], frame, by_step[1], where, return_claim(frame, shown)),
+        Drawn("by head", of_heads[0], by_head, of_heads[1], origin(run)),
+    )
+
+
+def _evicting(sources: Sources) -> Run | None:
+    """The comparison's first run that evicts."""
+    runs = [run for run in sources.runs if run.record.level == "full"]
+    return next((run for run in runs if run.steps["evicted"].sum() > 0), None)
+
+
+def return_claim(frame: pd.DataFrame, kind: str) -> Claim:
+    """How many of the tokens that would be evicted become important again."""
+    here = frame[frame["kind"] == kind]
+    ever, share = here[here["step"] == here["step"].max()]["ever"].mean(), here["share"].mean()
+    own = frame[frame["kind"] == OWN]
+    real = f" The run's own evictions would hold {percent(own['mass'].mean())} of the attention." if len(own) else ""
+    verdict: Verdict = "holds" if ever >= RETURNED else "does not hold"
+    return Claim(
+        "Evicted tokens may become important later.",
+        verdict,
+        f"{percent(ever)} of the prompt tokens outside the top {percent(TOP)} ({kind}) enter it within "
+        f"{int(here['step'].max())} steps, {percent(share)} at any one step (chance {percent(TOP)}; "
+        f"{percent(RETURNED)} counts); full-cache attention on them is {percent(here['mass'].mean())}.{real}",
+    )
+
+
+def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2c: variance of each token's attention over all steps and inside windows."""
+    run = attention_run(sources)
+    if isinstance(run, Needs):
+        return run
+    layer, head = chosen_head(run, choice.layer, choice.head)
+    frame = variances(read_rows(run, layer, head), WINDOW)
+    if frame.empty:
+        why = f"Variances in windows of {WINDOW} steps need more than {WINDOW} decode steps."
+        return Needs(why, compare_command(sources, RULES))
+    texts = token_texts(run.tokens, run.record.prompt_tokens)
+    ratio, shuffled = variance_ratios(frame)
+    every = [variance_ratios(variances(read_rows(run, *place), WINDOW)) for place in heads_with_attention(run)]
+    figure = figures.variance_by_token(frame, texts, theme)
+    reading = figures.read_variance_by_token(frame, ratio, shuffled)
+    where = f"layer {layer}, head {head} · {origin(run)}"
+    return (Drawn("variance by token", figure, frame, reading, where, locality_claim(np.array(every))),)
+
+
+def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
+    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order."""
+    whole = max(float(frame["variance"].sum()), 1e-30)
+    return float(frame["window_variance"].sum()) / whole, float(frame["shuffled"].sum()) / whole
+
+
+def locality_claim(ratios: np.ndarray) -> Claim:
+    """From (heads, 2) ratios: as recorded, and with the steps shuffled."""
+    recorded, shuffled = np.median(ratios, axis=0)
+    local = float((ratios[:, 0] < LOCAL * ratios[:, 1]).mean())
+    verdict: Verdict = "holds" if recorded < LOCAL * shuffled else "does not hold"
+    return Claim(
+        "Attention scores are local in time: they vary less inside a window of steps than over all of them.",
+        verdict,
+        f"In the median head the variance inside {WINDOW} steps is {number(recorded)} times that over all, against "
+        f"{number(shuffled)} with the steps shuffled; {percent(local)} of the heads are below {LOCAL} of theirs. (With "
+        "variances that divide by n the printed comparison holds for any data; these divide by n - 1.)",
+    )
+
+
+def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2d: relative error of the predictors."""
+    run = attention_run(sources)
+    if isinstance(run, Needs):
+        return run
+    frame = prediction_errors_of_heads(run, heads_with_attention(run, MOST_HEADS_BY_STEP))
+    if frame.empty:
+        return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
+    names = {"mass": "attention", "score": "exp scores as printed"}
+    claims = {kind: prediction_claim(frame[frame["kind"] == kind], what) for kind, what in names.items()}
+    return tuple(
+        Drawn(
+            names[kind],
+            figures.error_by_step(frame, kind, theme),
+            frame[frame["kind"] == kind],
+            figures.read_error_by_step(frame, kind),
+            origin(run),
+            claims[kind],
+        )
+        for kind in frame["kind"].unique()
+    )
+
+
+def prediction_claim(frame: pd.DataFrame, what: str) -> Claim:
+    """EMA against the cumulative mean, the window's mean and the last score."""
+    medians = frame.groupby("predictor")["error"].median()
+    verdict: Verdict = "holds" if medians[EMA] < min(medians[CUMULATIVE], medians[WINDOWED]) else "does not hold"
+    return Claim(
+        "The moving average with bias correction predicts scores better than cumulative attention and window means.",
+        verdict,
+        f"Median relative error of the next step's {what}: EMA {number(medians[EMA])}, cumulative "
+        f"{number(medians[CUMULATIVE])}, window {number(medians[WINDOWED])}; repeating the last score, which the paper "
+        f"does not compare, {number(medians[LAST])}.",
+    )
+
+
+FIGURES = (
+    Exhibit(
+        "keepkv", "fig-2a", "Fig 2a", "Attention held by the most attended tokens",
+        "Share of the tokens kept across, most attended first; share of the attention they hold up. One query each at "
+        "up to 16 steps of every head, averaged; the dotted line is 20 %.",
+        "How far below the corner the flattest heads run: what top-k eviction at 20 % would lose there.",
+        "run", draw_concentration, ("layer", "head"),
+    ),
+    Exhibit(
+        "keepkv", "fig-2b", "Fig 2b", "Evicted prompt tokens that come back",
+        "Decode steps across; up, the share of the prompt tokens outside the top 20 % that are among the 20 % most "
+        "attended of the full cache at that step, or were at any step so far. Ranked by the last prompt query, by the "
+        "mean of the last 64 (where the probe recorded them), and the tokens the run in view really evicted.",
+        "How fast the dashed lines rise, and whether the solid ones stay below the chance of 20 %.",
+        "comparison", draw_return,
+    ),
+    Exhibit(
+        "keepkv", "fig-2c", "Fig 2c", "Attention varies less inside a window",
+        "Prompt tokens across; up, the variance of the attention each gets over all decode steps, and its mean inside "
+        f"windows of {WINDOW} steps. Unbiased variances: without locality they agree.",
+        "Whether the diamonds lie below the dots where tokens get any attention at all.",
+        "run", draw_variance, ("layer", "head"),
+    ),
+    Exhibit(
+        "keepkv", "fig-2d", "Fig 2d", "How well scores are predicted",
+        "Decode steps across; up, the absolute errors of predicting each token's next score, added up over the sum of "
+        "the row. First for attention, which kvlab's average uses, then for the exp scores of equation 8; rows of the "
+        "full cache, the last 64 prompt queries included where the probe recorded them (exp scores only then).",
+        "Whether the moving average is below the cumulative and the window mean, and how the last score alone does.",
+        "run", draw_prediction,
+    ),
+)  # fmt: skip

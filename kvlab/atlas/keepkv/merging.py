@@ -1,0 +1,182 @@
+"""Figures 1 and 3: what eviction, convex merging and KeepKV do to attention, and one merge step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+
+from kvlab.analysis import one_merge, sag_by_rule
+from kvlab.analysis.compare import unique_labels
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.keepkv.recorded import RULES, merging_runs
+from kvlab.atlas.sources import Sources, origin
+from kvlab.figures import one_merge as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number, percent
+from kvlab.trace.reader import Run
+
+SAGS, EXACT = 0.05, 0.01
+SAG_CLAIM = "Convex merging gives the merged slot less attention than its parts had: attention sag."
+EXACT_CLAIM = "KeepKV's merge leaves the attention of the present query as it was: no sag."
+
+
+def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 1 on real runs: where attention goes, one slot before and after, and all merges of every rule."""
+    runs = merging_runs(sources)
+    if not runs:
+        return Needs("This comparison has no run that merged and was recorded in full.", _command(sources))
+    every = [run for run in sources.runs or runs if run.record.level == "full"]
+    return (
+        *_shares(every, runs[0], choice, theme),
+        *_slots(runs, choice, theme),
+        *_all_merges(runs, theme),
+    )
+
+
+def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
+    frame = sag_by_rule.where_attention_goes(every, choice.layer, choice.head, choice.step)
+    if not len(frame) or (frame["method"] == "full").all():
+        return ()
+    place = f"layer {choice.layer}, head {choice.head}, step {int(frame['step'].iloc[0])}"
+    figure = figures.where_attention_goes(frame, place, theme)
+    return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), origin(first)),)
+
+
+def _slots(runs: list[Run], choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
+    found = [one_merge.find_merge(run, choice.layer, choice.head, choice.step, choice.token) for run in runs]
+    labelled = [
+        (label, run.record.method, merge)
+        for label, run, merge in zip(unique_labels(runs), runs, found, strict=True)
+        if merge is not None
+    ]
+    if not labelled:
+        return ()
+    frame = sag_by_rule.before_and_after(labelled)
+    figure = figures.slot_before_and_after(frame, theme)
+    reading = figures.read_slot_before_and_after(frame)
+    return (Drawn("one slot", figure, frame, reading, origin(runs[0]), exact_claim(sag_by_rule.sag_of_runs(runs))),)
+
+
+def _all_merges(runs: list[Run], theme: Theme) -> tuple[Drawn, ...]:
+    frame = sag_by_rule.sag_of_runs(runs)
+    if frame.empty:
+        return ()
+    figure, reading = figures.change_by_rule(frame, theme), figures.read_change_by_rule(frame)
+    return (Drawn("all merges", figure, frame, reading, origin(runs[0]), sag_claim(frame)),)
+
+
+def sag_claim(frame: pd.DataFrame) -> Claim:
+    """From `sag_of_runs`: whether convex merges lose attention."""
+    convex = frame[frame["rule"] == "convex"]
+    if convex.empty:
+        return Claim(SAG_CLAIM, "cannot be judged", "No run of this comparison merges by a plain convex combination.")
+    lost = -float((convex["total"] * convex["merges"]).sum() / convex["merges"].sum())
+    shown = "; ".join(
+        f"{row.label} {100 * row.total:+.3g} %, {percent(row.sagging)} of its {row.merges:,} merges sag"
+        for row in convex.itertuples()
+    )
+    verdict: Verdict = "holds" if lost > SAGS and (convex["total"] < 0).all() else "does not hold"
+    return Claim(SAG_CLAIM, verdict, f"Merged slots against the sum of their parts, same query: {shown}.")
+
+
+def exact_claim(frame: pd.DataFrame) -> Claim:
+    """From `sag_of_runs`: whether KeepKV's merges keep it, at the present query and at the predicted scores."""
+    ours = frame[frame["rule"].isin(("exact", "predicted"))]
+    if ours.empty:
+        return Claim(EXACT_CLAIM, "cannot be judged", "No run of this comparison merges by KeepKV's rule.")
+    exact = ours[ours["rule"] == "exact"]
+    shown = "; ".join(
+        f"{row.label} ({figures.RULES[row.rule]}) {100 * row.total:+.3g} % in all, {percent(row.size)} of it moved"
+        for row in ours.itertuples()
+    )
+    note = "What is left of it under the exact rule comes from query heads that share one key."
+    if exact.empty:
+        return Claim(
+            EXACT_CLAIM,
+            "cannot be judged",
+            f"{shown}; the rule is exact only for the scores it predicts: compare keepkv:predict=current.",
+        )
+    verdict: Verdict = "holds" if exact["total"].abs().max() < EXACT else "does not hold"
+    return Claim(EXACT_CLAIM, verdict, f"{shown} ({percent(EXACT)} in all counts). {note}")
+
+
+def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 3 on one real merge: candidates, averages and votes, and what the slot gets from then on."""
+    runs = [run for run in merging_runs(sources) if run.record.method == "keepkv"]
+    if not runs:
+        return Needs("This comparison has no KeepKV run that merged and was recorded in full.", _command(sources))
+    run = sources.run if sources.run in runs else runs[0]
+    merge = one_merge.find_merge(run, choice.layer, choice.head, choice.step, choice.token)
+    if merge is None:
+        why = f"KeepKV merged nothing in layer {choice.layer}, head {choice.head}: choose another head."
+        return Needs(why, _command(sources))
+    model = sources.run_of("full") or run
+    texts, threshold = token_texts(run.tokens, run.record.prompt_tokens + run.record.max_new_tokens), _threshold(run)
+    near = one_merge.candidates(run, merge)
+    parts, later = one_merge.parts(run, model, merge), one_merge.influence_over_steps(run, merge)
+    where = f"layer {merge.layer}, head {merge.head}, step {merge.step} · {origin(run)}"
+    first = figures.candidate_similarity(near, merge.source, texts, threshold, theme)
+    return (
+        Drawn("candidates", first, near, figures.read_candidate_similarity(near, merge.source, threshold), where),
+        Drawn(
+            "votes and scores", figures.parts_of_merge(parts, theme), parts, figures.read_parts_of_merge(parts), where
+        ),
+        Drawn(
+            "influence",
+            figures.influence_over_steps(later, theme),
+            later,
+            figures.read_influence_over_steps(later),
+            where,
+            influence_claim(later),
+        ),
+    )
+
+
+def influence_claim(later: pd.DataFrame) -> Claim:
+    """Whether the slot goes on getting what its tokens would have got."""
+    paper = "With its votes the merged slot keeps the influence its tokens had."
+    after = later[later["step"] > later["step"].min()]
+    if after.empty:
+        return Claim(paper, "cannot be judged", "The slot did not live for a further step.")
+    error = float((after["mass"] - after["true_mass"]).abs().sum() / max(after["true_mass"].sum(), 1e-12))
+    ratio = float(after["mass"].sum() / max(after["true_mass"].sum(), 1e-12))
+    verdict: Verdict = "holds" if 0.5 <= ratio <= 2 else "does not hold"
+    return Claim(
+        paper,
+        verdict,
+        f"Over {len(after)} later steps the slot gets {number(ratio)} times the attention its tokens would have had "
+        f"(between 0.5 and 2 counts); step by step it is off by {percent(error)}.",
+    )
+
+
+def _threshold(run: Run) -> float | None:
+    value = run.record.hyper_parameters.get("threshold")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _command(sources: Sources) -> str:
+    return compare_command(sources, RULES)
+
+
+FIGURES = (
+    Exhibit(
+        "keepkv", "fig-1", "Fig 1", "Evicting, merging with sag, and merging with votes",
+        "First, what becomes of one head's full-cache attention to tokens that lost their own slot, by method. Second, "
+        "the heaviest slot each method merged there, before and after, at the same query. Third, over all merges, the "
+        "change of the merged slot's attention against the sum of its parts. What a step evicts is taken out of the "
+        "third; what its other merges lose still lifts a slot.",
+        "Boxes left of zero are attention sag; KeepKV's should sit on zero.",
+        "comparison", draw_rules, ("layer", "head", "step", "token"),
+    ),
+    Exhibit(
+        "keepkv", "fig-3", "Fig 3", "One KeepKV merge, step by step",
+        "A token has to go: the cosine of its key with every slot that stays; the running averages and votes of what "
+        "comes together; and the attention the merged slot gets at every later step beside what the full cache gives "
+        "its tokens. Averages are recomputed from full-cache attention, exact at the prompt.",
+        "Whether the chosen candidate clears the threshold, votes add up, and the two lines stay together.",
+        "comparison", draw_workflow, ("layer", "head", "step", "token"),
+    ),
+)  # fmt: skip

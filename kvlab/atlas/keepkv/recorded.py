@@ -1,0 +1,37 @@
+"""Which recorded runs KeepKV's exhibits are drawn from."""
+
+from __future__ import annotations
+
+from kvlab.analysis.attention_rows import heads_with_attention
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.sources import Sources
+from kvlab.trace.reader import Run
+
+RULES = ("cam", "d2o", "kvmerger", "keepkv:rule=votes", "keepkv", "keepkv:predict=current", "h2o")
+
+
+def attention_run(sources: Sources) -> Run | Needs:
+    """The full cache's run of the comparison where it recorded attention, else the one in view, else any that did.
+
+    The full cache's attention is the model's own; under another method later layers already see its errors.
+    """
+    seen = [run for run in (sources.run_of("full"), sources.run, *sources.runs) if run is not None]
+    found = next((run for run in seen if heads_with_attention(run, 1)), None)
+    if found is not None:
+        return found
+    why = "No run of this comparison recorded its attention." if seen else "No run was recorded yet."
+    return Needs(why, compare_command(sources, RULES))
+
+
+def merging_runs(sources: Sources) -> list[Run]:
+    """The runs of the comparison that recorded merges, KeepKV's first, then the run in view."""
+    seen = list(dict.fromkeys([*sources.runs, *([sources.run] if sources.run else [])]))
+    merged = [run for run in seen if run.record.level == "full" and run.steps["merged"].sum() > 0]
+    return sorted(merged, key=lambda run: (run.record.method != "keepkv", run is not sources.run))
+
+
+def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:
+    """The reader's head where it has recorded attention, else the first that has."""
+    heads = heads_with_attention(run, run.record.model.num_hidden_layers * run.record.model.num_key_value_heads)
+    return (layer, head) if (layer, head) in heads else heads[0]
