@@ -49,7 +49,8 @@ class Sources:
         """Names everything that can be drawn from as it is on disk now: equal stamps, equal pictures."""
         runs = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
         results = [*(self.root / EVAL_FOLDER).glob("*/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
-        files = sorted(path for path in (*runs, *results) if path.exists())
+        index = self.root / "catalogue.sqlite"  # some exhibits look at every prompt in the folder
+        files = sorted(path for path in (*runs, *results, index) if path.exists())
         chosen = str(self.run.path) if self.run else ""
         return (str(self.root), chosen, *(f"{path}@{path.stat().st_mtime_ns}" for path in files))
 

@@ -1,0 +1,72 @@
+"""The regions of one head's cache (residual, context, proximity) and what moves between them, step by step."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.lineage import Lineage, State, states_at
+
+REGIONS = ("residual", "context", "proximity")
+_REGION_OF = {State.PIVOT: 0, State.SINK: 1, State.KEPT: 1, State.RECENT: 2}
+
+
+def region_codes(lineage: Lineage, step: int) -> np.ndarray:
+    """(tokens,) index into `REGIONS` of the slot named by each token after `step`; -1 where there is no such slot.
+
+    Residual are merged slots, proximity the unbroken run of own slots at the end, context the own slots before it.
+    """
+    states = states_at(lineage, step)
+    codes = np.full(lineage.tokens, -1)
+    for state, region in _REGION_OF.items():
+        codes[states == state] = region
+    return codes
+
+
+def regions_over_steps(lineage: Lineage) -> pd.DataFrame:
+    """One row a step: slots in each region, all slots, and tokens read."""
+    rows = [np.bincount(codes[codes >= 0], minlength=3) for codes in (region_codes(lineage, s) for s in lineage.steps)]
+    table = pd.DataFrame(rows, columns=list(REGIONS)).assign(step=lineage.steps, tokens=lineage.seen)
+    return table.assign(slots=table[list(REGIONS)].sum(axis=1))
+
+
+def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28) -> pd.DataFrame:
+    """One row a slot and step over `columns` steps from `step` on: step, tokens, position, region, votes.
+
+    At most `most` slots are shown: those that arrive, leave or change region come first, then the residual ones, then
+    the rest spread evenly over the text.
+    """
+    steps = _window(lineage, step, columns)
+    codes = np.stack([region_codes(lineage, one) for one in steps])
+    shown = _worth_showing(codes, most)
+    votes = np.stack([lineage.votes(one) for one in steps])
+    table = pd.DataFrame(
+        {
+            "step": np.repeat(steps, len(shown)),
+            "tokens": np.repeat(lineage.seen[np.searchsorted(lineage.steps, steps)], len(shown)),
+            "position": np.tile(shown, len(steps)),
+            "code": codes[:, shown].ravel(),
+            "votes": votes[:, shown].ravel(),
+        }
+    )
+    table = table[table["code"] >= 0]
+    return table.assign(region=[REGIONS[code] for code in table.pop("code")]).reset_index(drop=True)
+
+
+def _window(lineage: Lineage, step: int, columns: int) -> np.ndarray:
+    first = int(np.searchsorted(lineage.steps, step))
+    first = max(0, min(first, len(lineage.steps) - columns))
+    return lineage.steps[first : first + columns]
+
+
+def _worth_showing(codes: np.ndarray, most: int) -> np.ndarray:
+    """Positions, increasing."""
+    alive = np.flatnonzero((codes >= 0).any(axis=0))
+    changes = (codes != codes[0]).any(axis=0)
+    rank = np.where(changes, 0, np.where((codes == 0).any(axis=0), 1, 2))[alive]
+    order = alive[np.argsort(rank, kind="stable")]
+    first = order[np.sort(rank) < 2][:most]
+    rest = order[np.sort(rank) == 2]
+    room = min(most - len(first), len(rest))
+    spread = rest[np.unique(np.linspace(0, len(rest) - 1, room).round().astype(int))] if room > 0 else rest[:0]
+    return np.sort(np.concatenate([first, spread]))

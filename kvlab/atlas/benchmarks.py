@@ -1,0 +1,53 @@
+"""Exhibits drawn from `kvlab bench`: the newest file of a preset, beside what the paper measured."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pandas as pd
+
+from kvlab.atlas.commands import bench_command
+from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.sources import Sources
+from kvlab.bench.paper import beside_the_paper, paper_numbers
+from kvlab.bench.rows import Row
+
+SMALL = ("--scale", "16", "--shorten", "16")
+PAPER_COLUMNS = ["source", "model", "method", "budget", "batch", "context", "new_tokens", "figure", "value", "unit"]
+
+
+def newest(sources: Sources, preset: str) -> pd.DataFrame:
+    """The rows of the newest benchmark of a preset, columns as `kvlab.bench.rows.SCHEMA`; empty where there is none."""
+    rows = sources.benchmarks
+    if rows.empty or not (rows["preset"] == preset).any():
+        return rows.iloc[:0]
+    rows = rows[rows["preset"] == preset]
+    return rows[rows["name"] == rows.loc[rows["timestamp"].idxmax(), "name"]].reset_index(drop=True)
+
+
+def beside(sources: Sources, preset: str) -> pd.DataFrame:
+    """The paper's numbers with kvlab's beside them (`kvlab.bench.paper.beside_the_paper`)."""
+    names = [field.name for field in fields(Row)]
+    frame = newest(sources, preset)[names].astype(object)
+    rows = [Row(**values) for values in frame.where(frame.notna(), None).to_dict("records")]
+    return beside_the_paper(rows, preset)
+
+
+def needs(sources: Sources, preset: str) -> Needs:
+    """What is missing while `newest` is empty: the preset at a sixteenth of its size, which any machine can run."""
+    sentence = f"The benchmark {preset} was not measured (on a GPU of 80 GB leave {' '.join(SMALL)} out)."
+    return Needs(sentence, bench_command(sources, "--preset", preset, *SMALL))
+
+
+def bench_origin(rows: pd.DataFrame) -> str:
+    """Which file, device and size the rows came from."""
+    first = rows.iloc[0]
+    size = "full size"
+    if first["scale"] > 1 or first["shorten"] > 1:
+        size = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
+    return f"benchmark {first['name']} · {first['device']} · {first['dtype']} · {size}"
+
+
+def grey_numbers(preset: str) -> pd.DataFrame:
+    """The numbers the paper prints for the preset's experiment, and a note where it ran out of memory."""
+    return paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]

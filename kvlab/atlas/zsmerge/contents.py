@@ -1,0 +1,113 @@
+"""ZSMerge's figures 1 and 2: three ways to shrink a cache, and what its slots hold as the text grows."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.analysis.compare import headline
+from kvlab.analysis.lineage.mosaic import mosaic
+from kvlab.analysis.regions import regions_over_steps, slots_by_step
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.heads import head_of, recorded
+from kvlab.atlas.sources import Sources, origin
+from kvlab.figures import fates, regions
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number, percent, plural
+from kvlab.trace.reader import Run
+
+EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
+TOKEN_BLOCKS = 192
+TRAINED = (
+    "kvlab trains no residuals (the paper's panel B), so eviction (A) and ZSMerge's merging (C) stand side by side."
+)
+
+
+def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 1: the same tokens under an evicting method and under ZSMerge."""
+    pair = [recorded(sources, *EVICTING), recorded(sources, "zsmerge")]
+    runs = [run for run in pair if isinstance(run, Run)]
+    if len(runs) < 2:
+        return Needs(
+            "A comparison of an evicting method with ZSMerge is needed.", compare_command(sources, ("h2o", "zsmerge"))
+        )
+    mosaics = {run.record.label: mosaic(head_of(run, choice).lineage, TOKEN_BLOCKS) for run in runs}
+    frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
+    frame.columns = frame.columns.map(str)
+    reading = f"{fates.read_fates(mosaics)} {TRAINED}"
+    where = "; ".join(origin(run) for run in runs)
+    return (Drawn("strategies", fates.fates(mosaics, theme), frame, reading, where, _closer(runs)),)
+
+
+def _closer(runs: list[Run]) -> Claim:
+    paper = "Eviction makes attention drift; zero-shot merging loses less of it."
+    table = headline(runs).set_index("label")
+    evicting, merging = (table.loc[run.record.label] for run in runs)
+    losses = (evicting["mean_kl"], merging["mean_kl"])
+    if any(pd.isna(loss) for loss in losses):
+        return Claim(paper, "cannot be judged", "These runs recorded no distance from the full cache.")
+    words = ", ".join(
+        f"{run.record.label} {number(row['mean_kl'])} ({percent(row['live_ratio'])} of the bytes)"
+        for run, row in zip(runs, (evicting, merging), strict=True)
+    )
+    verdict = "holds" if losses[1] < losses[0] else "does not hold"
+    return Claim(paper, verdict, f"KL from the full cache in nats a token: {words}.")  # type: ignore[arg-type]
+
+
+def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2: the slots of one head over six steps, and its regions over all steps."""
+    run = recorded(sources, "zsmerge")
+    if isinstance(run, Needs):
+        return run
+    head = head_of(run, choice)
+    slots, counts = slots_by_step(head.lineage, choice.step), regions_over_steps(head.lineage)
+    where = origin(run)
+    return (
+        Drawn(
+            "contents",
+            regions.cache_contents(slots, head.texts, theme),
+            slots,
+            regions.read_cache_contents(slots),
+            where,
+            _bounded(run),
+        ),
+        Drawn(
+            "regions", regions.regions_over_steps(counts, theme), counts, regions.read_regions_over_steps(counts), where
+        ),
+    )
+
+
+def _bounded(run: Run) -> Claim:
+    steps = run.steps
+    over = int((steps["live_slots"] > steps["budget_slots"]).sum())
+    lost, merged = int(steps["evicted"].sum()), int(steps["merged"].sum())
+    fill = (steps["live_slots"] / steps["budget_slots"]).max()
+    finding = (
+        f"The fullest head holds {percent(fill)} of its budget, {plural(over, 'head and step')} of {len(steps):,} "
+        f"above it; of the slots that left, {merged:,} were merged and {lost:,} dropped."
+    )
+    return Claim(
+        "The cache never holds more than its budget of proximity, context and residual slots, and what leaves is "
+        "merged, not dropped.",
+        "holds" if over == 0 and lost == 0 else "does not hold",
+        finding,
+    )
+
+
+FIGURES = (
+    Exhibit(
+        "zsmerge", "fig-1", "Fig 1", "Sparse eviction beside zero-shot merging",
+        "The tokens of the text from left to right, a strip a method: the colour is what the token is after the step "
+        "on the slider.",
+        "Where eviction leaves holes, merging leaves tokens that live on in shared slots; play the steps to see when.",
+        "comparison", draw_strategies, ("layer", "head"),
+    ),
+    Exhibit(
+        "zsmerge", "fig-2", "Fig 2", "Contents of the cache as the text grows",
+        "Slots of one head down, six steps across; the letter and colour say whether a slot is residual (R), context "
+        "(C) or proximity (P). Below, the size of each region at every step.",
+        "A token leaves the proximity window into the context, and the lowest-scored context slot goes into a residual "
+        "slot, whose number grows; the total stays at the budget.",
+        "run", draw_contents, ("layer", "head", "step"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,155 @@
+"""ZSMerge's figure 3 and tables 1 and 2: memory, speed and summaries, beside the paper's own numbers."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.atlas import benchmarks
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, mean_over_tasks
+from kvlab.atlas.sources import Sources
+from kvlab.figures import scores, throughput
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import byte_size, number
+
+FIGURE_3, TABLE_1 = "zsmerge-fig3", "zsmerge-table1"
+MEASURES = {"decode rate": "rate", "weights and cache": "bytes"}
+STEADY = 0.8  # a rate that keeps this share of its start counts as constant
+SUMMARIES = Experiment(
+    "zsmerge-tab-2", (Arm("h2o"), Arm("zsmerge")), budgets=(0.2, 0.1, 0.05), tasks=OWN_TASKS, only_budgets=True
+)
+
+
+def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 3: bytes and decode rate over the length of the text."""
+    rows = benchmarks.newest(sources, FIGURE_3)
+    if rows.empty:
+        return benchmarks.needs(sources, FIGURE_3)
+    frame = _lengths(rows)
+    return (
+        Drawn(
+            "lengths",
+            throughput.over_length(frame, theme),
+            frame,
+            throughput.read_over_length(frame),
+            benchmarks.bench_origin(rows),
+            _steady(frame),
+            benchmarks.grey_numbers(FIGURE_3),
+        ),
+    )
+
+
+def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
+    """The full cache (the one that is best at each length) and ZSMerge: what is shown of the benchmark's rows."""
+    chosen = rows[rows["figure"].isin(MEASURES) & (rows["is_full"] | (rows["method"] == "zsmerge"))]
+    full = chosen["is_full"]
+    return pd.DataFrame(
+        {
+            "name": ["full cache" if is_full else "ZSMerge" for is_full in full],
+            "method": ["full" if is_full else "zsmerge" for is_full in full],
+            "context": chosen["context"],
+            "measure": chosen["figure"].map(MEASURES),
+            "value": chosen["median"],
+            "spread": chosen["iqr"],
+            "status": chosen["status"],
+        }
+    ).reset_index(drop=True)
+
+
+def _steady(frame: pd.DataFrame) -> Claim:
+    paper = "ZSMerge's memory stays constant (43 GB) and its decode rate steady (9 tokens/s) from 20k to 54k tokens."
+    ours = frame[(frame["method"] == "zsmerge") & (frame["status"] == "ok")].sort_values("context")
+    rate, size = (ours.loc[ours["measure"] == measure, "value"] for measure in ("rate", "bytes"))
+    if len(rate) < 2 or len(size) < 2:
+        return Claim(paper, "cannot be judged", "Fewer than two lengths were measured.")
+    kept, grown = rate.iloc[-1] / rate.iloc[0], size.iloc[-1] / size.iloc[0]
+    holds = kept >= STEADY and grown <= 1.02
+    finding = (
+        f"From {ours['context'].min():,} to {ours['context'].max():,} tokens its rate goes from "
+        f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s ({kept:.2f} times; {STEADY} or more counts as "
+        f"steady), its bytes from {byte_size(size.iloc[0])} to {byte_size(size.iloc[-1])} ({grown:.2f} times)."
+    )
+    return Claim(paper, "holds" if holds else "does not hold", finding)
+
+
+def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Table 1: tokens a second of whole requests, as ratios to the full cache of equal batch."""
+    rows = benchmarks.newest(sources, TABLE_1)
+    if rows.empty:
+        return benchmarks.needs(sources, TABLE_1)
+    frame = _ratios(benchmarks.beside(sources, TABLE_1))
+    figure = throughput.against_the_paper(frame, theme, "Throughput against the full cache")
+    reading, where = throughput.read_against_the_paper(frame), benchmarks.bench_origin(rows)
+    grey = benchmarks.grey_numbers(TABLE_1)
+    return (Drawn("throughput", figure, frame, reading, where, _faster(frame), grey),)
+
+
+def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
+    """The rates of the compressed caches with the size of their request in words."""
+    rates = numbers[(numbers["figure"] == "request rate") & (numbers["method"] != "full")]
+    setting = [
+        f"{row.model.removeprefix('shape:')}, {row.context:,}+{row.new_tokens:,}, batch {row.batch}"
+        for row in rates.itertuples()
+    ]
+    columns = ["method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
+    return rates.assign(setting=setting)[["setting", *columns]].reset_index(drop=True)
+
+
+def _faster(frame: pd.DataFrame) -> Claim:
+    paper = "ZSMerge has a higher throughput than the full cache in every setting, 1.23 to 2.24 times where both ran."
+    ours = frame[frame["method"] == "zsmerge"].dropna(subset=["our_ratio"])
+    if ours.empty:
+        return Claim(paper, "cannot be judged", "No setting of ZSMerge was measured.")
+    faster = int((ours["our_ratio"] > 1).sum())
+    ratios = f"{ours['our_ratio'].min():.2f} to {ours['our_ratio'].max():.2f} times the full cache of equal batch"
+    finding = f"Faster in {faster} of {len(ours)} settings: {ratios}."
+    return Claim(paper, "holds" if faster == len(ours) else "does not hold", finding)
+
+
+def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Table 2: scores at 20, 10 and 5 %; ROUGE-L where summaries were evaluated."""
+    table = SUMMARIES.scores(sources)
+    if table.empty:
+        return SUMMARIES.needs(sources)
+    figure = scores.benchmark_table(table, theme, "H2O and ZSMerge at 20, 10 and 5 %")
+    grey = grey_table(paper_values("zsmerge", "tab-2"))
+    where = SUMMARIES.origin(sources)
+    return (Drawn("scores", figure, table, scores.read_benchmark_table(table), where, _above(table), grey),)
+
+
+def _above(table: pd.DataFrame) -> Claim:
+    paper = "ZSMerge scores above H2O at every budget, most so at the smallest (5 %)."
+    means = mean_over_tasks(table).pivot_table(index="budget", columns="arm", values="score").sort_index()
+    if not {"h2o", "zsmerge"} <= set(means.columns) or means[["h2o", "zsmerge"]].dropna().empty:
+        return Claim(paper, "cannot be judged", "H2O and ZSMerge were not evaluated on the same tasks and budgets.")
+    pairs = means[["h2o", "zsmerge"]].dropna()
+    gap = pairs["zsmerge"] - pairs["h2o"]
+    words = ", ".join(f"{100 * budget:g} %: {number(value)}" for budget, value in gap.items())
+    verdict = "holds" if (gap > 0).all() else "does not hold"
+    return Claim(paper, verdict, f"Mean score of ZSMerge minus H2O over the same tasks, by budget: {words}.")  # type: ignore[arg-type]
+
+
+EXHIBITS = (
+    Exhibit(
+        "zsmerge", "fig-3", "Fig 3", "Memory and decode rate from 20k to 54k tokens",
+        "Tokens in the cache across; above, bytes of weights and cache, below, tokens decoded in a second. Bars are "
+        "half the interquartile range; a cross on the axis is a length that ran out of memory.",
+        "The full cache's bytes grow and its rate falls; ZSMerge's stay level once the budget is full.",
+        "bench", draw_lengths,
+    ),
+    Exhibit(
+        "zsmerge", "tab-1", "Tab 1", "Throughput by length, batch and model size",
+        "Tokens a second of whole requests (prompt and answer) over the full cache's at the same batch, here and in "
+        "the paper. One is as fast as the full cache.",
+        "Whether the gain grows with the batch, and whether eviction is faster than merging at equal batch.",
+        "bench", draw_throughput,
+    ),
+    Exhibit(
+        "zsmerge", "tab-2", "Tab 2", "Quality at 20, 10 and 5 % of the cache",
+        "A row a method and budget, a column a task; each cell is the mean score with its 95 % interval, coloured by "
+        "the difference to the full cache on the same prompts. Summaries (`--data summaries=FILE`) score ROUGE-L.",
+        "Whether ZSMerge stays above H2O as the budget falls; LESS needs training and is not in kvlab.",
+        "eval", draw_summaries,
+    ),
+)  # fmt: skip

@@ -1,0 +1,96 @@
+"""Memory and speed against the length of the text, and against what a paper measured."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from kvlab.figures.palette import HUES, Theme, method_style, pick
+from kvlab.figures.template import QUIET, finish
+from kvlab.figures.words import byte_size, byte_unit, number
+
+PANELS = (("bytes", "weights and cache"), ("rate", "decode rate (tokens/s)"))
+
+
+def over_length(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Bytes above and decode rate below, over the tokens in the cache.
+
+    Columns of `frame`: name, method, context, measure (bytes or rate), value, spread (interquartile range), status.
+    Points that ran out of memory stand on the axis as crosses.
+    """
+    factor, unit = byte_unit(float(frame.loc[frame["measure"] == "bytes", "value"].max() or 1))
+    figure = make_subplots(2, 1, shared_xaxes=True, vertical_spacing=0.08)
+    for row, (measure, title) in enumerate(PANELS, start=1):
+        scale = factor if measure == "bytes" else 1.0
+        for (name, method), group in frame[frame["measure"] == measure].groupby(["name", "method"], sort=False):
+            _line(figure, group.sort_values("context"), str(name), str(method), scale, theme, row)
+        figure.update_yaxes(title_text=f"{title} ({unit})" if measure == "bytes" else title, row=row)
+    axes = figure.layout.yaxis.title.text, figure.layout.yaxis2.title.text
+    finish(figure, title="Memory and speed as the text grows", x="", y="", theme=theme, height=560)
+    for row, text in enumerate(axes, start=1):
+        figure.update_yaxes(title_text=text, rangemode="tozero", row=row)
+    return figure.update_xaxes(title_text="tokens in the cache", row=2)
+
+
+def read_over_length(frame: pd.DataFrame) -> str:
+    """Rate and bytes of each line at its two ends."""
+    parts = []
+    for name, group in frame[frame["status"] == "ok"].groupby("name", sort=False):
+        rate, size = (
+            group[group["measure"] == measure].sort_values("context")["value"] for measure in ("rate", "bytes")
+        )
+        if len(rate) and len(size):
+            rates = f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s"
+            parts.append(f"{name}: {rates}, {byte_size(size.iloc[0])} to {byte_size(size.iloc[-1])}")
+    lengths = frame["context"]
+    return f"From {lengths.min():,} to {lengths.max():,} tokens: {'; '.join(parts)}."
+
+
+def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = "") -> go.Figure:
+    """Bars of the ratio to the full cache, here and in the paper, a group a setting and method.
+
+    Columns of `frame`: setting, method, our_ratio, paper_ratio; a missing ratio has no bar.
+    """
+    names = frame["setting"] + "<br>" + frame["method"]
+    ours, theirs = pick(HUES["blue"], theme), pick(HUES["grey"], theme)
+    figure = go.Figure()
+    for column, name, colour, pattern in (("our_ratio", "kvlab", ours, ""), ("paper_ratio", "paper", theirs, "/")):
+        figure.add_bar(
+            x=names, y=frame[column], name=name, marker={"color": colour, "pattern": {"shape": pattern}},
+            text=[f"{value:.2f}" if pd.notna(value) else "" for value in frame[column]], textposition="outside",
+            hovertemplate=f"%{{x}}<br>{name}: %{{y:.3g}} times the full cache<extra></extra>",
+        )  # fmt: skip
+    finish(figure, title=title, x="", y="times the full cache", theme=theme, height=430)
+    figure.add_hline(1, line={"color": QUIET[theme], "width": 1, "dash": "dot"})
+    return figure.update_yaxes(rangemode="tozero")
+
+
+def read_against_the_paper(frame: pd.DataFrame) -> str:
+    """The ratios in words, where both were measured."""
+    both = frame.dropna(subset=["our_ratio", "paper_ratio"])
+    parts = [
+        f"{row.method} {row.setting}: {row.our_ratio:.2f} here, {row.paper_ratio:.2f} in the paper"
+        for row in both.itertuples()
+    ]
+    return f"Ratio to the full cache in {len(both)} of {len(frame)} settings both measured. {'; '.join(parts)}."
+
+
+def _line(figure: go.Figure, group: pd.DataFrame, name: str, method: str, scale: float, theme: Theme, row: int) -> None:
+    style = method_style(method, theme)
+    failed = group["status"] == "oom"
+    figure.add_scatter(
+        x=group["context"], y=group["value"].where(~failed) / scale, name=name, legendgroup=name,
+        mode="lines+markers", showlegend=row == 1, row=row, col=1,
+        line={"color": style.colour, "dash": style.dash, "width": 1.8},
+        marker={"symbol": style.marker, "size": 8},
+        error_y={"type": "data", "array": group["spread"].fillna(0) / 2 / scale, "thickness": 1, "width": 3},
+        hovertemplate=f"{name}, %{{x:,}} tokens: %{{y:.4g}}<extra></extra>",
+    )  # fmt: skip
+    if failed.any():
+        figure.add_scatter(
+            x=group.loc[failed, "context"], y=[0] * int(failed.sum()), name=f"{name}: out of memory",
+            mode="markers", showlegend=row == 1, row=row, col=1,
+            marker={"symbol": "x", "size": 13, "color": style.colour},
+            hovertemplate=f"{name}, %{{x:,}} tokens: out of memory<extra></extra>",
+        )  # fmt: skip
