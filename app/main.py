@@ -64,7 +64,7 @@ def main() -> None:
     st.set_page_config(page_title="kvlab", page_icon=str(asset_path("logo-mark.svg")), layout="wide")
     st.logo(str(asset_path(f"logo-{theme()}.svg")), size="large", icon_image=str(asset_path("logo-mark.svg")))
     registry.prefetch()
-    page = st.navigation(pages())
+    page = st.navigation(pages(), expanded=True)
     caption_bar(page.url_path)
     page.run()
     offer(page.url_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -13,14 +14,18 @@ from app.parts.tilemap import clamp, tilemap
 from app.state import current_run, pick_head, pick_layer
 from app.state import theme as page_theme
 from kvlab.analysis import similarity as maps
+from kvlab.analysis.clusters import as_outlines
+from kvlab.analysis.consecutive_sets import consecutive_sets, set_count
 from kvlab.analysis.outlines import merge_sets, outlines
 from kvlab.errors import UserError
 from kvlab.figures import similarity as figures
+from kvlab.figures.words import percent
 from kvlab.trace.reader import Run
 
 TILE = 384
 MAP = "similarity-map"
 WALL_LAYERS = 12
+OUTLINES = {"merged": "merge sets", "threshold": "by threshold", "none": "none"}
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
 
 
@@ -58,8 +63,15 @@ def main() -> None:
             required=True,
         )
     with columns[4]:
-        outlined = st.toggle(
-            "Outline merge sets", value=True, key="sets", bind="query-params", help="Tokens that share a slot."
+        outlined = st.segmented_control(
+            "Outline",
+            list(OUTLINES),
+            default="merged",
+            key="sets",
+            bind="query-params",
+            format_func=OUTLINES.__getitem__,
+            required=True,
+            help="Tokens that share a slot in this run, or sets that any threshold would make of the stored vectors.",
         )
     try:
         page.unit_vectors(run, what, layer, head)
@@ -76,14 +88,18 @@ def main() -> None:
 
 
 @st.fragment
-def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, outlined: bool) -> None:
+def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, outlined: str) -> None:
     unit = page.unit_vectors(run, what, layer, head)
     lineage, _, texts = page.head_history(run, layer, head)
     window = clamp(asked_window(), len(unit))
     span = window[1] - window[0]
     shown = mode if mode in maps.allowed_modes(span, TILE) else maps.allowed_modes(span, TILE)[0]
     tile = maps.tile(unit, window[:2], window[2:], TILE, shown)
-    sets = sets_in(lineage, window) if outlined and len(lineage.steps) else empty_outlines()
+    sets = empty_outlines()
+    if outlined == "merged" and len(lineage.steps):
+        sets = sets_in(lineage, window)
+    elif outlined == "threshold":
+        sets = sets_at_threshold(run, layer, head, what, window)
     frame = tile.frame()
     theme, reading = page_theme(), figures.read_similarity_map(frame)
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
@@ -113,6 +129,24 @@ def sets_in(lineage: page.Lineage, window: tuple[int, int, int, int]) -> pd.Data
     step = int(asked) if asked.isdecimal() and int(asked) in lineage.steps else int(lineage.steps[-1])
     cell = max(1, (window[1] - window[0]) // TILE)
     return outlines(merge_sets(lineage, step), (min(window[0], window[2]), max(window[1], window[3])), cell)
+
+
+def sets_at_threshold(run: Run, layer: int, head: int, what: str, window: tuple[int, int, int, int]) -> pd.DataFrame:
+    """Sets of consecutive alike vectors at the chosen threshold: found anew from what is stored, without a run."""
+    threshold = st.slider("Threshold", -0.5, 0.99, 0.75, 0.01, key="threshold", bind="query-params")
+    anchor = anchors_at(run, *page.stamp(run), what, layer, head, threshold)
+    slots = set_count(anchor)
+    st.caption(
+        f"Sets of neighbours whose cosine with their last token is above {threshold:g} leave {slots:,} slots of "
+        f"{len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
+    )
+    cell = max(1, (window[1] - window[0]) // TILE)
+    return as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])), cell)
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def anchors_at(_run: Run, path: str, written: int, what: str, layer: int, head: int, threshold: float) -> Any:
+    return consecutive_sets(page.unit_vectors(_run, what, layer, head), threshold)
 
 
 def empty_outlines() -> pd.DataFrame:

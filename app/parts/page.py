@@ -51,7 +51,7 @@ def explain_status(run: Run) -> None:
 
 def head_history(run: Run, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
     """Lineage, events and token texts of one layer and KV head."""
-    return _head_history(run, *_stamp(run), layer, head)
+    return _head_history(run, *stamp(run), layer, head)
 
 
 def masses_at(run: Run, layer: int, head: int, step: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -70,7 +70,7 @@ def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
     Raises:
         UserError: they were not recorded.
     """
-    return _unit_vectors(run, *_stamp(run), what, layer, head)
+    return _unit_vectors(run, *stamp(run), what, layer, head)
 
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
@@ -85,7 +85,7 @@ def _unit_vectors(_run: Run, path: str, written: int, what: str, layer: int, hea
     return (_run.keys if what == "keys" else _run.values)(layer, head)[0]
 
 
-def _stamp(run: Run) -> tuple[str, int]:
-    """Names the run's content: a run still being written grows."""
+def stamp(run: Run) -> tuple[str, int]:
+    """Names the run's content, for keys of caches: a run still being written grows."""
     parts = run.path / "parts.json"
     return str(run.path), parts.stat().st_mtime_ns if parts.exists() else 0

@@ -34,8 +34,8 @@ def find_span(texts: list[str], words: str) -> list[tuple[int, int]]:
     return found
 
 
-def autopsy(run: Run, tokens: np.ndarray) -> pd.DataFrame:
-    """One row a layer, head and chosen token after the last step.
+def autopsy(run: Run, span: tuple[int, int]) -> pd.DataFrame:
+    """One row a layer, head and token of `span` (first and last position) after the last step.
 
     Columns: layer, head, token, fate (of `FATES`), left (step its own slot ended, NA if it lives), into (the slot it
     first went into, -1), slot (the slot it lives in now, -1), lost (step at which the slot holding it was dropped, NA).
@@ -46,6 +46,7 @@ def autopsy(run: Run, tokens: np.ndarray) -> pd.DataFrame:
     if run.record.level != "full":
         raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
     events = run.select("events", columns=["step", "layer", "head", "source", "target", "value_weight"])
+    tokens = np.arange(span[0], span[1] + 1)
     links = _Links(events, run.record.model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
     layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
     heads = np.arange(run.record.model.num_key_value_heads)
@@ -102,6 +103,18 @@ class _Links:
         return (layer.astype(np.int64) * self.heads + head) * self.tokens + position
 
 
+def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> pd.DataFrame:
+    """The rows of one head as a person reads them: token, text, fate, when it left, into what, when that was lost."""
+    own = table[(table["layer"] == layer) & (table["head"] == head)]
+    named = own.assign(
+        text=[texts[token] for token in own["token"]],
+        into=[f"{slot} {texts[slot].strip()}" if slot >= 0 else "" for slot in own["into"]],
+        slot=[f"{slot} {texts[slot].strip()}" if slot >= 0 else "" for slot in own["slot"]],
+    )
+    names = {"left": "left at step", "into": "went into", "slot": "now in slot", "lost": "dropped at step"}
+    return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)
+
+
 def survival(table: pd.DataFrame) -> pd.DataFrame:
     """One row a layer and head: share of the chosen tokens in each of `FATES`, and the first step one was dropped."""
     shares = table.groupby(["layer", "head"])["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
@@ -118,20 +131,27 @@ def fates_over_steps(table: pd.DataFrame, last_step: int) -> pd.DataFrame:
     return pd.DataFrame({"step": steps, "own slot": 1 - gone, "merged": gone - dropped, "dropped": dropped})
 
 
-def needle_mass(true_mass: np.ndarray, slot_mass: np.ndarray, table: pd.DataFrame, steps: np.ndarray) -> pd.DataFrame:
-    """Attention on the chosen tokens of one head at every step: columns step, true (full cache), received, share.
+def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:
+    """Attention on the chosen tokens of one head at every step: columns step, true (full cache), received.
 
-    `received` is what the slots they end in get while they hold one of them; a merged slot's attention counts whole,
-    as nothing says which of its tokens it is for. `table` holds the head's rows of `autopsy`.
+    `received` is what the slots that hold one of them get; a merged slot's attention counts whole, as nothing says
+    which of its tokens it is for. `table` is that of `autopsy`. A slot that was itself merged on counts no more.
+
+    Raises:
+        UserError: the run did not record attention rows.
     """
+    true_mass, slot_mass = run.attention(layer, head)
+    steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()
+    own = table[(table["layer"] == layer) & (table["head"] == head)]
+    positions = own["token"].to_numpy(np.int64)
     rows = min(len(steps), len(true_mass))
-    positions = table["token"].to_numpy(np.int64)
-    received = np.zeros(rows)
-    for row in range(rows):
-        step = steps[row]
-        own = positions[(table["left"].isna() | (table["left"] > step)).to_numpy()]
-        inside = table[(table["left"] <= step) & (table["lost"].isna() | (table["lost"] > step))]
-        slots = np.unique(np.concatenate([own, inside["into"].to_numpy(np.int64)]))
-        received[row] = slot_mass[row, slots].astype(np.float32).sum()
+    received = [_received(slot_mass[row], own, int(steps[row])) for row in range(rows)]
     true = true_mass[:rows, positions].astype(np.float32).sum(1)
     return pd.DataFrame({"step": steps[:rows], "true": true, "received": received})
+
+
+def _received(slot_mass: np.ndarray, own: pd.DataFrame, step: int) -> float:
+    alone = own.loc[own["left"].isna() | (own["left"] > step).fillna(False), "token"]
+    inside = own.loc[(own["left"] <= step).fillna(False) & (own["lost"].isna() | (own["lost"] > step).fillna(False))]
+    slots = np.unique(np.concatenate([alone, inside["into"], inside.loc[inside["slot"] >= 0, "slot"]]).astype(np.int64))
+    return float(slot_mass[slots].astype(np.float32).sum())

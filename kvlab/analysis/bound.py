@@ -119,11 +119,13 @@ def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
 
 
 def over_heads(table: pd.DataFrame) -> pd.DataFrame:
-    """The median over heads at every step, and the share of the heads whose change is above their bound."""
+    """The median over heads at every step, the share of heads that have a bound, and of those that are above it."""
     names = ["sag", "perturbation", "output_error", "regret", "epsilon", "gamma", "bound"]
     groups = table.groupby("step")
-    shares = groups["flag"].agg(lambda flags: float((flags != "").mean()))
-    return groups[names].median().join(groups["merged"].sum()).assign(above=shares).reset_index()
+    above = groups["flag"].agg(lambda flags: float((flags != "").mean()))
+    bounded = groups["bound"].agg(lambda values: float(values.notna().mean()))
+    medians = groups[names].median().join(groups["merged"].sum())
+    return medians.assign(bounded=bounded, above=above).reset_index()
 
 
 def heads_summary(table: pd.DataFrame) -> pd.DataFrame:

@@ -114,10 +114,10 @@ def describe(table: pd.DataFrame, group: np.ndarray) -> pd.DataFrame:
 
 
 WORDS = {
-    "sink": ("much on the first tokens", "little on the first tokens"),
-    "local": ("local", "far-looking"),
-    "alike": ("alike keys", "unlike keys"),
-    "regret": ("high regret", "low regret"),
+    "sink": ("more on the first tokens", "less on the first tokens"),
+    "local": ("more local", "looks further"),
+    "alike": ("keys more alike", "keys less alike"),
+    "regret": ("more regret", "less regret"),
 }
 
 

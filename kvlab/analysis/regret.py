@@ -35,6 +35,18 @@ def regret_over_steps(steps: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame
     return table.assign(text=forced["text"].fillna("").to_numpy(), kl=forced["kl"].to_numpy())
 
 
+def worst_step(table: pd.DataFrame) -> int:
+    """The step of the largest mean regret, from `regret_over_steps`."""
+    return int(table.loc[table["mean"].fillna(0).idxmax(), "step"])
+
+
+def worst_head(steps: pd.DataFrame, step: int) -> tuple[int, int, float]:
+    """(layer, head, regret) of the head with the largest regret at `step`."""
+    here = steps[steps["step"] == step]
+    top = here.loc[here["regret"].fillna(0).idxmax()]
+    return int(top["layer"]), int(top["head"]), float(top["regret"])
+
+
 def dropped_tokens(lineage: Lineage, true_mass: np.ndarray, texts: list[str], step: int) -> pd.DataFrame:
     """The tokens already dropped after `step` that the full cache would attend to most: position, text, mass, when.
 

@@ -38,7 +38,7 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> 
         colorbar=colour_bar(SHOWN[fate], theme),
         hovertemplate="layer %{y}, head %{x}: %{z:.0%}<br>%{text}<extra></extra>",
     )
-    title = "The chosen tokens in each head after the last step"
+    title = "The chosen tokens by head"
     return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
 
 

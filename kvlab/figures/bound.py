@@ -80,8 +80,12 @@ def read_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
             f"below 1, median {number(float(frame['epsilon'].median()))}."
         )
     ratio = (known["bound"] / known["output_error"].where(known["output_error"] > 0)).median()
-    exists = f"The bound exists at {len(known)} of {plural(len(frame), 'step')} (epsilon < 1, of {whose})"
-    return f"{exists}; there it is {number(float(ratio), 2)} times the change itself at the median. {_broken(frame)}"
+    where = f"at {len(known)} of {plural(len(frame), 'step')}"
+    if "bounded" in frame:
+        where = f"for {percent(float(frame['bounded'].mean()))} of the heads and steps"
+    times = number(float(ratio), 2)
+    exists = f"The bound exists {where} (epsilon < 1, of {whose})"
+    return f"{exists}; there it is {times} times the change itself at the median. {_broken(frame)}"
 
 
 def _broken(frame: pd.DataFrame) -> str:

@@ -41,7 +41,7 @@ def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         hovertemplate="layer %{y}, head %{x}: %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, "
         "%{customdata[2]:,} only in B<extra></extra>",
     )
-    title = "How many kept tokens the two runs share"
+    title = "Kept tokens they share"
     return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
 
 

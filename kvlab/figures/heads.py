@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.fingerprints import FEATURES
 from kvlab.figures.merges import whole_numbers
-from kvlab.figures.palette import HUES, Theme, pick
+from kvlab.figures.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.template import QUIET, finish
 from kvlab.figures.words import percent, plural
 
@@ -48,7 +48,11 @@ def heads_plane(
     for feature, (x, y) in zip(FEATURES, directions * reach * 0.9, strict=True):
         figure.add_annotation(
             x=x, y=y, ax=0, ay=0, xref="x", yref="y", axref="x", ayref="y", showarrow=True, arrowhead=3, arrowsize=1.2,
-            arrowwidth=1.3, arrowcolor=QUIET[theme], text=FEATURE_NAMES[feature],
+            arrowwidth=1.3, arrowcolor=QUIET[theme], text="",
+        )  # fmt: skip
+        figure.add_annotation(
+            x=x, y=y, xref="x", yref="y", showarrow=False, text=FEATURE_NAMES[feature], xshift=10 if x >= 0 else -10,
+            yshift=8 if y >= 0 else -8, xanchor="left" if x >= 0 else "right", bgcolor=SURFACES[theme], opacity=0.9,
             font={"size": 12, "color": QUIET[theme]},
         )  # fmt: skip
     return finish(

@@ -11,8 +11,13 @@ from kvlab.figures.template import finish
 from kvlab.figures.words import number, plural, visible
 
 
-def lineage_river(frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme = "light") -> go.Figure:
-    """Which tokens flowed into a slot, from `analysis.lineage.tree.lineage_tree`; width is the tokens carried over."""
+def lineage_river(
+    frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme = "light", width: str = "votes"
+) -> go.Figure:
+    """Which tokens flowed into a slot, from `analysis.lineage.tree.lineage_tree`.
+
+    Width is the tokens carried over, or with `width="flow"` value weight x attention (`influence.weighted_tree`).
+    """
     positions = list(dict.fromkeys([slot, *frame["target"], *frame["source"]]))
     texts = {slot: slot_text, **dict(zip(frame["target"], frame["target_text"], strict=True))}
     texts |= dict(zip(frame["source"], frame["source_text"], strict=True))
@@ -32,7 +37,7 @@ def lineage_river(frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme =
         link={
             "source": frame["source"].map(place).tolist(),
             "target": frame["target"].map(place).tolist(),
-            "value": frame["votes"].clip(lower=1).tolist(),
+            "value": _widths(frame, width).tolist(),
             "color": mix(absorbed, GROUND[theme], 0.45),
             "customdata": [_merge(row) for row in frame.itertuples()],
             "hovertemplate": "%{source.label} → %{target.label}<br>%{customdata}<extra></extra>",
@@ -44,6 +49,14 @@ def lineage_river(frame: pd.DataFrame, slot: int, slot_text: str, theme: Theme =
         figure, title=f"What flowed into slot {slot}", x="", y="", theme=theme, height=min(900, height), legend=False
     )
     return figure.update_layout(margin={"l": 12, "r": 12, "t": 46, "b": 16})
+
+
+def _widths(frame: pd.DataFrame, width: str) -> pd.Series:
+    if width == "votes":
+        return frame["votes"].clip(lower=1)
+    flow = frame["flow"].fillna(0.0)
+    # A source that got no attention keeps a hair's breadth: it is there.
+    return flow.clip(lower=float(flow.max()) * 0.01 or 1.0)
 
 
 def read_lineage_river(frame: pd.DataFrame) -> str:

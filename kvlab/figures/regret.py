@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from plotly.colors import sample_colorscale
 
 from kvlab.figures.palette import HUES, LOSS, Theme, pick
 from kvlab.figures.template import colour_bar, finish
@@ -93,6 +94,8 @@ def read_regret_over_steps(frame: pd.DataFrame) -> str:
 def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Slots of each head against its regret, from `analysis.regret.budget_beside_regret`; one marker a layer."""
     layers = sorted(frame["layer"].unique())
+    places = [index / max(1, len(layers) - 1) for index in range(len(layers))]
+    colours = sample_colorscale("Viridis", places)
     figure = go.Figure()
     for index, layer in enumerate(layers):
         part = frame[frame["layer"] == layer]
@@ -102,8 +105,7 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
             name=f"layer {layer}",
             mode="markers",
             marker={
-                "color": index,
-                "coloraxis": "coloraxis",
+                "color": colours[index],
                 "symbol": MARKERS[index % len(MARKERS)],
                 "size": 10,
             },
@@ -111,10 +113,8 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
             hovertemplate=f"layer {layer}, head %{{customdata[0]}}<br>%{{x:,}} slots, regret %{{y:.4f}}"
             "<br>output error %{customdata[1]:.3g}<extra></extra>",
         )
-    bar = {**colour_bar("layer", theme), "tickvals": list(range(len(layers)))[:: max(1, len(layers) // 6)]}
-    bar["ticktext"] = [str(layers[value]) for value in bar["tickvals"]]  # type: ignore[attr-defined]
-    finish(figure, title="Is the budget where the loss is?", x="slots", y="mean regret", theme=theme, legend=False)
-    return figure.update_coloraxes(colorscale="Viridis", colorbar=bar)
+    title, few = "Is the budget where the loss is?", len(layers) <= 16
+    return finish(figure, title=title, x="slots", y="mean regret", theme=theme, legend=few)
 
 
 def read_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:

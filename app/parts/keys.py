@@ -1,0 +1,56 @@
+"""Keys that work on the whole page: next and previous head, and the list of all keys."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import streamlit as st
+
+from kvlab.trace.reader import Run
+
+STATIC = Path(__file__).parent / "static"
+KEY = "page-keys"
+HTML = """
+<div class="kv-keys">
+  <button class="open" title="Keys of this page (?)">keys ?</button>
+  <dialog aria-label="Keys of this page"><h4>Keys</h4><dl></dl><button class="close">close</button></dialog>
+</div>
+"""
+STEP_KEYS = (
+    ("← →", "one step back or forward"),
+    ("Home, End", "first or last step"),
+    ("n", "next step in which a slot left"),
+    ("space", "play or pause"),
+)
+HEAD_KEYS = (("j or ]", "next head, then the next layer"), ("k or [", "previous head"))
+HELP_KEYS = (("?", "show or hide this list"),)
+
+_component = st.components.v2.component(
+    "kvlab_keys",
+    html=HTML,
+    css=(STATIC / "keys.css").read_text(encoding="utf-8"),
+    js=(STATIC / "keys.js").read_text(encoding="utf-8"),
+)
+
+
+def page_keys(run: Run | None = None, *, steps: bool = True, more: tuple[tuple[str, str], ...] = ()) -> None:
+    """A small button that lists the keys; with `run`, its heads are walked through by j and k."""
+    listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
+    data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
+    _component(key=KEY, data=data, on_turn_change=(lambda: _turn(run)) if run else (lambda: None))
+
+
+def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> tuple[int, int]:
+    """The layer and head `by` places further, over all recorded layers and round at the ends."""
+    place = (layers.index(layer) * heads + head + by) % (len(layers) * heads)
+    return layers[place // heads], place % heads
+
+
+def _turn(run: Run) -> None:
+    by = st.session_state[KEY].get("turn")
+    layer, head = st.session_state.get("layer"), st.session_state.get("head")
+    model = run.record.model
+    layers = [index for index in range(model.num_hidden_layers) if index not in run.record.sliding_layers]
+    if by and layer in layers and head is not None:
+        chosen = next_head(layer, head, int(by), layers, model.num_key_value_heads)
+        st.session_state["layer"], st.session_state["head"] = chosen

@@ -1,0 +1,45 @@
+/* Keys for the whole page: next and previous head, and a list of all keys on "?". */
+
+const listeners = new WeakMap();
+
+export default function (component) {
+  const { parentElement, data } = component;
+  let keys = listeners.get(parentElement);
+  if (!keys) { keys = new Keys(parentElement); listeners.set(parentElement, keys); }
+  keys.component = component;
+  keys.fill(data);
+  return () => { keys.dispose(); listeners.delete(parentElement); };
+}
+
+class Keys {
+  constructor(root) {
+    this.root = root.querySelector(".kv-keys");
+    this.dialog = this.root.querySelector("dialog");
+    this.handler = (event) => this.key(event);
+    document.addEventListener("keydown", this.handler);
+    this.root.querySelector("button.open").onclick = () => this.dialog.showModal();
+    this.root.querySelector("button.close").onclick = () => this.dialog.close();
+  }
+
+  dispose() { document.removeEventListener("keydown", this.handler); }
+
+  fill(data) {
+    this.data = data;
+    const list = this.dialog.querySelector("dl");
+    list.replaceChildren(...data.keys.flatMap(([key, meaning]) => {
+      const name = document.createElement("dt"), text = document.createElement("dd");
+      name.textContent = key;
+      text.textContent = meaning;
+      return [name, text];
+    }));
+  }
+
+  key(event) {
+    const target = event.composedPath()[0];
+    if (target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName) && target.type !== "range") return;
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const turns = { j: 1, "]": 1, k: -1, "[": -1 };
+    if (event.key === "?") { event.preventDefault(); if (this.dialog.open) this.dialog.close(); else this.dialog.showModal(); }
+    else if (turns[event.key] && this.data.heads) { event.preventDefault(); this.component.setTriggerValue("turn", turns[event.key]); }
+  }
+}

@@ -1,0 +1,98 @@
+"""The text of a run beside the figures: shaded by class, lit by charts that run along it, and lighting them back."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import plotly.graph_objects as go
+import streamlit as st
+
+from kvlab.analysis.difference import NAMES
+from kvlab.figures.difference import CLASS_LOOK
+from kvlab.figures.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick
+
+STATIC = Path(__file__).parent / "static"
+Cue = Literal["fill", "under", "dashed", "strike", "faint", "none"]
+HTML = """
+<div class="kv-text-panel" data-testid="tokentext">
+  <div class="legend" data-part="legend"></div>
+  <canvas data-part="map" role="img" aria-label="The whole text as a strip; click to go there"></canvas>
+  <div class="detail" data-part="detail" aria-live="off"></div>
+  <div class="text" data-part="text" tabindex="0" aria-label="Text of the run"></div>
+</div>
+"""
+STATE_CUES: tuple[Cue, ...] = ("faint", "fill", "fill", "fill", "under", "dashed", "strike")
+DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
+
+_component = st.components.v2.component(
+    "kvlab_tokentext",
+    html=HTML,
+    css=(STATIC / "tokentext.css").read_text(encoding="utf-8"),
+    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("charts.js", "tokentext.js")),
+)
+
+
+@dataclass(frozen=True)
+class TokenClass:
+    """What a shading means: its name in the legend, its colour, and a second cue that is not colour."""
+
+    name: str
+    colour: str
+    cue: Cue
+
+
+def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0) -> go.Figure:
+    """The figure, tied to the text: a point's position in it is `offset` plus its value on `axis`.
+
+    Labels that begin with the position count as it. For an axis of steps the offset is prompt tokens - 1: the newest
+    token of step k.
+    """
+    return figure.update_layout(meta={"tokens": {"axis": axis, "offset": offset}})
+
+
+def state_classes(theme: Theme) -> list[TokenClass]:
+    """The classes of `kvlab.analysis.lineage.states.State`, in its order."""
+    names = zip(STATE_COLOURS, STATE_CUES, strict=True)
+    return [TokenClass(STATE_NAMES[state], pick(STATE_COLOURS[state], theme), cue) for state, cue in names]
+
+
+def difference_classes(theme: Theme) -> list[TokenClass]:
+    """The classes of `kvlab.analysis.difference.NAMES`, in its order."""
+    hues = [CLASS_LOOK.get(name, ("grey", ""))[0] for name in NAMES]
+    looks = zip(NAMES, hues, DIFFERENCE_CUES, strict=True)
+    return [TokenClass(name, pick(HUES[hue], theme), cue) for name, hue, cue in looks]
+
+
+def tokentext(
+    texts: list[str],
+    codes: np.ndarray,
+    classes: Sequence[TokenClass],
+    *,
+    identity: str,
+    key: str,
+    chosen: tuple[int, int] | None = None,
+    on_chosen: Callable[[], None] | None = None,
+    scroll: int | None = None,
+) -> Any:
+    """Mounts the panel: token i is shaded as `classes[codes[i]]`.
+
+    With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is [first, last] just then.
+    `identity` names the text: while it stays the same the panel keeps its place. `scroll` brings a token into view.
+    """
+    hint = "Hover a word or a chart: both light the same token."
+    data = {
+        "texts": texts,
+        "codes": base64.b64encode(codes.astype(np.uint8).tobytes()).decode(),
+        "classes": [vars(token_class) for token_class in classes],
+        "identity": identity,
+        "chosen": None if chosen is None else list(chosen),
+        "choosing": on_chosen is not None,
+        "scroll": scroll,
+        "hint": f"{hint} Click a word to choose it, shift-click another to choose all between." if on_chosen else hint,
+    }
+    return _component(key=key, data=data, on_chosen_change=on_chosen or (lambda: None))

@@ -1,0 +1,43 @@
+"""The same run again with chosen tokens kept: what would have happened, had they not been dropped."""
+
+from __future__ import annotations
+
+from kvlab.errors import UserError
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace.schema import RunRecord
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
+    """A request for two runs over the same prompt: the method as it ran, and with tokens `first` to `last` kept.
+
+    Tokens kept in the run already stay kept in both.
+
+    Raises:
+        UserError: a chosen token is not of the prompt, or they are more than the run's budget has places for.
+    """
+    chosen = tuple(range(first, last + 1))
+    if not chosen or chosen[0] < 0 or chosen[-1] >= record.prompt_tokens:
+        raise UserError(f"Choose tokens of the prompt, 0 to {record.prompt_tokens - 1}: only they can be kept.")
+    places = record.budget if isinstance(record.budget, int) else int(record.budget * record.prompt_tokens)
+    if len(chosen) >= places and record.method != "gvote":
+        raise UserError(f"{len(chosen)} tokens do not fit into a budget of {places} slots: choose fewer.")
+    as_it_was = MethodChoice(
+        method=record.method,
+        budget=record.budget,
+        hyper_parameters=record.hyper_parameters,
+        force_keep=record.force_keep,
+    )
+    kept = as_it_was.model_copy(update={"force_keep": tuple(sorted({*record.force_keep, *chosen}))})
+    return CompareRequest(
+        prompt=record.prompt,
+        model=record.model.name,
+        choices=(as_it_was, kept),
+        max_new_tokens=record.max_new_tokens,
+        level="full",
+        compress_every=record.compress_every,
+        seed=record.seed,
+        dtype=record.model.dtype if record.model.dtype in DTYPES else "auto",  # type: ignore[arg-type]
+        title=f"What if tokens {first} to {last} had stayed ({record.label})",
+    )

@@ -1,0 +1,103 @@
+"""Stories: views saved one after the other, each with a caption, as one JSON file a story in the folder of runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvlab.errors import UserError
+from kvlab.trace.atomic import replace_text
+
+FOLDER = "stories"
+
+
+class View(BaseModel):
+    """One view: the page's name, its address parameters, and what to say about it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    page: str = Field(pattern=r"^[a-z_0-9]*$")
+    query: dict[str, str] = Field(default_factory=dict)
+    caption: str = ""
+
+
+class Story(BaseModel):
+    """A named sequence of views."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    views: tuple[View, ...] = ()
+
+    def with_view(self, view: View) -> Story:
+        """The story with one more view at its end."""
+        return self.model_copy(update={"views": (*self.views, view)})
+
+    def moved(self, at: int, by: int) -> Story:
+        """The story with one view moved earlier (`by` -1) or later (1); at the ends it stays."""
+        to = min(max(at + by, 0), len(self.views) - 1)
+        views = list(self.views)
+        views.insert(to, views.pop(at))
+        return self.model_copy(update={"views": tuple(views)})
+
+    def without(self, at: int) -> Story:
+        """The story without one of its views."""
+        return self.model_copy(update={"views": self.views[:at] + self.views[at + 1 :]})
+
+    def recaptioned(self, at: int, caption: str) -> Story:
+        """The story with another caption for one of its views."""
+        changed = self.views[at].model_copy(update={"caption": caption})
+        return self.model_copy(update={"views": (*self.views[:at], changed, *self.views[at + 1 :])})
+
+
+def story_path(root: Path, name: str) -> Path:
+    """The file of a story; raises UserError for a name that makes no file name."""
+    slug = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")
+    if not slug:
+        raise UserError("Give the story a name with at least one letter or digit.")
+    return Path(root) / FOLDER / f"{slug[:80]}.json"
+
+
+def list_stories(root: Path) -> list[str]:
+    """The names of all readable stories, in alphabetical order."""
+    names = []
+    for file in sorted((Path(root) / FOLDER).glob("*.json")):
+        try:
+            names.append(_read(file).name)
+        except UserError:
+            continue
+    return names
+
+
+def load_story(root: Path, name: str) -> Story:
+    """The story of this name, empty where there is none yet.
+
+    Raises:
+        UserError: its file is damaged.
+    """
+    file = story_path(root, name)
+    return _read(file) if file.exists() else Story(name=name.strip())
+
+
+def save_story(root: Path, story: Story) -> Path:
+    """Write the story, whole or not at all; returns its file."""
+    file = story_path(root, story.name)
+    replace_text(file, story.model_dump_json(indent=2))
+    return file
+
+
+def parse_story(text: str | bytes) -> Story:
+    """A story from the text of its file; raises UserError where it is none."""
+    try:
+        return Story.model_validate_json(text)
+    except ValidationError as error:
+        raise UserError("This is not a story: take a JSON file that the page Story exported.") from error
+
+
+def _read(file: Path) -> Story:
+    try:
+        return parse_story(file.read_bytes())
+    except (OSError, UserError) as error:
+        raise UserError(f"{file} is damaged: remove it, or export the story again.") from error

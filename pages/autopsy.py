@@ -1,0 +1,178 @@
+"""Needle autopsy: what became of chosen words in every layer and head, and what would be had they stayed."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from app.parts import page, view
+from app.parts.figure import show
+from app.parts.links import go
+from app.parts.text import plain
+from app.parts.tokentext import along_text, state_classes, tokentext
+from app.state import current_run, runs_root, session_id
+from app.state import theme as page_theme
+from kvlab import jobs
+from kvlab.analysis import autopsy
+from kvlab.analysis.lineage import states_at
+from kvlab.errors import UserError
+from kvlab.figures import autopsy as figures
+from kvlab.jobs.counterfactual import counterfactual
+from kvlab.trace.reader import Run
+
+TEXT = "autopsy-text"
+
+
+def main() -> None:
+    page.heading(
+        "Needle autopsy",
+        "Choose words of the text, such as a needle: did their tokens keep slots of their own, live on in merged ones, "
+        "or get dropped, in which head and at which step? Then put them back and run again.",
+    )
+    run = current_run()
+    if run is None:
+        return
+    page.explain_status(run)
+    if run.record.level != "full":
+        page.explain_level(run, "the single events")
+        return
+    if view.nothing_recorded(run):
+        return
+    layer, head = view.place(run, steps=False)
+    span = choose(run, layer, head)
+    if span is None:
+        st.info("Write words above, or click a word of the text.", icon=":material/info:")
+        return
+    table = autopsy_of(run, *page.stamp(run), span)
+    everywhere(run, table)
+    here(run, table, layer, head)
+    put_back(run, span)
+
+
+def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
+    """The chosen tokens: words looked up in the text, or a span clicked in it."""
+    lineage, _, texts = page.head_history(run, layer, head)
+    left, right = st.columns([3, 2], vertical_alignment="bottom")
+    with left:
+        words = st.text_input("Words to look for", key="words", bind="query-params", on_change=forget_span)
+    span, found = asked_span(lineage.tokens), []
+    if span is None and words.strip():
+        try:
+            found = autopsy.find_span(texts, words)
+        except UserError as error:
+            st.warning(plain(str(error)))
+    if found:
+        with right:
+            places = list(range(len(found)))
+            place = st.selectbox(
+                "Place", places, key="place", bind="query-params", format_func=lambda at: name(found[at], texts)
+            )
+        span = found[min(place, len(found) - 1)]
+    codes = states_at(lineage, int(lineage.steps[-1]))
+    st.caption("After the last step, in this head")
+    tokentext(
+        texts,
+        codes,
+        state_classes(page_theme()),
+        identity=str(run.path),
+        key=TEXT,
+        chosen=span,
+        on_chosen=remember_span,
+        scroll=span[0] if span else None,
+    )
+    return span
+
+
+def name(span: tuple[int, int], texts: list[str]) -> str:
+    return f"tokens {span[0]} to {span[1]}: “{''.join(texts[span[0] : span[1] + 1]).strip()}”"
+
+
+def asked_span(tokens: int) -> tuple[int, int] | None:
+    """The span in the address, `first-last`, if the text has it."""
+    parts = st.query_params.get("span", "").split("-")
+    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+        return None
+    first, last = int(parts[0]), int(parts[1])
+    return (first, last) if first <= last < tokens else None
+
+
+def remember_span() -> None:
+    if (chosen := st.session_state[TEXT].get("chosen")) is not None:
+        st.query_params["span"] = "-".join(str(int(edge)) for edge in chosen)
+
+
+def forget_span() -> None:
+    st.query_params.pop("span", None)
+
+
+def everywhere(run: Run, table: pd.DataFrame) -> None:
+    st.subheader("In every head")
+    survived, origin, theme = autopsy.survival(table), page.source(run), page_theme()
+    left, right = st.columns(2, gap="large")
+    with left:
+        fate = st.segmented_control(
+            "Show the share with",
+            list(autopsy.FATES),
+            default="dropped",
+            key="fate",
+            bind="query-params",
+            required=True,
+        )
+        figure, reading = figures.survival_by_head(survived, fate, theme), figures.read_survival_by_head(survived)
+        show(figure, survived, reading, "autopsy-heads", page.file_name(run, "autopsy-heads"), origin)
+    with right:
+        steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()))
+        figure = along_text(figures.fates_over_steps(steps, theme), offset=run.record.prompt_tokens - 1)
+        reading = figures.read_fates_over_steps(steps)
+        show(figure, steps, reading, "autopsy-steps", page.file_name(run, "autopsy-steps"), origin)
+
+
+def here(run: Run, table: pd.DataFrame, layer: int, head: int) -> None:
+    st.subheader(f"In layer {layer}, head {head}")
+    texts = page.head_history(run, layer, head)[2]
+    left, right = st.columns(2, gap="large")
+    with left:
+        rows = autopsy.token_rows(table, texts, layer, head)
+        st.dataframe(rows, hide_index=True, height=min(420, 38 + 35 * len(rows)), alt="Fate of each chosen token")
+        st.download_button(
+            "CSV",
+            rows.to_csv(index=False),
+            "autopsy.csv",
+            key="autopsy-csv",
+            on_click="ignore",
+            icon=":material/download:",
+        )
+    with right:
+        try:
+            masses = autopsy.needle_mass(run, table, layer, head)
+        except UserError as error:
+            st.caption(plain(str(error)))
+            return
+        figure = along_text(figures.needle_mass(masses, page_theme()), offset=run.record.prompt_tokens - 1)
+        file = page.file_name(run, f"needle-mass-layer-{layer}-head-{head}")
+        show(figure, masses, figures.read_needle_mass(masses), "autopsy-mass", file, page.source(run))
+
+
+def put_back(run: Run, span: tuple[int, int]) -> None:
+    st.subheader("What if they had stayed?")
+    count = span[1] - span[0] + 1
+    st.markdown(
+        f"Runs **{plain(run.record.label)}** again twice over the same prompt: as it was, and with the {count} chosen "
+        "tokens kept in every head, in places of the budget. **Difference of two runs** then shows the change."
+    )
+    if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
+        try:
+            job = jobs.submit(runs_root(), counterfactual(run.record, *span), session_id())
+            jobs.ensure_worker(runs_root())
+        except UserError as error:
+            st.error(plain(str(error)))
+            return
+        go("new_run", job=job)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def autopsy_of(_run: Run, path: str, written: int, span: tuple[int, int]) -> pd.DataFrame:
+    return autopsy.autopsy(_run, span)
+
+
+main()

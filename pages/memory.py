@@ -1,0 +1,81 @@
+"""Memory and cost: what is live, allocated and needed at the peak, and what recording a run costs in speed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import streamlit as st
+
+from app.parts import page, view
+from app.parts.figure import show
+from app.parts.keys import page_keys
+from app.parts.tokentext import along_text
+from app.state import current_sources
+from app.state import theme as page_theme
+from kvlab.analysis import cost
+from kvlab.analysis.memory import over_steps
+from kvlab.figures import cost as figures
+from kvlab.figures import memory as memory_figures
+from kvlab.trace.reader import Run
+
+SHAPES = ("stacked", "lines")
+
+
+def main() -> None:
+    page.heading(
+        "Memory and cost",
+        "Compression is worth what it really frees: **live** bytes are valid slots, **allocated** is what the tensors "
+        "take, the **peak** is what was needed for a moment, **logical** what the whole text would take.",
+    )
+    sources = current_sources()
+    if (run := sources.run) is None:
+        return
+    page.explain_status(run)
+    if run.memory.empty:
+        page.explain_level(run, "memory at every step")
+    else:
+        bytes_over_steps(run)
+    instrument(sources.runs)
+
+
+def bytes_over_steps(run: Run) -> None:
+    left, right = st.columns([2, 5], vertical_alignment="bottom")
+    with left:
+        shape = st.segmented_control("Draw", SHAPES, default=SHAPES[0], key="shape", bind="query-params", required=True)
+    with right:
+        page_keys(steps=True)
+    offset, name = run.record.prompt_tokens - 1, page.file_name(run, "memory")
+    if shape == SHAPES[0]:
+        table = cost.memory_stack(run.memory, run.record)
+        figure, reading = figures.memory_stack(table, page_theme()), figures.read_memory_stack(table)
+    else:
+        table = over_steps(run.memory, run.record)
+        figure, reading = memory_figures.memory_truth(table, page_theme()), memory_figures.read_memory_truth(table)
+    show(along_text(figure, offset=offset), table, reading, "memory-steps", name, page.source(run))
+    by_layer(run)
+
+
+@st.fragment
+def by_layer(run: Run) -> None:
+    step = view.run_scrubber(run)
+    table = cost.layer_bytes(run.memory, run.record, step)
+    figure, reading = figures.layer_bytes(table, page_theme()), figures.read_layer_bytes(table)
+    show(figure, table, reading, "memory-layers", page.file_name(run, f"memory-step-{step}"), page.source(run))
+
+
+def instrument(runs: Sequence[Run]) -> None:
+    st.subheader("What recording costs")
+    st.markdown(
+        "Every run is decoded twice: once recorded, over the full cache's text, and once bare, writing its own. The "
+        "rates beside each other say what watching costs. Throughput in kvlab is always the bare one; "
+        "`kvlab bench overhead` measures the same step in turns, with every level."
+    )
+    table = cost.instrument_cost(runs)
+    if not table["off"].notna().any():
+        st.info("No run of this comparison was timed.", icon=":material/info:")
+        return
+    figure, reading = figures.instrument_cost(table, page_theme()), figures.read_instrument_cost(table)
+    show(figure, table, reading, "memory-instrument", "instrument-cost", f"comparison {runs[0].record.comparison_id}")
+
+
+main()

@@ -1,0 +1,123 @@
+"""Regret and budget: where dropped tokens are missed, which ones, and whether the budget is where the loss is."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from app.parts import page, view
+from app.parts.figure import show
+from app.parts.tokentext import along_text
+from app.state import current_run
+from app.state import theme as page_theme
+from kvlab.analysis import regret, sag
+from kvlab.figures import memory as memory_figures
+from kvlab.figures import regret as figures
+from kvlab.figures import sag as sag_figures
+from kvlab.figures.words import percent
+from kvlab.trace.reader import Run
+
+
+def main() -> None:
+    page.heading(
+        "Regret and budget",
+        "**Regret** is the share of the full cache's attention that would go to tokens already dropped. The map shows "
+        "in which layers and at which steps it is, and the budgets beside it whether slots are where the loss is.",
+    )
+    run = current_run()
+    if run is None:
+        return
+    page.explain_status(run)
+    if run.steps.empty:
+        page.explain_level(run, "everything this page shows")
+        return
+    if not sag.has_shadow(run.steps):
+        page.explain_level(run, "the comparison with the full cache's attention behind regret")
+        budgets(run)
+        return
+    layer, head = view.place(run)
+    missed(run, layer, head)
+    budgets(run)
+
+
+@st.fragment
+def missed(run: Run, layer: int, head: int) -> None:
+    table = regret.regret_over_steps(run.steps, run.tokens)
+    step = view.run_scrubber(run, first=regret.worst_step(table))
+    theme, origin, offset = page_theme(), page.source(run), run.record.prompt_tokens - 1
+    left, right = st.columns(2, gap="large")
+    with left:
+        picture = regret.regret_map(run.steps)
+        figure = along_text(figures.regret_map(picture, step, theme), offset=offset)
+        show(figure, picture, figures.read_regret_map(picture), "regret-map", page.file_name(run, "regret-map"), origin)
+    with right:
+        figure = along_text(figures.regret_over_steps(table, theme), offset=offset)
+        name = page.file_name(run, "regret-steps")
+        show(figure, table, figures.read_regret_over_steps(table), "regret-steps", name, origin)
+    dropped(run, layer, head, step)
+    worst_head(run, step, (layer, head))
+
+
+def dropped(run: Run, layer: int, head: int, step: int) -> None:
+    st.subheader(f"What layer {layer}, head {head} misses at step {step}")
+    masses = page.masses_at(run, layer, head, step)
+    if run.record.level != "full" or masses is None:
+        page.explain_level(run, "attention rows, so the tokens cannot be named")
+        return
+    lineage, _, texts = page.head_history(run, layer, head)
+    table = regret.dropped_tokens(lineage, masses[0], texts, step)
+    words, listed = st.columns([3, 2], gap="large")
+    with words:
+        view.head_text(run, layer, head, step, "regret-text")
+    with listed:
+        if table.empty:
+            st.caption("No token of this head has been dropped by then.")
+            return
+        st.caption("Dropped tokens the full cache would attend to most, at this step")
+        st.dataframe(table, hide_index=True, height=380, alt="Dropped tokens by the attention they would get")
+
+
+def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
+    layer, head, share = regret.worst_head(run.steps, step)
+    if (layer, head) == here:
+        st.caption(f"This is the head that misses most at step {step}: {percent(share)}.")
+        return
+    st.button(
+        f"Go to layer {layer}, head {head}, which misses most at step {step} ({percent(share)})",
+        on_click=go_to,
+        args=(layer, head),
+        key="worst-head",
+    )
+
+
+def go_to(layer: int, head: int) -> None:
+    st.session_state["layer"], st.session_state["head"] = layer, head
+
+
+def budgets(run: Run) -> None:
+    st.subheader("Budget beside regret")
+    table, theme, origin = regret.budget_beside_regret(run.steps), page_theme(), page.source(run)
+    left, right = st.columns(2, gap="large")
+    with left:
+        figure, reading = memory_figures.budget_anatomy(table, theme), memory_figures.read_budget_anatomy(table)
+        show(figure, table, reading, "regret-budget", page.file_name(run, "slots-by-head"), origin)
+    if not table["regret"].notna().any():
+        return
+    with right:
+        figure, reading = beside(table, "regret")
+        show(figure, table, reading, "regret-heads", page.file_name(run, "regret-by-head"), origin)
+    if table["live_slots"].nunique() < 2:
+        st.caption("All heads hold the same number of slots, so slots cannot follow the loss.")
+        return
+    correlation = regret.rank_correlation(table["live_slots"], table["regret"])
+    figure = figures.budget_against_regret(table, theme)
+    reading = figures.read_budget_against_regret(table, correlation)
+    show(figure, table, reading, "regret-scatter", page.file_name(run, "budget-against-regret"), origin)
+
+
+def beside(table: pd.DataFrame, measure: str) -> tuple:
+    """The heat map of one measure, and its reading."""
+    return sag_figures.measure_by_head(table, measure, page_theme()), sag_figures.read_measure_by_head(table, measure)
+
+
+main()

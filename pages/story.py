@@ -1,0 +1,98 @@
+"""Story: views saved with captions, told one after the other, and taken away."""
+
+from __future__ import annotations
+
+import streamlit as st
+
+from app.parts import page
+from app.parts.figure import slug
+from app.parts.story import tell
+from app.parts.text import plain
+from app.state import runs_root
+from kvlab.errors import UserError
+from kvlab.figures.story import story_html
+from kvlab.trace.stories import Story, list_stories, load_story, parse_story, save_story
+
+
+def main() -> None:
+    page.heading(
+        "Story",
+        "A story is a sequence of views with captions. Add the view you are looking at from the sidebar of any page; "
+        "here you put them in order, tell them, and take them away.",
+    )
+    bring()
+    names = list_stories(runs_root())
+    if not names:
+        st.info("There is no story yet: open a page about a run, and press **Add to a story** in its sidebar.")
+        return
+    name = st.selectbox("Story", names, key="story", bind="query-params")
+    story = load_story(runs_root(), name)
+    if not story.views:
+        st.caption("This story has no views left.")
+        return
+    actions(story)
+    for at in range(len(story.views)):
+        view_row(story, at)
+
+
+def bring() -> None:
+    """Take in a story that was exported elsewhere."""
+    with st.popover("Import", icon=":material/upload:", key="story-import"):
+        file = st.file_uploader("A story exported as JSON", type=["json"], key="story-file")
+        if file is not None and st.button("Take it in", key="story-take"):
+            try:
+                story = parse_story(file.getvalue())
+                save_story(runs_root(), story)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            st.success(f"{plain(story.name)}: {len(story.views)} views.")
+
+
+def actions(story: Story) -> None:
+    with st.container(horizontal=True):
+        if st.button("Tell it", type="primary", icon=":material/slideshow:", key="story-tell"):
+            tell(story, 0)
+        st.download_button(
+            "JSON", story.model_dump_json(indent=2), f"{slug(story.name)}.json", key="story-json", on_click="ignore"
+        )
+        st.download_button(
+            "HTML", story_html(story, base()), f"{slug(story.name)}.html", key="story-html", on_click="ignore"
+        )
+
+
+def base() -> str:
+    """Where this dashboard answers, for links in an exported story."""
+    url = st.context.url or ""
+    return url.split("?")[0].removesuffix("/").removesuffix("/story")
+
+
+def view_row(story: Story, at: int) -> None:
+    view = story.views[at]
+    with st.container(border=True, key=f"story-view-{at}"):
+        place, words, buttons = st.columns([2, 5, 2], vertical_alignment="center")
+        with place:
+            st.markdown(f"**{at + 1} · {plain(view.page)}**")
+            st.caption(plain(", ".join(f"{key} {value}" for key, value in view.query.items())))
+        with words:
+            caption = st.text_area("Caption", view.caption, key=f"caption-{story.name}-{at}-{view.caption}", height=80)
+            if caption != view.caption:
+                change(story.recaptioned(at, caption))
+        with buttons, st.container(horizontal=True):
+            if st.button("", icon=":material/arrow_upward:", key=f"up-{at}", help="Earlier", disabled=at == 0):
+                change(story.moved(at, -1))
+            last = at == len(story.views) - 1
+            if st.button("", icon=":material/arrow_downward:", key=f"down-{at}", help="Later", disabled=last):
+                change(story.moved(at, 1))
+            if st.button("", icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
+                change(story.without(at))
+            if st.button("Open", key=f"open-{at}"):
+                tell(story, at)
+
+
+def change(story: Story) -> None:
+    save_story(runs_root(), story)
+    st.rerun()
+
+
+main()
