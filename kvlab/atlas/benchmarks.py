@@ -42,10 +42,14 @@ def needs(sources: Sources, preset: str) -> Needs:
 def bench_origin(rows: pd.DataFrame) -> str:
     """Which file, device and size the rows came from."""
     first = rows.iloc[0]
-    size = "full size"
-    if first["scale"] > 1 or first["shorten"] > 1:
-        size = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
+    smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
+    size = smaller if is_small(rows) else "full size"
     return f"benchmark {first['name']} · {first['device']} · {first['dtype']} · {size}"
+
+
+def is_small(rows: pd.DataFrame) -> bool:
+    """Whether the model or its texts were made smaller than the paper's."""
+    return bool(((rows["scale"] > 1) | (rows["shorten"] > 1)).any())
 
 
 def grey_numbers(preset: str) -> pd.DataFrame:

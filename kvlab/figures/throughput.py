@@ -37,9 +37,8 @@ def read_over_length(frame: pd.DataFrame) -> str:
     """Rate and bytes of each line at its two ends."""
     parts = []
     for name, group in frame[frame["status"] == "ok"].groupby("name", sort=False):
-        rate, size = (
-            group[group["measure"] == measure].sort_values("context")["value"] for measure in ("rate", "bytes")
-        )
+        group = group.sort_values("context")
+        rate, size = (group.loc[group["measure"] == measure, "value"] for measure in ("rate", "bytes"))
         if len(rate) and len(size):
             rates = f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s"
             parts.append(f"{name}: {rates}, {byte_size(size.iloc[0])} to {byte_size(size.iloc[-1])}")
@@ -48,22 +47,24 @@ def read_over_length(frame: pd.DataFrame) -> str:
 
 
 def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = "") -> go.Figure:
-    """Bars of the ratio to the full cache, here and in the paper, a group a setting and method.
+    """Bars of the ratio to the full cache, here and in the paper, a row a method and setting.
 
     Columns of `frame`: setting, method, our_ratio, paper_ratio; a missing ratio has no bar.
     """
-    names = frame["setting"] + "<br>" + frame["method"]
+    names = frame["method"] + " · " + frame["setting"]
     ours, theirs = pick(HUES["blue"], theme), pick(HUES["grey"], theme)
     figure = go.Figure()
     for column, name, colour, pattern in (("our_ratio", "kvlab", ours, ""), ("paper_ratio", "paper", theirs, "/")):
         figure.add_bar(
-            x=names, y=frame[column], name=name, marker={"color": colour, "pattern": {"shape": pattern}},
+            y=names, x=frame[column], name=name, orientation="h",
+            marker={"color": colour, "pattern": {"shape": pattern}},
             text=[f"{value:.2f}" if pd.notna(value) else "" for value in frame[column]], textposition="outside",
-            hovertemplate=f"%{{x}}<br>{name}: %{{y:.3g}} times the full cache<extra></extra>",
+            hovertemplate=f"%{{y}}<br>{name}: %{{x:.3g}} times the full cache<extra></extra>",
         )  # fmt: skip
-    finish(figure, title=title, x="", y="times the full cache", theme=theme, height=430)
-    figure.add_hline(1, line={"color": QUIET[theme], "width": 1, "dash": "dot"})
-    return figure.update_yaxes(rangemode="tozero")
+    height = 130 + 44 * len(frame)
+    finish(figure, title=title, x="times the full cache", y="method and setting", theme=theme, height=height)
+    figure.add_vline(1, line={"color": QUIET[theme], "width": 1, "dash": "dot"})
+    return figure.update_yaxes(autorange="reversed").update_xaxes(rangemode="tozero")
 
 
 def read_against_the_paper(frame: pd.DataFrame) -> str:
