@@ -1,0 +1,142 @@
+"""GVote's exhibits: what each computes, on arrays whose answer is known and on probed runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvlab.analysis import hidden_states, sampled_queries
+from kvlab.atlas.exhibit import Choice, Needs
+from kvlab.atlas.gvote import probed
+from kvlab.atlas.registry import find
+from kvlab.atlas.sources import Sources
+from kvlab.engine.compare import compare
+from kvlab.models.load import load_model
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace import Run, RunWriter, open_run
+from kvlab.trace.synthetic import write_synthetic_run
+from tests.atlas.drawing import drawn
+
+PROMPT = "The harbour lamp was lit at seven; the harbour lamp was lit at eight, and nobody knew who lit it at nine."
+PROBED = ("fig-2", "fig-3a", "fig-3b")
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    root = tmp_path_factory.mktemp("synthetic")
+    runs = [open_run(write_synthetic_run(root, method=name, prompt_tokens=200, steps=12)) for name in ("full", "gvote")]
+    return Sources(root, runs[1], runs)
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    root = tmp_path_factory.mktemp("recorded")
+    loaded = load_model(str(tiny_model_folder), "cpu", "float32")
+    request = CompareRequest(prompt=PROMPT, choices=(MethodChoice(method="gvote", budget=1.0),), max_new_tokens=6)
+    runs = [open_run(path) for path in compare(request, root, loaded=loaded)]
+    return Sources(root, runs[0], runs)
+
+
+def run_with(root: Path, name: str, arrays: dict[str, np.ndarray]) -> Run:
+    """A run that holds nothing but one probed layer."""
+    record = open_run(write_synthetic_run(root / "other", prompt_tokens=8, steps=1)).record
+    writer = RunWriter(root, record.model_copy(update={"run_id": "probed", "status": "running"}))
+    writer.write_arrays(name, 0, arrays)
+    writer.finish("complete")
+    return open_run(writer.path)
+
+
+@pytest.mark.parametrize("slug", PROBED)
+def test_probed_exhibits_are_drawn_from_a_synthetic_comparison(synthetic: Sources, slug: str):
+    drawn(find("gvote", slug), synthetic, Choice(layer=1, head=1))
+
+
+@pytest.mark.parametrize("slug", PROBED)
+def test_probed_exhibits_are_drawn_from_a_recorded_run(recorded: Sources, slug: str):
+    drawn(find("gvote", slug), recorded, Choice(layer=2, head=1))
+
+
+@pytest.mark.parametrize("slug", PROBED)
+def test_runs_without_a_probe_name_the_command(synthetic: Sources, tmp_path: Path, slug: str):
+    """Those of before the probe, and none at all."""
+    for sources in (Sources(tmp_path), Sources(tmp_path, synthetic.runs[1], synthetic.runs[1:])):
+        found = find("gvote", slug).draw(sources, Choice(), "light")
+        assert isinstance(found, Needs)
+        assert "gvote" in found.command
+
+
+# figure 2
+
+
+def states(kind: str, rows: int = 4000, channels: int = 24) -> np.ndarray:
+    random = np.random.default_rng(0)
+    return {"normal": random.standard_normal, "heavy": lambda size: random.standard_t(4, size)}[kind]((rows, channels))
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("normal", "holds"), ("heavy", "does not hold")])
+def test_normal_states_are_found_normal_and_heavy_tails_are_not(tmp_path: Path, kind: str, verdict: str):
+    torch = pytest.importorskip("torch")
+    from kvlab.engine.gaussian import hidden_statistics
+
+    arrays = hidden_statistics(torch.from_numpy(states(kind)), 4)
+    run = run_with(tmp_path, "hidden", {name: tensor.numpy() for name, tensor in arrays.items()})
+    moments = hidden_states.channels(run)
+    assert probed.gaussian_claim(moments).verdict == verdict
+    density = hidden_states.densities(run, 0)
+    together = density[density["channel"] == hidden_states.ALL]
+    assert (together["density"].sum() * 0.25) == pytest.approx(1, abs=0.01)
+    pairs = hidden_states.quantiles(run, 0)
+    off = (pairs["quantile"] - pairs["normal"])[pairs["channel"] == hidden_states.ALL].abs().max()
+    assert (off < 0.03) == (kind == "normal")
+
+
+# figure 3
+
+
+def test_correlation_is_pearsons():
+    random = np.random.default_rng(1)
+    x = random.random(500)
+    assert sampled_queries.pearson(x, 3 * x + 1) == pytest.approx(1)
+    assert sampled_queries.pearson(x, -x) == pytest.approx(-1)
+    assert abs(sampled_queries.pearson(x, random.random(500))) < 0.15
+    assert np.isnan(sampled_queries.pearson(x, np.ones(500)))
+
+
+def test_by_head_averages_the_samples_and_reads_the_last_union(synthetic: Sources):
+    run = synthetic.runs[0]
+    table = sampled_queries.by_head(run).set_index(["layer", "head"])
+    for layer in range(2):
+        arrays = run.probe("sampled", layer)
+        for head in range(2):
+            row = table.loc[(layer, head)]
+            assert row["overlap"] == pytest.approx(arrays["overlap"][head].mean())
+            assert row["kept"] == pytest.approx(arrays["union"][head, -1])
+            true, mean = arrays["true"][head], arrays["synthetic"][head]
+            assert row["correlation"] == pytest.approx(np.corrcoef(true, mean)[0, 1], abs=1e-6)
+
+
+def test_more_samples_keep_and_cover_more(recorded: Sources):
+    run = probed.probed_run(recorded, "sampled")
+    assert isinstance(run, Run)
+    grown = sampled_queries.growth(run)
+    assert (grown[["kept", "covered"]].diff().dropna() >= -1e-3).all(axis=None)
+    assert (grown["kept_low"] <= grown["kept_high"]).all()
+    assert sampled_queries.coverage_ahead(run)["covered"].iloc[0] == pytest.approx(grown["covered"].iloc[-1], abs=2e-3)
+
+
+def heads(overlap: float, usage: float, correlation: float) -> pd.DataFrame:
+    names = ("covered", "kept", "inner_overlap", "inner_usage", "true_usage", "inner_correlation")
+    values = {"overlap": overlap, "usage": usage, "correlation": correlation}
+    return pd.DataFrame([values | dict.fromkeys(names, 0.5)] * 4)
+
+
+def test_the_claims_of_figure_3():
+    assert probed.overlap_claim(heads(0.93, 0.59, 0.8)).verdict == "holds"
+    assert probed.overlap_claim(heads(0.93, 0.95, 0.8)).verdict == "does not hold"  # a random set would do as well
+    assert probed.overlap_claim(heads(0.5, 0.1, 0.8)).verdict == "does not hold"
+    assert probed.correlation_claim(heads(0.9, 0.5, 0.7)).verdict == "holds"
+    assert probed.correlation_claim(heads(0.9, 0.5, 0.1)).verdict == "does not hold"
+    assert probed.correlation_claim(heads(0.9, 0.5, float("nan"))).verdict == "cannot be judged"
