@@ -14,6 +14,7 @@ from kvlab.attention.hidden import watch_hidden_states
 from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.find_rotary import changing_rotary, find_rotary
 from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
@@ -124,6 +125,8 @@ def make_cache(
     pipeline = method.pipeline()
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
+    if pipeline.saves_prefill:
+        narrow_prefill(language_model)
     settings = LayerSettings(
         pipeline=pipeline,
         budget=amount if method.needs_budget else Budget(UNLIMITED),
@@ -134,6 +137,7 @@ def make_cache(
         observer=observer,
         timed=timed,
         rotary=find_rotary(language_model),
+        passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
     )
     return CompressedCache(config, settings)

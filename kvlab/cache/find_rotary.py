@@ -7,6 +7,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from kvlab.errors import UserError
+from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
 
 # Gemma 3 keeps one set of frequencies a layer type; only full-attention layers are compressed.
@@ -35,9 +37,30 @@ def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
     return lambda: Rotary(getattr(*found).float().clone())
 
 
-def same_frequencies(one: Rotary, other: Rotary) -> bool:
-    """Whether keys rotated by the one can be turned together with keys rotated by the other."""
-    return torch.equal(one.inverse_frequencies, other.inverse_frequencies)
+class RotaryOfPasses:
+    """The frequencies each pass's keys were rotated by, and whether one layer's keys still share them."""
+
+    def __init__(self, rotary: Rotary | None, changing: Callable[[], Rotary] | None) -> None:
+        self._rotary, self._changing = rotary, changing
+        self._newest: Rotary | None = None
+        self._mixed = False
+
+    def now(self) -> Rotary | None:
+        """Those of the pass that runs; to be asked once a pass."""
+        if self._changing is None:
+            return self._rotary
+        now, before = self._changing(), self._newest
+        self._mixed |= before is not None and not torch.equal(now.inverse_frequencies, before.inverse_frequencies)
+        self._newest = now
+        return now
+
+    def check(self, plan: Plan) -> None:
+        """Raises UserError where `plan` turns keys that were rotated by different frequencies."""
+        if self._mixed and plan.turns_keys():
+            raise UserError(
+                "This model changes its rotary frequencies as the text grows, and it just outgrew those of its older "
+                "keys, which can no longer be turned: use space 'rotated', or positions 'original'."
+            )
 
 
 def _place(model: nn.Module) -> tuple[nn.Module, str] | None:

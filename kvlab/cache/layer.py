@@ -14,13 +14,12 @@ from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import slot_attention
 from kvlab.cache import executor
-from kvlab.cache.find_rotary import same_frequencies
+from kvlab.cache.find_rotary import RotaryOfPasses
+from kvlab.cache.passage import Rows
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table import BLOCK, SlotTable, new_slots
-from kvlab.errors import UserError
 from kvlab.methods.plan import Plan
-from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import Slots, View
 
 
@@ -53,8 +52,7 @@ class CompressedLayer(CacheLayerMixin):
         self._waiting = 0  # tokens appended since the last decision
         self._prompt_settled = False  # the decision about the prompt was made
         self._started = False  # every row has been over budget before
-        self._rotary: Rotary | None = None  # the frequencies of the newest keys, where they change with length
-        self._mixed_rotary = False  # older keys were rotated by others
+        self._rotary = RotaryOfPasses(self.settings.rotary, self.settings.changing_rotary)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Adopt the first tokens' type and device."""
@@ -80,6 +78,8 @@ class CompressedLayer(CacheLayerMixin):
         new = new_slots(key_states, value_states, position, self.settings.pipeline.new_extra)
         if self.table is None:
             self.table = SlotTable(new)
+            if self.settings.passage is not None and self.rank == 0:
+                self.settings.passage.begin()
         elif rows == 1:
             self.table.append_one(new)
         else:
@@ -156,15 +156,17 @@ class CompressedLayer(CacheLayerMixin):
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
         assert self.table is not None
         rows, first = query.shape[2], self.quota is None
-        row_valid = None
-        if padding is not None and (rows > 1 or first):
+        row_valid, passage = None, self.settings.passage
+        if first and passage is not None and passage.current is not None:
+            row_valid = self._mark_narrowed(self.table, passage.current)
+        elif padding is not None and (rows > 1 or first):
             row_valid = padding[:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.peak_bytes = max(self.peak_bytes, self.table.table_bytes())
         if self.quota is None:
             self.quota = Quota(self.settings, self.rank, self._lengths, key.shape[1], self.device)
         hidden = None if module is None else take_hidden_states(module)
-        bias, rotary = self.table.bias(), self._rotary_now()
+        bias, rotary = self.table.bias(), self._rotary.now()
         seen = PassSeen(query, key, bias, row_valid, scaling, softcap, module, hidden, rotary, self.generator)
         if rows == 1 and (self.settings.pipeline.score.every_step or softcap is not None):
             output = seen.attend_one(value)
@@ -193,6 +195,7 @@ class CompressedLayer(CacheLayerMixin):
                 self._apply(table, quota, view, pipeline.plan(view), moves=not one)
             self._started = quota.was_exceeded(self._lengths)
         elif first:
+            self._pass_on(slots.valid, slots)
             table.detach()
         if due:
             self._waiting = 0
@@ -223,7 +226,9 @@ class CompressedLayer(CacheLayerMixin):
         self.dropped += _votes_lost(slots, plan)
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
-        self._check_rotary(plan)
+        self._rotary.check(plan)
+        if view.phase == "prefill":
+            self._pass_on(plan.keep, slots)
         after = executor.apply(slots, plan, view.seen.rotary)
         if observer is not None and before is not None:
             observer.compressed(self.layer_idx, view, plan, before, after)
@@ -235,21 +240,20 @@ class CompressedLayer(CacheLayerMixin):
             table.compact(self.settings.compress_every if self.settings.pipeline.decode else BLOCK)
             self.peak_bytes = max(self.peak_bytes, held + table.table_bytes())
 
-    def _rotary_now(self) -> Rotary | None:
-        """The frequencies this pass's keys were rotated by."""
-        if self.settings.changing_rotary is None:
-            return self.settings.rotary
-        now = self.settings.changing_rotary()
-        self._mixed_rotary |= self._rotary is not None and not same_frequencies(now, self._rotary)
-        self._rotary = now
-        return now
+    def _pass_on(self, keep: Tensor, slots: Slots) -> None:
+        """With prefill saving: the next layer works on the tokens `keep` (B, H, S) only, the same in every head."""
+        if self.settings.passage is not None:
+            self.settings.passage.leave(keep[:, 0], slots.position[:, 0])
 
-    def _check_rotary(self, plan: Plan) -> None:
-        if self._mixed_rotary and plan.turns_keys():
-            raise UserError(
-                "This model changes its rotary frequencies as the text grows, and it just outgrew those of its older "
-                "keys, which can no longer be turned: use space 'rotated', or positions 'original'."
-            )
+    def _mark_narrowed(self, table: SlotTable, given: Rows) -> Tensor | None:
+        """The prompt's tokens that reached this layer; the others count as seen and dropped. Returns real rows."""
+        self.tokens_seen, self.cumulative_length = given.tokens, given.length
+        self._lengths = given.tokens.tolist()
+        self.dropped = self.dropped + (given.tokens - given.valid.sum(-1))[:, None]
+        dense = table.is_dense and given.all_valid
+        table.mark_padding(given.valid, given.position)
+        table.is_dense = dense
+        return None if dense else given.valid
 
     def _mark_padding(self, row_valid: Tensor) -> None:
         """Padding among the newest tokens does not count: not as slots, not as tokens seen."""

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
 from kvlab.budget import Budget
+from kvlab.cache.passage import Passage
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
@@ -46,6 +47,7 @@ class LayerSettings:
     prefill_compress_seconds: float = 0.0
     rotary: Rotary | None = field(default=None, repr=False)
     changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # where frequencies follow length
+    passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
 
     @contextmanager

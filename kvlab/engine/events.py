@@ -28,6 +28,28 @@ def event_columns(before: Slots, plan: Plan, after: Slots, given: Answer, answer
     return columns
 
 
+def absent_columns(absent: Tensor, heads: int) -> dict[str, np.ndarray]:
+    """Evictions of tokens that never reached a layer (prefill saving): `absent` (T,) bool, the same in every head.
+
+    Without a key they got no mass there and their leaving perturbed nothing.
+    """
+    source = np.tile(absent.nonzero()[:, 0].cpu().numpy(), heads)
+    count = len(source)
+    nothing, zero = np.full(count, np.nan, dtype=np.float32), np.zeros(count, dtype=np.float32)
+    names = ("similarity", "votes_target", "votes_after", "mass_target", "mass_after", "sag")
+    return dict.fromkeys(names, nothing) | {
+        "head": np.repeat(np.arange(heads), count // heads),
+        "kind": np.full(count, "evict", dtype=object),
+        "source": source,
+        "target": np.full(count, EVICTED),
+        "key_weight": zero,
+        "value_weight": zero,
+        "votes_source": zero + 1,
+        "mass_source": zero,
+        "perturbation": zero,
+    }
+
+
 def _edge_of_slot(before: Slots, plan: Plan) -> Tensor:
     heads, width = before.valid.shape[1:]
     edge = torch.full((heads, width + 1), -1, device=before.valid.device)

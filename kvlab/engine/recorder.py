@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache
-from kvlab.engine.events import event_columns
+from kvlab.engine.events import absent_columns, event_columns
 from kvlab.engine.measure import Answer, answer, mass_columns, rows_by_position
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.plan import Plan
@@ -59,6 +59,8 @@ class Recorder:
         if not self.full:
             return
         layer.shadow.append(slots, seen.num_new)
+        if self.step == 0:
+            self._note_absent(layer_idx, layer, heads)
         layer.truth, layer.given = layer.shadow.truth(seen), answer(slots, seen)
         layer.columns |= mass_columns(slots, layer.shadow, layer.given, layer.truth)
         if self.step > 0:
@@ -70,7 +72,8 @@ class Recorder:
         layer = self.layers[layer_idx]
         leaving = (before.valid & ~plan.keep)[0].sum(-1).cpu()
         merged = torch.zeros_like(leaving) if plan.edges is None else plan.edges.active[0].sum(-1).cpu()
-        layer.columns |= {"evicted": leaving - merged, "merged": merged}
+        absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
+        layer.columns |= {"evicted": leaving - merged + absent, "merged": merged}
         if not self.full:
             return
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
@@ -126,6 +129,13 @@ class Recorder:
                 masses = {"true_mass": _stack(layer.true_mass, layer.shadow.tokens)}
                 masses["slot_mass"] = _stack(layer.slot_mass, layer.shadow.tokens)
                 self.writer.write_arrays("attention", index, masses)
+
+    def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
+        """With prefill saving: what never reached a layer left it before it began."""
+        if layer.shadow.absent is not None:
+            columns = absent_columns(layer.shadow.absent, heads)
+            count = len(columns["head"])
+            self.writer.append("events", {"step": np.zeros(count, int), "layer": np.full(count, layer_idx)} | columns)
 
     def _note_prediction(self, layer: LayerRecord, slots: Slots, given: Answer) -> None:
         """How far the method's predicted attention was from what came, over the slots it had a prediction for."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import probabilities, slot_logits
+from kvlab.attention.slot_attention import NEVER, probabilities, slot_logits
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
 
@@ -24,7 +24,11 @@ class Truth:
 
 
 class Shadow:
-    """Keeps every token's key and value of one layer (batch of one), as the compressed run computed them."""
+    """Keeps every token's key and value of one layer (batch of one), as the compressed run computed them.
+
+    With prefill saving some of a prompt's tokens never reach a layer: it has no keys of them, so they get no mass here
+    and count as dropped from the start.
+    """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -32,6 +36,7 @@ class Shadow:
         self.keys: Tensor | None = None  # (1, H, capacity, d)
         self.values: Tensor | None = None
         self.owner: Tensor | None = None  # (H, capacity) position naming the slot each token lives in, -1 once dropped
+        self.absent: Tensor | None = None  # (capacity,) bool: tokens that never reached this layer; None for none
 
     def append(self, slots: Slots, count: int) -> None:
         """Take over the `count` newest tokens of a slot table."""
@@ -41,16 +46,33 @@ class Shadow:
             shape = (*slots.keys.shape[:2], self.capacity, slots.keys.shape[-1])
             self.keys, self.values = slots.keys.new_empty(shape), slots.values.new_empty(shape)
             self.owner = torch.arange(self.capacity, device=slots.keys.device).repeat(shape[1], 1)
+            self._note_absent(slots.position.gather(2, newest)[0, 0].long())
         assert self.values is not None
-        self.keys[:, :, self.tokens : self.tokens + count] = slots.keys.gather(2, index)
-        self.values[:, :, self.tokens : self.tokens + count] = slots.values.gather(2, index)
-        self.tokens += count
+        last = self.tokens + count
+        place: slice | Tensor = slice(self.tokens, last)
+        if self.tokens == 0 and self.absent is not None:
+            place = (~self.absent).nonzero()[:count, 0]
+            last = int(place[-1]) + 1
+        self.keys[:, :, place] = slots.keys.gather(2, index)
+        self.values[:, :, place] = slots.values.gather(2, index)
+        self.tokens = last
+
+    def _note_absent(self, position: Tensor) -> None:
+        """Which positions before the last of the first pass's `position` (count,) are not among them."""
+        assert self.keys is not None and self.values is not None and self.owner is not None
+        absent = torch.arange(self.capacity, device=position.device) < position[-1]
+        absent[position] = False
+        if bool(absent.any()):
+            self.absent, self.owner[:, absent] = absent, DROPPED
+            self.keys[:, :, absent] = self.values[:, :, absent] = 0
 
     def truth(self, seen: PassSeen) -> Truth:
         """What the last query of this pass would have seen."""
         keys, values = self._known()
         query = seen.query[:, :, -1:]
         logits = slot_logits(query, keys, first=0, rows=1, scaling=seen.scaling, softcap=seen.softcap)
+        if self.absent is not None:
+            logits = logits.masked_fill(self.absent[: self.tokens], NEVER)
         mass = probabilities(logits, None)[0, :, :, 0]  # (H, G, T)
         return Truth(mass.mean(1), (mass @ values[0].float()).flatten(0, 1))
 

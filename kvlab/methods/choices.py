@@ -106,7 +106,8 @@ def _owners(names: dict[str, str], name: str, value: Any) -> list[str]:
     if len(sources) > 1:
         options = " or ".join(f"{part}_{name}" for part in changed)
         raise UserError(f"Both {' and '.join(changed)} have a hyper-parameter {name!r}; say {options}.")
-    return [part for part in having if source(part, names[part])[0] in sources]
+    # What changes no part by itself (when the method acts, say) is for all parts that know it.
+    return [part for part in having if source(part, names[part])[0] in sources or not changed]
 
 
 def _changes(part: str, choice: str, name: str, value: Any) -> bool:

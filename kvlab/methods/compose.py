@@ -126,6 +126,10 @@ def _fitted(chosen: _Chosen) -> Pipeline:
         raise UserError(
             f"settle {chosen.names['settle']!r} needs a selection that names protected slots, such as 'topk'."
         )
+    if any(part.saves_prefill for part in (chosen.score, chosen.allocate, chosen.settle)):
+        raise UserError(
+            "prefill_saving needs every head to keep the same tokens, which only pyramidinfer as a whole promises."
+        )
     if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and hasattr(chosen.select, "sinks")):
         raise UserError(
             "Positions inside the cache are for sinks and a window without gaps: use score 'recency' and selection "

@@ -2,7 +2,7 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.base import Method, register
@@ -20,8 +20,9 @@ class PyramidInfer(Method):
     minimum of 64 tokens decide). `decode="budget"`, the default, ranks prompt and generated tokens together and never
     exceeds the budget. The published code instead leaves the prompt alone and thins generated tokens 16 at a time,
     keeping less than 90 % of each lot, so its cache grows with the text; `decode="keep"`, which keeps them all, is
-    that behaviour's upper bound. The saving of prefill compute (deeper layers are not given the dropped tokens' hidden
-    states) is not part of this: here every layer sees the whole prompt and then compresses.
+    that behaviour's upper bound. With `prefill_saving`, as published, deeper layers are not given the hidden states of
+    tokens that a layer dropped: they compute less, and what they never see they cannot keep. Without it (default) every
+    layer sees the whole prompt and then compresses.
     """
 
     name: ClassVar[str] = "pyramidinfer"
@@ -39,7 +40,14 @@ class PyramidInfer(Method):
     distance_weight: float = Field(1.2, gt=0, description="weight of the newest query; the oldest that votes weighs 1")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     heads: Literal["shared", "each"] = Field("shared", description="same tokens in every head (paper), or each its own")
+    prefill_saving: bool = Field(False, description="deeper layers compute only what the layers before kept (paper)")
     decode: Literal["budget", "keep"] = Field("budget", description="generated tokens compete, or stay on top")
+
+    @model_validator(mode="after")
+    def _one_set_of_tokens(self) -> "PyramidInfer":
+        if self.prefill_saving and self.heads == "each":
+            raise ValueError("prefill_saving needs the same tokens in every head: use heads 'shared'")
+        return self
 
     def pipeline(self) -> Pipeline:
         """Recent attention averaged over heads, cosine layer budgets, sinks and recent tokens protected."""
@@ -50,4 +58,5 @@ class PyramidInfer(Method):
             LowestScore(sinks=self.sinks, recent=self.recent),
             Evict(),
             decode=within,
+            saves_prefill=self.prefill_saving,
         )

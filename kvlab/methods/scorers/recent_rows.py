@@ -44,21 +44,22 @@ class RecentRows:
         """`score` (B, H, S) float32, and how many queries are in each slot's mean."""
         if not first and not self.decode:
             return {}
-        total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
-        rows = 1 + (total * self.recent).long()  # (B,)
         if first:
-            score = self._over_heads(self._prompt_mass(slots, seen, total, rows))
+            rows = 1 + (slots.valid[:, 0].sum(-1) * self.recent).long()  # (B,)
+            score = self._over_heads(self._prompt_mass(slots, seen, rows))
             return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
-        new = seen.rows_seen()
+        total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
+        rows, new = 1 + (total * self.recent).long(), seen.rows_seen()
         count = torch.minimum(slots.extra[ROWS] + new, rows[:, None, None])
         keep = (1 - new / count.clamp_min(1)).clamp_min(0)
         score = keep * slots.score + self._over_heads(seen.column_mass()) / count.clamp_min(1)
         return {"score": score, ROWS: count}
 
-    def _prompt_mass(self, slots: Slots, seen: Seen, total: Tensor, rows: Tensor) -> Tensor:
+    def _prompt_mass(self, slots: Slots, seen: Seen, rows: Tensor) -> Tensor:
         """(B, H, S): the weighted mean over each prompt's own last rows; slot j is query j's."""
         most = 1 + int(seen.num_new * self.recent)  # no prompt has more rows than the longest
-        age = (total[:, None] - 1 - slots.position[:, 0])[:, -most:]  # (B, most)
+        real = slots.valid[:, 0].long()
+        age = (real.flip(-1).cumsum(-1).flip(-1) - real)[:, -most:]  # (B, most): real queries after each
         last = (rows - 1)[:, None]
         weight = 1 + (self.distance_weight - 1) * (last - age) / last.clamp_min(1)
         weight = weight.masked_fill((age > last) | ~slots.valid[:, 0, -most:], 0.0)
