@@ -44,6 +44,9 @@ class KeepKV(Method):
         description="log mass of a merged slot: the key rule's own, or none, alpha * log(votes), votes, exact, bounded",
     )
     mass_alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
+    prefill_order: Literal["evict-first", "merge-first"] = Field(
+        "evict-first", description="which slots of a prompt leave: the least important, or first those that can merge"
+    )
 
     @model_validator(mode="after")
     def _one_exactness(self) -> KeepKV:
@@ -67,5 +70,6 @@ class KeepKV(Method):
                 self.space,
                 self.mass,
                 self.mass_alpha,
+                prefill_order=self.prefill_order,
             ),
         )

@@ -24,6 +24,7 @@ from kvlab.methods.settlers.mass import (
     log_sum_over_target,
     turns,
 )
+from kvlab.methods.settlers.merge_first import merge_first
 from kvlab.methods.view import View
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
@@ -50,7 +51,9 @@ class NearestMerge:
 
     In `space` unrotated the mean key is the mean of keys turned to the target's position, and the mean logit is
     corrected by what the turn changes at the current query. A `mass` other than `rule` replaces the log mass of the
-    rules that leave the mean key alone. `combine_score` is for composing with a scorer whose scores are not log masses.
+    rules that leave the mean key alone. `prefill_order` says which slots of a prompt leave: the least important, or
+    first those that can be merged (`merge_first`). `combine_score` is for composing with a scorer whose scores are not
+    log masses.
     """
 
     rule: KeyRule = "bias"
@@ -62,12 +65,15 @@ class NearestMerge:
     mass: Literal["rule"] | MassRule = "rule"
     mass_alpha: float = 0.6
     combine_score: Literal["log-mass", "sum", "max"] = "log-mass"
+    prefill_order: Literal["evict-first", "merge-first"] = "evict-first"
     state: Mapping[str, float] = field(default_factory=dict)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget that has a similar enough neighbour, evictions for the rest."""
         slots = view.slots
-        victims = select.victims(view, view.excess(), view.most_excess)
+        first = view.phase == "prefill" and self.prefill_order == "merge-first"
+        choosing = merge_first(view, self.threshold) if first else view
+        victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
         likeness, target = nearest(at(slots.keys, victims.index), slots.keys, keep, "cosine")
         active = victims.active & (likeness >= self.threshold)

@@ -1,0 +1,38 @@
+"""The order in which a prompt is cut down: merge whatever is similar enough first, then evict the least important."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.settlers.groups import ROW_BLOCK, similarity
+from kvlab.methods.view import View
+
+
+def merge_first(view: View, threshold: float) -> View:
+    """The same view with scores that make the most mergeable slots leave first (KeepKV, table 3: no algorithm given).
+
+    Mergeable is a slot whose key has a cosine of at least `threshold` with that of a more important one; the most
+    similar go first, into whatever is nearest among those that stay. If more must go, the least important of the others
+    follow, those that others may merge into last. Costs the cosines of all pairs, block by block.
+    """
+    score, valid = view.slots.score, view.slots.valid
+    important = torch.nan_to_num(score, nan=-torch.inf).masked_fill(~valid, -torch.inf)
+    rank = important.argsort(dim=-1, stable=True).argsort(dim=-1).masked_fill(~valid, -1)
+    likeness, target = _nearest_above(view.slots.keys, rank)
+    mergeable = valid & (likeness >= threshold)
+    takers = torch.zeros_like(rank).scatter_add(2, target, mergeable.long()) > 0
+    order = torch.where(mergeable, -1 - likeness, rank.float() + takers * valid.shape[-1])
+    return replace(view, slots=replace(view.slots, score=order))
+
+
+def _nearest_above(keys: Tensor, rank: Tensor) -> tuple[Tensor, Tensor]:
+    """(cosine, index), each (B, H, S): the most similar slot of higher rank; -inf where there is none."""
+    blocks = []
+    for first in range(0, keys.shape[2], ROW_BLOCK):
+        rows = slice(first, first + ROW_BLOCK)
+        above = rank[:, :, None, :] > rank[:, :, rows, None]
+        blocks.append(similarity(keys[:, :, rows], keys, "cosine").masked_fill(~above, -torch.inf).max(-1))
+    return torch.cat([block.values for block in blocks], 2), torch.cat([block.indices for block in blocks], 2)
