@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+from transformers import Cache
 
+from kvlab.cache import CompressedCache
 from kvlab.evaluate.generate import generate_answers
 from kvlab.evaluate.likelihood import compare, forced_log_probabilities, scored_bytes
 from kvlab.evaluate.metrics import LIKELIHOOD_METRICS
@@ -14,7 +16,9 @@ from kvlab.evaluate.outcome import CacheMaker, Loaded, Outcome
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.request import FULL
 from kvlab.evaluate.rows import PromptIdentity
+from kvlab.evaluate.survival import Followed
 from kvlab.requests import MethodChoice
+from kvlab.tasks.hidden import hidden_positions
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import continuation_ids, prompt_ids
 
@@ -28,6 +32,7 @@ class PreparedPrompt:
     context: list[int]
     question: list[int]
     continuation: list[int]
+    hidden: tuple[int, ...] = ()  # positions of the tokens of hidden statements
 
     @property
     def prompt_tokens(self) -> int:
@@ -45,7 +50,16 @@ class PreparedPrompt:
         """Prompts of one shape may run in one batch without padding."""
         forced = self.identity if self.continuation else None
         sample = self.sample
-        return len(self.context), len(self.question), sample.hold_back, sample.max_new_tokens, sample.stop, forced
+        hides = bool(self.hidden)
+        return (
+            len(self.context),
+            len(self.question),
+            sample.hold_back,
+            sample.max_new_tokens,
+            sample.stop,
+            forced,
+            hides,
+        )
 
 
 def prepare(planned: PlannedPrompt, loaded: Loaded) -> PreparedPrompt:
@@ -53,9 +67,9 @@ def prepare(planned: PlannedPrompt, loaded: Loaded) -> PreparedPrompt:
     sample = planned.make()
     context, question = prompt_ids(loaded.tokenizer, sample)
     forced = sample.metric in LIKELIHOOD_METRICS
-    return PreparedPrompt(
-        planned.identity, sample, context, question, continuation_ids(loaded.tokenizer, sample) if forced else []
-    )
+    continuation = continuation_ids(loaded.tokenizer, sample) if forced else []
+    hidden = tuple(hidden_positions(loaded.tokenizer, sample))
+    return PreparedPrompt(planned.identity, sample, context, question, continuation, hidden)
 
 
 class Measurer:
@@ -72,14 +86,20 @@ class Measurer:
         first = prompts[0]
         if first.continuation:
             return [self._force(first, choice)]
-        return generate_answers(
+        cache = self.make_cache(choice)
+        followed = _follow(prompts, cache, self.loaded)
+        outcomes = generate_answers(
             self.loaded,
             [prompt.context + prompt.question for prompt in prompts],
-            self.make_cache(choice),
+            cache,
             first.in_sight(self.question_aware),
             first.sample.max_new_tokens,
             first.sample.stop,
         )
+        if followed is None:
+            return outcomes
+        found = followed.survival(cache)
+        return [replace(outcome, survival=survival) for outcome, survival in zip(outcomes, found, strict=True)]
 
     def _force(self, prompt: PreparedPrompt, choice: MethodChoice) -> Outcome:
         outcome, found = self._predictions(prompt, choice)
@@ -95,3 +115,12 @@ class Measurer:
             self.loaded, prompt.context, prompt.continuation, self.make_cache(choice)
         )
         return outcome, found
+
+
+def _follow(prompts: Sequence[PreparedPrompt], cache: Cache, loaded: Loaded) -> Followed | None:
+    """An observer of the prompts' hidden tokens, already watching the cache; None where nothing is hidden."""
+    if not prompts[0].hidden or not isinstance(cache, CompressedCache):
+        return None
+    followed = Followed([prompt.hidden for prompt in prompts], loaded.model.device)
+    cache.settings.observer = followed
+    return followed

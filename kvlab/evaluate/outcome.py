@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
 
+from kvlab.evaluate.survival import Survival
 from kvlab.requests import MethodChoice
 
 
@@ -42,7 +43,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One prompt under one cache; the likelihood measures are None for tasks that generate."""
+    """One prompt under one cache; the likelihood measures are None for tasks that generate, `survival` for
+    prompts that hide nothing."""
 
     prediction: str
     memory: Memory
@@ -50,6 +52,7 @@ class Outcome:
     bits_per_byte: float | None = None
     kl: float | None = None
     top1_agreement: float | None = None
+    survival: Survival | None = None
 
 
 def read_memory(cache: Any, rows: int) -> Memory:

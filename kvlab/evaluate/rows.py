@@ -44,6 +44,9 @@ ROWS = pa.schema(
         ("bits_per_byte", pa.float64()),  # text tasks only, null elsewhere
         ("kl", pa.float64()),  # nats per token, full cache against this one
         ("top1_agreement", pa.float64()),
+        # of the tokens of hidden statements, at the end; null where nothing was hidden, or in rows older than these
+        ("hidden_own", pa.float64()),  # share with a slot of their own, mean over layers and KV heads
+        ("hidden_merged", pa.float64()),  # share that lives in a slot with others
     ]
 )
 

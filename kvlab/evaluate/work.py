@@ -87,6 +87,8 @@ class RowMaker:
             "bits_per_byte": outcome.bits_per_byte,
             "kl": outcome.kl,
             "top1_agreement": outcome.top1_agreement,
+            "hidden_own": outcome.survival.own if outcome.survival else None,
+            "hidden_merged": outcome.survival.merged if outcome.survival else None,
         }
 
 

@@ -1,0 +1,123 @@
+"""Hidden statements are found in the prompt, and followed to where their tokens end up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+import kvlab
+from kvlab.engine.shadow import Shadow
+from kvlab.evaluate.generate import generate_answers
+from kvlab.evaluate.harness import evaluate
+from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.evaluate.rows import ROWS
+from kvlab.evaluate.store import read_results
+from kvlab.evaluate.survival import Followed
+from kvlab.methods import make_method
+from kvlab.models.load import LoadedModel
+from kvlab.requests import MethodChoice
+from kvlab.tasks.hidden import hidden_positions
+from kvlab.tasks.registry import get_task
+from kvlab.tasks.tokens import prompt_ids
+
+NEW = {"hidden_own", "hidden_merged"}
+METHODS = {"h2o": {}, "kvmerger": {"loosest": -1.0}, "keepkv": {"threshold": -1.0}, "zsmerge": {}, "full": {}}
+
+
+class Both:
+    """Lets the run's shadow, which knows where every token lives, watch beside `Followed`."""
+
+    def __init__(self, followed: Followed, capacity: int) -> None:
+        self.followed, self.capacity = followed, capacity
+        self.shadows: dict[int, Shadow] = {}
+
+    def attended(self, layer_idx, slots, seen, value, output) -> None:
+        self.shadows.setdefault(layer_idx, Shadow(self.capacity)).append(slots, seen.num_new)
+
+    def compressed(self, layer_idx, view, plan, before, after) -> None:
+        self.shadows[layer_idx].follow(before, plan)
+        self.followed.compressed(layer_idx, view, plan, before, after)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shares_are_those_of_the_shadow(tiny: LoadedModel, method: str) -> None:
+    prompt = torch.randint(5, 300, (120,), generator=torch.Generator().manual_seed(3)).tolist()
+    chosen = [3, 17, 40, 41, 42, 90, 119]
+    cache = kvlab.make_cache(tiny, make_method(method, **METHODS[method]), 0.3)
+    both = Both(Followed([chosen], tiny.model.device), 140)
+    cache.settings.observer = both
+    generate_answers(tiny, [prompt], cache, len(prompt), 6, None)
+    (found,) = both.followed.survival(cache)
+    own, merged = [], []
+    for layer in cache.compressed_layers():
+        owner = both.shadows[layer.layer_idx].owned().numpy()
+        for head in range(owner.shape[0]):
+            alive = np.bincount(owner[head][owner[head] >= 0], minlength=140)
+            mine = owner[head, chosen]
+            own += [bool(slot >= 0 and alive[slot] == 1) for slot in mine]
+            merged += [bool(slot >= 0 and alive[slot] > 1) for slot in mine]
+    assert found.own == pytest.approx(np.mean(own))
+    assert found.merged == pytest.approx(np.mean(merged))
+    if method == "full":
+        assert found.own == 1
+    if method in ("kvmerger", "keepkv", "zsmerge"):
+        assert found.merged > 0
+
+
+def test_rows_of_a_batch_are_followed_apart(tiny: LoadedModel) -> None:
+    generator = torch.Generator().manual_seed(5)
+    prompts = [torch.randint(5, 300, (80,), generator=generator).tolist() for _ in range(2)]
+    chosen = [[4, 5, 6], [60, 61, 62, 63, 70]]
+
+    def survival(rows: list[int]) -> list:
+        cache = kvlab.make_cache(tiny, make_method("kvmerger", loosest=-1.0), 0.3)
+        followed = Followed([chosen[row] for row in rows], tiny.model.device)
+        cache.settings.observer = followed
+        generate_answers(tiny, [prompts[row] for row in rows], cache, 80, 3, None)
+        return followed.survival(cache)
+
+    together, alone = survival([0, 1]), [survival([0])[0], survival([1])[0]]
+    assert [s.own for s in together] == pytest.approx([s.own for s in alone])
+    assert [s.merged for s in together] == pytest.approx([s.merged for s in alone])
+
+
+def test_hidden_tokens_are_those_of_the_statement(tiny: LoadedModel) -> None:
+    sample = get_task("needle").generate(tiny.tokenizer, 400, 0, 1, depth=0.5)
+    context, question = prompt_ids(tiny.tokenizer, sample)
+    positions = hidden_positions(tiny.tokenizer, sample)
+    text = tiny.tokenizer.decode([(context + question)[place] for place in positions])
+    assert sample.meta["statements"][0] in text  # type: ignore[index]
+    assert len(text) < len(sample.meta["statements"][0]) + 12  # type: ignore[index]
+    assert positions == list(range(positions[0], positions[-1] + 1))
+    plain = get_task("key_value").generate(tiny.tokenizer, 300, 0, 0, pairs=4)
+    assert hidden_positions(tiny.tokenizer, plain) == []
+
+
+def test_results_hold_shares_where_something_was_hidden(tiny: LoadedModel, tmp_path: Path) -> None:
+    request = EvalRequest(
+        tasks=(TaskChoice(task="needle"), TaskChoice(task="key_value", difficulty={"pairs": 4})),
+        choices=(MethodChoice(method="streaming-llm", budget=0.2),),
+        lengths=(400,),
+        depths=(0.5,),
+        samples=2,
+    )
+    rows = evaluate(request, tmp_path, loaded=tiny).rows.set_index(["task", "method"]).sort_index()
+    assert rows.loc[("key_value",), list(NEW)].isna().all(axis=None)
+    needle = rows.loc[("needle",)]
+    assert (needle.loc["full", "hidden_own"] == 1).all()
+    assert (needle.loc["streaming-llm", "hidden_own"] == 0).all(), "a window keeps nothing of the middle"
+    assert (needle["hidden_merged"] == 0).all()
+
+
+def test_results_of_before_are_still_read(tmp_path: Path) -> None:
+    old = pa.schema([field for field in ROWS if field.name not in NEW])
+    row = {"key": "a", "task": "needle", "score": 1.0, "method": "full"}
+    pq.write_table(pa.Table.from_pylist([row], schema=old), tmp_path / "part-000000.parquet")
+    frame = read_results(tmp_path)
+    assert frame["score"].tolist() == [1.0]
+    assert frame["hidden_own"].isna().all()
