@@ -7,15 +7,16 @@ evaluation that asked for the same, so that one large evaluation can feed many e
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.atlas.commands import amounts, eval_command, with_options
-from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.exhibit import Needs, Verdict
 from kvlab.atlas.sources import Sources
+from kvlab.evaluate.bootstrap import Interval, paired_difference
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import canonical_json
 from kvlab.evaluate.summary import summarize
@@ -85,7 +86,9 @@ class Experiment:
             found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL)]
         if self.only_tasks:
             found = found[found["task"].isin(self.tasks)]
-        return _one_model(found, sources) if (found["method"] != FULL).any() else rows.iloc[:0]
+        arms_found = found.loc[found["method"] != FULL, ["method", "hyper_parameters"]].drop_duplicates()
+        # One arm of several compares nothing.
+        return _one_model(found, sources) if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
 
     def scores(self, sources: Sources) -> pd.DataFrame:
         """A row a task, arm and budget: `score_table` of the experiment's rows; empty where there are none."""
@@ -153,6 +156,48 @@ def mean_over_tasks(table: pd.DataFrame) -> pd.DataFrame:
     groups = common.groupby(names, sort=False)
     means = groups[["kept", "slots", "score", "difference"]].mean()
     return means.assign(tasks=groups["task"].nunique()).reset_index()
+
+
+def shared_budgets(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of the budgets that were asked of most arms; the full cache stays."""
+    compressed = table[table["method"] != FULL]
+    count = compressed.groupby("asked")["arm"].nunique()
+    return table[table["asked"].isin(count[count == count.max()].index) | (table["method"] == FULL)]
+
+
+def gap(rows: pd.DataFrame, first: str, second: str, budget: float | None = None) -> Interval | None:
+    """Mean score of arm `first` minus arm `second` over the prompts and budgets both saw, with its 95 % interval.
+
+    Arms as the score table names them; only metrics where higher is better. None where they share no prompt.
+    """
+    higher = rows[rows["metric"].map(higher_is_better)]
+    if budget is not None:
+        higher = higher[higher["budget"] == budget]
+    names = [
+        with_options(method, _values(options))
+        for method, options in zip(higher["method"], higher["hyper_parameters"], strict=True)
+    ]
+    keys = [*PROMPT, "budget", "question_aware"]
+    one, other = (higher[[name == arm for name in names]][[*keys, "score"]] for arm in (first, second))
+    both = one.merge(other, on=keys, suffixes=("", "_other"))
+    return paired_difference(both["score"], both["score_other"]) if len(both) else None  # type: ignore[arg-type]
+
+
+def verdict_of(gaps: Iterable[Interval | None]) -> Verdict:
+    """`holds` where every gap's interval lies above zero, `does not hold` where one lies at or below it.
+
+    With an interval on both sides of zero the prompts are too few to tell: `cannot be judged`.
+    """
+    found = list(gaps)
+    if any(one is not None and one.high <= 0 for one in found):
+        return "does not hold"
+    decided = bool(found) and all(one is not None and one.low > 0 for one in found)
+    return "holds" if decided else "cannot be judged"
+
+
+def gap_words(one: Interval | None) -> str:
+    """A gap as `+0.12 (0.02 to 0.2)`."""
+    return "not evaluated" if one is None else f"{one.mean:+.3g} ({one.low:.2g} to {one.high:.2g})"
 
 
 def _values(options: str) -> dict[str, JsonValue]:

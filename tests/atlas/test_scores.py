@@ -13,7 +13,7 @@ import pytest
 
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.papers import COLUMNS, grey_table, paper_values
-from kvlab.atlas.scores import Experiment, arms, mean_over_tasks, option_column
+from kvlab.atlas.scores import Experiment, arms, gap, mean_over_tasks, option_column, verdict_of
 from kvlab.atlas.sources import Sources
 from kvlab.evaluate.parse import parse_request
 from kvlab.evaluate.rows import ROWS, canonical_json
@@ -67,6 +67,18 @@ def test_an_option_becomes_a_column_and_tasks_a_mean(sources: Sources):
     means = mean_over_tasks(table).set_index("arm")
     assert means.loc["pyramid-pool:beta=4", "score"] == 1
     assert (means["tasks"] == 2).all()
+
+
+def test_gaps_are_paired_and_judged_by_their_intervals(sources: Sources):
+    rows = SWEEP.rows(sources)
+    ahead = gap(rows, "pyramid-pool:beta=4", "pyramid-pool:beta=1")
+    assert ahead is not None
+    assert ahead.mean == 0.75
+    assert verdict_of([ahead]) == "holds"
+    assert verdict_of([gap(rows, "pyramid-pool:beta=1", "pyramid-pool:beta=4"), ahead]) == "does not hold"
+    assert gap(rows, "pyramid-pool:beta=4", "h2o") is None
+    assert verdict_of([ahead, None]) == "cannot be judged"
+    assert verdict_of([]) == "cannot be judged"
 
 
 def test_rows_of_other_budgets_are_left_out_where_only_the_asked_ones_count(sources: Sources):

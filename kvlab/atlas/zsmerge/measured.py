@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, mean_over_tasks
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, verdict_of
 from kvlab.atlas.sources import Sources
 from kvlab.figures import scores, throughput
 from kvlab.figures.palette import Theme
@@ -125,19 +125,20 @@ def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     figure = scores.benchmark_table(table, theme, "H2O and ZSMerge at 20, 10 and 5 %")
     grey = grey_table(paper_values("zsmerge", "tab-2"))
     where = SUMMARIES.origin(sources)
-    return (Drawn("scores", figure, table, scores.read_benchmark_table(table), where, _above(table), grey),)
+    return (
+        Drawn(
+            "scores", figure, table, scores.read_benchmark_table(table), where, _above(SUMMARIES.rows(sources)), grey
+        ),
+    )
 
 
-def _above(table: pd.DataFrame) -> Claim:
+def _above(rows: pd.DataFrame) -> Claim:
     paper = "ZSMerge scores above H2O at every budget, most so at the smallest (5 %)."
-    means = mean_over_tasks(table).pivot_table(index="budget", columns="arm", values="score").sort_index()
-    if not {"h2o", "zsmerge"} <= set(means.columns) or means[["h2o", "zsmerge"]].dropna().empty:
-        return Claim(paper, "cannot be judged", "H2O and ZSMerge were not evaluated on the same tasks and budgets.")
-    pairs = means[["h2o", "zsmerge"]].dropna()
-    gap = pairs["zsmerge"] - pairs["h2o"]
-    words = ", ".join(f"{100 * budget:g} %: {number(value)}" for budget, value in gap.items())
-    verdict = "holds" if (gap > 0).all() else "does not hold"
-    return Claim(paper, verdict, f"Mean score of ZSMerge minus H2O over the same tasks, by budget: {words}.")  # type: ignore[arg-type]
+    budgets = sorted(rows.loc[rows["method"] == "zsmerge", "budget"].unique())
+    gaps = {budget: gap(rows, "zsmerge", "h2o", budget) for budget in budgets}
+    words = ", ".join(f"{100 * budget:g} % {gap_words(one)}" for budget, one in gaps.items())
+    finding = f"Mean score of ZSMerge minus H2O on the same prompts, with its 95 % interval: {words or 'none'}."
+    return Claim(paper, verdict_of(gaps.values()), finding)
 
 
 EXHIBITS = (

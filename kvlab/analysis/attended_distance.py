@@ -1,0 +1,68 @@
+"""How far back each layer looks: mean attended distance, and the attention of sinks and of the recent text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.blocks import block_edges
+from kvlab.errors import UserError
+from kvlab.trace.reader import Run
+
+SINKS = 4
+LOCAL = 32
+MOST_ROWS = 64
+
+
+def by_layer(run: Run) -> pd.DataFrame:
+    """One row a layer and KV head, means over at most `MOST_ROWS` recorded queries of the full cache's attention.
+
+    Columns: layer, head, distance (tokens from the query to what it attends to, sinks left out), share (distance over
+    the text before the query), sink_mass (first `SINKS` tokens), local_mass (last `LOCAL` tokens).
+    """
+    model = run.record.model
+    rows = []
+    for layer in range(model.num_hidden_layers):
+        for head in range(model.num_key_value_heads):
+            try:
+                mass = run.attention(layer, head)[0]
+            except UserError:
+                continue
+            rows.append({"layer": layer, "head": head, **measures(mass, run.record.prompt_tokens)})
+    return pd.DataFrame(rows)
+
+
+def measures(mass: np.ndarray, prompt_tokens: int) -> dict[str, float]:
+    """The four measures of attention rows (queries, tokens), the first of which is the last prompt token's query."""
+    chosen = np.unique(np.linspace(0, len(mass) - 1, min(MOST_ROWS, len(mass))).round().astype(int))
+    rows = mass[chosen].astype(np.float32)
+    rows /= rows.sum(axis=1, keepdims=True).clip(1e-9)
+    query = (prompt_tokens - 1 + chosen)[:, None]
+    back = query - np.arange(rows.shape[1])[None, :]
+    looked = rows[:, SINKS:].sum(axis=1).clip(1e-9)
+    distance = (rows[:, SINKS:] * np.maximum(back[:, SINKS:], 0)).sum(axis=1) / looked
+    return {
+        "distance": float(distance.mean()),
+        "share": float((distance / query[:, 0].clip(1)).mean()),
+        "sink_mass": float(rows[:, :SINKS].sum(axis=1).mean()),
+        "local_mass": float((rows * ((back >= 0) & (back < LOCAL))).sum(axis=1).mean()),
+    }
+
+
+def layer_means(heads: pd.DataFrame) -> pd.DataFrame:
+    """One row a layer: means over its heads, and the smallest and largest distance share among them."""
+    groups = heads.groupby("layer")
+    table = groups[["distance", "share", "sink_mass", "local_mass"]].mean()
+    return table.assign(lowest=groups["share"].min(), highest=groups["share"].max()).reset_index()
+
+
+def attention_map(run: Run, layer: int, head: int, columns: int = 384) -> pd.DataFrame:
+    """Attention of each recorded query (a row a step) to blocks of tokens (columns, by first position), summed.
+
+    Raises:
+        UserError: attention was not recorded.
+    """
+    mass = run.attention(layer, head)[0].astype(np.float32)
+    edges = block_edges(0, mass.shape[1], columns)
+    sums = np.add.reduceat(mass, edges[:-1], axis=1)
+    return pd.DataFrame(sums, index=pd.Index(range(len(mass)), name="step"), columns=pd.Index(edges[:-1], name="token"))

@@ -1,0 +1,52 @@
+"""Budgets over the layers: asked for and used, how straight they fall, and whether the sinks were left alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.trace.reader import Run
+
+
+def layer_budgets(steps: pd.DataFrame, step: int) -> pd.DataFrame:
+    """One row a layer at the last recorded step up to `step`: mean slots asked for and live over its KV heads.
+
+    Columns: layer, asked, live, tokens, line (least squares through `asked`).
+    """
+    known = steps[steps["step"] <= step]
+    here = steps[steps["step"] == (known["step"].max() if len(known) else steps["step"].min())]
+    table = here.groupby("layer").agg(
+        asked=("budget_slots", "mean"), live=("live_slots", "mean"), tokens=("tokens_seen", "max")
+    )
+    table = table.reset_index()
+    return table.assign(line=straight(table["layer"].to_numpy(float), table["asked"].to_numpy(float))[0])
+
+
+def straight(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
+    """The least-squares line through the points, and how much of their variance it explains (1 where there is none)."""
+    if len(x) < 2:
+        return y.copy(), 1.0
+    slope, start = np.polyfit(x, y, 1)
+    line = start + slope * x
+    spread = float(((y - y.mean()) ** 2).sum())
+    return line, 1.0 if spread == 0 else 1 - float(((y - line) ** 2).sum()) / spread
+
+
+def spread_by_axis(steps: pd.DataFrame, step: int) -> dict[str, float]:
+    """How unequal the live slots are: largest over smallest layer mean, and largest over smallest head of a layer."""
+    here = steps[steps["step"] == step]
+    layers = here.groupby("layer")["live_slots"].mean()
+    heads = here.groupby("layer")["live_slots"].agg(lambda slots: slots.max() / max(slots.min(), 1))
+    return {"layers": float(layers.max() / max(layers.min(), 1)), "heads": float(heads.max())}
+
+
+def touched_sinks(run: Run, sinks: int) -> tuple[int, int]:
+    """How many (head, sink) pairs took part in any event, and how many there are."""
+    if sinks <= 0:
+        return 0, 0
+    events = run.select("events", columns=["layer", "head", "source", "target"])
+    sources = events[events["source"] < sinks].rename(columns={"source": "sink"})[["layer", "head", "sink"]]
+    targets = events[(events["target"] >= 0) & (events["target"] < sinks)]
+    targets = targets.rename(columns={"target": "sink"})[["layer", "head", "sink"]]
+    heads = run.steps[["layer", "head"]].drop_duplicates().shape[0]
+    return len(pd.concat([sources, targets]).drop_duplicates()), heads * sinks

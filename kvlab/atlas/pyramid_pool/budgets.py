@@ -1,0 +1,100 @@
+"""PyramidPool's figures 2 and 3: along which axes the cache shrinks, and the budget of each layer."""
+
+from __future__ import annotations
+
+from kvlab.analysis.memory import budgets_by_layer
+from kvlab.analysis.pyramid import layer_budgets, spread_by_axis, straight, touched_sinks
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.heads import recorded
+from kvlab.atlas.sources import Sources, origin
+from kvlab.figures import pyramid as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number
+from kvlab.trace.reader import Run
+
+STRAIGHT = 0.99  # of the variance of the budgets
+UNEQUAL = 1.02  # largest over smallest
+PYRAMIDS = ("pyramid-pool", "pool")
+
+
+def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 2: slots by layer and KV head of the run in view, or of PyramidPool where none is."""
+    run = sources.run_of(*PYRAMIDS) or sources.run
+    if run is None or run.steps.empty:
+        return Needs("No run recorded its slots by layer and head.", compare_command(sources, PYRAMIDS[:1]))
+    step = _step(run, choice)
+    frame = budgets_by_layer(run.steps, step)
+    figure, reading = figures.three_axes(frame, theme), figures.read_three_axes(frame)
+    return (Drawn("axes", figure, frame, reading, origin(run), _two_axes(run, step)),)
+
+
+def _two_axes(run: Run, step: int) -> Claim:
+    paper = "PyramidPool compresses along the sequence and the layers, not along the heads."
+    spread = spread_by_axis(run.steps, step)
+    finding = (
+        f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, largest over smallest head of "
+        f"a layer {number(spread['heads'])}."
+    )
+    if run.record.method != PYRAMIDS[0]:
+        return Claim(paper, "cannot be judged", f"{finding} It is not a run of PyramidPool.")
+    holds = spread["layers"] > UNEQUAL >= spread["heads"]
+    return Claim(paper, "holds" if holds else "does not hold", finding)
+
+
+def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 3: budget asked for and slots used of each layer, with the sinks."""
+    run = recorded(sources, *PYRAMIDS)
+    if isinstance(run, Needs):
+        return run
+    frame = layer_budgets(run.steps, _step(run, choice))
+    sinks = _sinks(run)
+    figure, reading = figures.budgets_by_layer(frame, sinks, theme), figures.read_budgets_by_layer(frame)
+    _, explained = straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))
+    return (Drawn("layers", figure, frame, reading, origin(run), _falls(run, frame["asked"].tolist(), explained)),)
+
+
+def _falls(run: Run, asked: list[float], explained: float) -> Claim:
+    paper = "Budgets fall linearly from L0 to L0 / beta over the layers, and the sinks are never compressed."
+    touched, all_sinks = touched_sinks(run, _sinks(run))
+    beta = run.record.hyper_parameters.get("beta")
+    ratio = asked[0] / max(asked[-1], 1)
+    finding = (
+        f"A straight line explains {explained:.2%} of the budgets; first over last layer {number(ratio)}"
+        f"{f' (beta {beta:g})' if isinstance(beta, int | float) else ''}, sum {sum(asked):,.0f} slots a head; "
+        f"{touched:,} of {all_sinks:,} sinks took part in a merge or left."
+    )
+    if len(asked) < 3:
+        return Claim(paper, "cannot be judged", f"{finding} Fewer than three layers make no line.")
+    falls = asked[0] > asked[-1] or beta == 1
+    holds = explained >= STRAIGHT and falls and touched == 0
+    return Claim(paper, "holds" if holds else "does not hold", finding)
+
+
+def _sinks(run: Run) -> int:
+    value = run.record.hyper_parameters.get("sinks", 0)
+    return value if isinstance(value, int) else 0
+
+
+def _step(run: Run, choice: Choice) -> int:
+    return min(choice.step, int(run.steps["step"].max()))
+
+
+FIGURES = (
+    Exhibit(
+        "pyramid-pool", "fig-2", "Fig 2", "The axes along which a cache can shrink",
+        "Layers down, KV heads across, the colour and number the slots each holds: the axis of sequence length. The "
+        "bars are the means of a layer and of a head.",
+        "Bars of unequal length mean that an axis is compressed. PyramidPool's layers differ, its heads do not; "
+        "compare GVote or AdaKV, whose heads do.",
+        "run", draw_axes, ("step",),
+    ),
+    Exhibit(
+        "pyramid-pool", "fig-3", "Fig 3", "Budget of each layer",
+        "Layers across, slots up: in use (bars, sinks at the foot), asked for (thick strokes), and the straight line "
+        "through what was asked for.",
+        "Whether budgets lie on the line and the last layer gets 1 / beta of the first; sinks have the same height in "
+        "every layer.",
+        "run", draw_layers, ("step",),
+    ),
+)  # fmt: skip

@@ -1,0 +1,56 @@
+"""PyramidPool's figure 1: context windows and the bytes of their caches, with the reader's own numbers."""
+
+from __future__ import annotations
+
+from kvlab.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Entry, Exhibit
+from kvlab.atlas.sources import Sources
+from kvlab.figures import kv_size as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import percent
+
+TOKENS = Entry("kv_tokens", "Tokens", 0, 0, 10_000_000, "0: each model's own context window.")
+BATCH = Entry("kv_batch", "Batch", 1, 1, 4096, "Rows decoded together.")
+NUMBER = Entry("kv_bytes", "Bytes a number", 2, 1, 8, "2 for 16-bit storage, 4 for 32-bit, 1 for 8-bit.")
+LAYERS = Entry("kv_layers", "Own layers", 0, 0, 1000, "Layers of a model of your own; 0 leaves it out.")
+HEADS = Entry("kv_kv_heads", "Own KV heads", 8, 1, 1024)
+HEAD_DIM = Entry("kv_head_dim", "Own head size", 128, 1, 1024)
+ENTRIES = (TOKENS, BATCH, NUMBER, LAYERS, HEADS, HEAD_DIM)
+PAPERS_GIGABYTES = 1208
+CLOSE = 0.05
+
+
+def draw_sizes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
+    """Figure 1 for models whose shapes are published, and for one of the reader's own."""
+    tokens, batch, size = (int(choice.number(entry)) for entry in (TOKENS, BATCH, NUMBER))
+    frame = kv_sizes(PUBLISHED + _own(choice), tokens, batch, size)
+    origin = f"computed from published shapes · batch {batch} · {size} bytes a number"
+    figure, reading = figures.kv_sizes(frame, theme), figures.read_kv_sizes(frame)
+    return (Drawn("sizes", figure, frame, reading, origin, _gpt_3()),)
+
+
+def _own(choice: Choice) -> tuple[Shape, ...]:
+    layers, heads, head_dim = (int(choice.number(entry)) for entry in (LAYERS, HEADS, HEAD_DIM))
+    window = int(choice.number(TOKENS)) or 4096
+    return (Shape("your model", layers, heads, head_dim, window),) if layers else ()
+
+
+def _gpt_3() -> Claim:
+    ours = GPT_3.bytes_of(4096, 64, 2) / 1e9
+    off = ours / PAPERS_GIGABYTES - 1
+    return Claim(
+        "GPT-3 with 175 billion parameters needs about 1,208 GB for a batch of 64 and 4,096 tokens.",
+        "holds" if abs(off) <= CLOSE else "does not hold",
+        f"96 layers of 96 heads of 128 numbers, keys and values in 16 bits: {ours:,.0f} GB, {percent(off)} more.",
+    )
+
+
+FIGURES = (
+    Exhibit(
+        "pyramid-pool", "fig-1", "Fig 1", "Context window and KV bytes of known models",
+        "Left the tokens, right the bytes of keys and values in the uncompressed cache, a row a model, on log axes. "
+        "The paper names closed models, whose shapes are not published; these are.",
+        "Which caches exceed one GPU of 80 GB before any weight is loaded, and how few KV heads help.",
+        "calculator", draw_sizes, (), ENTRIES,
+    ),
+)  # fmt: skip

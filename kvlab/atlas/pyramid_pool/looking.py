@@ -1,0 +1,118 @@
+"""PyramidPool's figures 4 and 5: how windows are pooled again and again, and how far back layers look."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.attended_distance import attention_map, by_layer, layer_means
+from kvlab.analysis.lineage import Lineage
+from kvlab.analysis.lineage.tables import event_steps
+from kvlab.analysis.pooling import MOST_SLOTS, age_and_tokens, spans
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.heads import head_of, recorded
+from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
+from kvlab.atlas.sources import Sources, origin
+from kvlab.figures import attended, pooling
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number
+
+MOST_FRAMES = 16
+CLEAR_TREND = 0.5  # of Spearman's correlation
+
+
+def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 4: the span of the text each slot of one head stands for, as the steps go on."""
+    run = recorded(sources, *PYRAMIDS)
+    if isinstance(run, Needs):
+        return run
+    head = head_of(run, choice)
+    window = run.record.hyper_parameters.get("window", 4)
+    tables = {
+        step: spans(head.lineage, step, window if isinstance(window, int) else 4) for step in _steps(head.lineage)
+    }
+    shown = {step: _most_pooled(table) for step, table in tables.items()}
+    frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
+    claim = _older_is_coarser(list(tables.values())[-1])
+    figure, reading = pooling.windows(shown, theme), pooling.read_windows(tables)
+    return (Drawn("windows", figure, frame, reading, origin(run), claim),)
+
+
+def _steps(lineage: Lineage) -> list[int]:
+    """The first and last step and those at which anything left, at most `MOST_FRAMES`, evenly chosen."""
+    steps = np.unique([lineage.steps[0], *event_steps(lineage), lineage.steps[-1]])
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(MOST_FRAMES, len(steps))).round().astype(int))
+    return steps[chosen].tolist()
+
+
+def _most_pooled(table: pd.DataFrame) -> pd.DataFrame:
+    order = table["tokens"].sort_values(ascending=False, kind="stable").index[:MOST_SLOTS]
+    return table.loc[np.sort(order)]
+
+
+def _older_is_coarser(table: pd.DataFrame) -> Claim:
+    paper = "The oldest tokens are compressed most and the most recent are kept as they are."
+    trend = age_and_tokens(table)
+    if np.isnan(trend):
+        return Claim(paper, "cannot be judged", "No slot of this head stands for more than one token.")
+    newest = int(table["tokens"].to_numpy()[np.argsort(-table["first"].to_numpy())][:1].sum())
+    finding = (
+        f"Rank correlation of a slot's age with its tokens {trend:.2f} ({CLEAR_TREND} or more counts as a trend); the "
+        f"newest slot stands for {newest}."
+    )
+    return Claim(paper, "holds" if trend >= CLEAR_TREND and newest == 1 else "does not hold", finding)
+
+
+def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 5: the attention map of one head, and the attended distance of every layer."""
+    run = next((run for run in (sources.run, *sources.runs) if run is not None and run.has_arrays), None)
+    if run is None:
+        return Needs("No run recorded its attention rows.", compare_command(sources, PYRAMIDS[:1]))
+    rows, layers = attention_map(run, choice.layer, choice.head), layer_means(by_layer(run))
+    flat = rows.rename(columns=str).reset_index()
+    where = f"{origin(run)} (the full cache's attention, kept beside)"
+    return (
+        Drawn("map", attended.attention_map(rows, theme), flat, attended.read_attention_map(rows), where),
+        Drawn(
+            "layers",
+            attended.distance_by_layer(layers, theme),
+            layers,
+            attended.read_distance_by_layer(layers),
+            where,
+            _localises(layers),
+        ),
+    )
+
+
+def _localises(layers: pd.DataFrame) -> Claim:
+    paper = "Attention gets more local from layer to layer."
+    if len(layers) < 3:
+        return Claim(paper, "cannot be judged", f"{len(layers)} layers are too few for a trend.")
+    trend = float(layers["layer"].rank().corr(layers["share"].rank()))
+    finding = (
+        f"Rank correlation of layer with attended distance {number(trend)} over {len(layers)} layers (-{CLEAR_TREND} "
+        f"or less counts as localising); {layers['share'].iloc[0]:.1%} of the text back in the first, "
+        f"{layers['share'].iloc[-1]:.1%} in the last."
+    )
+    return Claim(paper, "holds" if trend <= -CLEAR_TREND else "does not hold", finding)
+
+
+FIGURES = (
+    Exhibit(
+        "pyramid-pool", "fig-4", "Fig 4", "Windows pooled again and again",
+        "Every slot of one head as a bar over the tokens it stands for; its height is the least number of times they "
+        "were pooled (windows of w need log tokens / log w rounds). The slider moves through the steps.",
+        "Old tokens sit in wide, high bars and recent ones in single cells on the floor; pooled slots are pooled again "
+        "as the text grows.",
+        "run", draw_windows, ("layer", "head"),
+    ),
+    Exhibit(
+        "pyramid-pool", "fig-5", "Fig 5", "Attention: sinks, windows, and locality by layer",
+        "Above, the full cache's attention of each step's query (down) to the tokens (across) in one head. Below, by "
+        "layer: how far back attention looks, and the shares of the first 4 and the last 32 tokens.",
+        "A bright left edge is a sink, a bright diagonal end the local window; the paper expects the distance to fall "
+        "with depth.",
+        "run", draw_attention, ("layer", "head"),
+    ),
+)  # fmt: skip

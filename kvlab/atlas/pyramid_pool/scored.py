@@ -1,0 +1,209 @@
+"""PyramidPool's figures 6 to 8 and tables 1 and 2: scores by pooling, by slope, by budget, and against others."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.analysis.evaluated_tasks import evaluated_tasks
+from kvlab.atlas.commands import eval_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Paper, Verdict
+from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.scores import (
+    FULL,
+    PROMPT,
+    Arm,
+    Experiment,
+    arms,
+    gap,
+    gap_words,
+    option_column,
+    shared_budgets,
+    verdict_of,
+)
+from kvlab.atlas.sources import Sources
+from kvlab.evaluate.bootstrap import Interval, paired_difference
+from kvlab.evaluate.metrics import higher_is_better
+from kvlab.figures import scores as figures
+from kvlab.figures import tasks as task_figures
+from kvlab.figures.palette import Theme
+
+OURS: Paper = "pyramid-pool"
+POOLINGS = Experiment("pyramid-pool-fig-6", arms(OURS, "pooling", "mean", "max", "best"), budgets=(0.1, 0.4))
+SLOPES = Experiment("pyramid-pool-fig-7", arms(OURS, "beta", 1, 2, 4, 8, pooling="best"), budgets=(0.2,))
+BUDGETS = Experiment(
+    "pyramid-pool-fig-8", (Arm(OURS, {"beta": 1, "pooling": "best"}),), budgets=(32, 64, 128, 256), only_budgets=True
+)
+RIVALS = Experiment(
+    "pyramid-pool-tab-2",
+    (Arm("streaming-llm"), Arm("h2o"), Arm(OURS, {"pooling": "best"})),
+    budgets=(64,),
+    only_budgets=True,
+)
+
+
+def draw_poolings(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 6: score by pooling kind, a panel a budget."""
+    table = POOLINGS.scores(sources)
+    if table.empty:
+        return POOLINGS.needs(sources)
+    frame = option_column(shared_budgets(table), "pooling")
+    figure = figures.score_by_option(frame, "pooling", theme, "Score by kind of pooling")
+    reading = figures.read_score_by_option(frame, "pooling")
+    return (Drawn("pooling", figure, frame, reading, POOLINGS.origin(sources), _best_wins(POOLINGS.rows(sources))),)
+
+
+def _best_wins(rows: pd.DataFrame) -> Claim:
+    paper = "At small budgets best pooling beats mean and mean beats max; at large ones mean and best beat max."
+    budgets = sorted(rows.loc[rows["method"] == OURS, "budget"].unique())
+    pairs = {budgets[0]: (("best", "mean"), ("mean", "max")), budgets[-1]: (("mean", "max"), ("best", "max"))}
+    if len(pairs) < 2:
+        return Claim(paper, "cannot be judged", "Two budgets or more are needed; this is one.")
+    gaps = {
+        f"{better} minus {worse} at {budget:g}": gap(rows, _pooling(better), _pooling(worse), budget)
+        for budget, wanted in pairs.items()
+        for better, worse in wanted
+    }
+    return Claim(paper, verdict_of(gaps.values()), f"Mean score over the tasks: {_listed(gaps)}.")
+
+
+def _pooling(kind: str) -> str:
+    return f"{OURS}:pooling={kind}"
+
+
+def _listed(gaps: dict[str, Interval | None]) -> str:
+    return ", ".join(f"{name} {gap_words(one)}" for name, one in gaps.items())
+
+
+def draw_slopes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 7: score by the ratio between the first and the last layer's budget."""
+    table = SLOPES.scores(sources)
+    if table.empty:
+        return SLOPES.needs(sources)
+    frame = option_column(shared_budgets(table), "beta")
+    figure = figures.score_by_option(frame, "beta", theme, "Score by pyramid ratio")
+    reading = figures.read_score_by_option(frame, "beta")
+    return (Drawn("beta", figure, frame, reading, SLOPES.origin(sources), _steeper_is_worse(SLOPES.rows(sources))),)
+
+
+def _steeper_is_worse(rows: pd.DataFrame) -> Claim:
+    paper = "Scores generally fall as the pyramid gets steeper (ratio 1 to 8), but by an acceptable amount."
+    flat, *steeper = (f"{OURS}:beta={ratio}:pooling=best" for ratio in (1, 2, 4, 8))
+    gaps = {f"1 minus {ratio}": gap(rows, flat, arm) for ratio, arm in zip((2, 4, 8), steeper, strict=True)}
+    verdict = verdict_of([gaps["1 minus 8"]])
+    return Claim(paper, verdict, f"Mean score of ratio 1 minus a steeper one, at equal total slots: {_listed(gaps)}.")
+
+
+def draw_budgets(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 8: score by budget, without a pyramid."""
+    table = BUDGETS.scores(sources)
+    if table.empty:
+        return BUDGETS.needs(sources)
+    figure = figures.score_against_budget(table, theme, "Score by initial budget")
+    reading = figures.read_score_against_budget(table)
+    return (Drawn("budget", figure, table, reading, BUDGETS.origin(sources), _more_is_better(BUDGETS.rows(sources))),)
+
+
+def _more_is_better(rows: pd.DataFrame) -> Claim:
+    paper = "A larger budget improves every dataset."
+    ours = rows[(rows["method"] == OURS) & rows["metric"].map(higher_is_better)]
+    budgets = sorted(ours["budget"].unique())
+    if len(budgets) < 2:
+        return Claim(paper, "cannot be judged", "Two budgets or more are needed; this is one.")
+    small, large = budgets[0], budgets[-1]
+    gaps = {str(task): _between_budgets(group, small, large) for task, group in ours.groupby("task", sort=False)}
+    words = f"Mean score at {large:g} minus at {small:g} slots: {_listed(gaps)}."
+    return Claim(paper, verdict_of(gaps.values()), words)
+
+
+def _between_budgets(rows: pd.DataFrame, small: float, large: float) -> Interval | None:
+    one, other = (rows[rows["budget"] == budget][[*PROMPT, "score"]] for budget in (large, small))
+    both = one.merge(other, on=PROMPT, suffixes=("", "_other"))
+    return paired_difference(both["score"], both["score_other"]) if len(both) else None  # type: ignore[arg-type]
+
+
+def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Table 1: the tasks that were evaluated, their metrics and lengths; in grey the paper's."""
+    rows = sources.evaluations
+    if rows.empty:
+        command = eval_command(sources, "tasks", tasks="all", methods=OURS, budgets="0.2", samples=4)
+        return Needs("No evaluation was found.", command)
+    frame = evaluated_tasks(rows)
+    origin = f"evaluation {', '.join(sorted(rows['name'].unique()))}"
+    figure, reading = task_figures.task_lengths(frame, theme), task_figures.read_task_lengths(frame)
+    return (Drawn("tasks", figure, frame, reading, origin, grey=_paper_tasks()),)
+
+
+def _paper_tasks() -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            ("Qasper", "single-document QA", "F1"),
+            ("Musique", "multi-document QA", "F1"),
+            ("Multi-News", "summarisation", "ROUGE-L"),
+            ("TREC", "few-shot classification", "accuracy"),
+            ("TriviaQA", "few-shot open-domain QA", "F1"),
+        ],
+        columns=["dataset", "task", "metric (0 to 100)"],
+    )
+
+
+def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Table 2: the full cache, StreamingLLM, H2O and PyramidPool at 64 slots on average."""
+    table = RIVALS.scores(sources)
+    if table.empty:
+        return RIVALS.needs(sources)
+    figure = figures.benchmark_table(table, theme, "Scores at 64 slots on average")
+    used = table[table["method"] != FULL].groupby("arm")["slots"].mean()
+    really = ", ".join(f"{arm} {slots:.1f}" for arm, slots in used.items())
+    reading = f"{figures.read_benchmark_table(table)} Slots really held at the end: {really}."
+    grey = grey_table(paper_values(OURS, "tab-2"))
+    return (Drawn("scores", figure, table, reading, RIVALS.origin(sources), _competes(RIVALS.rows(sources)), grey),)
+
+
+def _competes(rows: pd.DataFrame) -> Claim:
+    paper = (
+        "Competitive with StreamingLLM and H2O. (Its own table has it behind both on Musique, Multi-News, TREC and "
+        "TriviaQA.)"
+    )
+    gaps = {f"minus {rival}": gap(rows, _pooling("best"), rival) for rival in ("streaming-llm", "h2o")}
+    behind = [one is None or one.high < 0 for one in gaps.values()]
+    ahead_or_even = [one is not None and one.low >= 0 for one in gaps.values()]
+    verdict: Verdict = "does not hold" if any(behind) else "holds" if all(ahead_or_even) else "cannot be judged"
+    return Claim(paper, verdict, f"Mean score of PyramidPool over all tasks {_listed(gaps)}.")
+
+
+EXHIBITS = (
+    Exhibit(
+        OURS, "fig-6", "Fig 6", "Score by kind of pooling",
+        "A panel a budget (the paper shows one, but speaks of small and large), the kind of pooling across, the mean "
+        "score up with its 95 % interval, a line a task.",
+        "Whether keeping the best token of a window beats averaging it as the budget falls.",
+        "eval", draw_poolings,
+    ),
+    Exhibit(
+        OURS, "fig-7", "Fig 7", "Score by pyramid ratio",
+        "The first layer's budget over the last one's across (1 is a rectangle), the mean score up, a line a task. The "
+        "total of slots is the same for every ratio; in the paper it falls as the ratio grows.",
+        "Whether a steep pyramid costs score even at equal bytes, and which tasks mind.",
+        "eval", draw_slopes,
+    ),
+    Exhibit(
+        OURS, "fig-8", "Fig 8", "Score by initial budget",
+        "A panel a task: the share of the tokens really kept across, the mean score up; the dashed line is the full "
+        "cache. No pyramid (ratio 1), pooling best.",
+        "Which tasks need the budget and which are flat.",
+        "eval", draw_budgets,
+    ),
+    Exhibit(
+        OURS, "tab-1", "Tab 1", "Tasks, their lengths and metrics",
+        "A row a task that was evaluated, the tokens of its prompts across (shortest, mean, longest), with its metric.",
+        "Whether prompts are long against the budget, and what a score of one means.",
+        "eval", draw_tasks,
+    ),
+    Exhibit(
+        OURS, "tab-2", "Tab 2", "Against StreamingLLM and H2O at 64 slots",
+        "A row a method, a column a task; each cell the mean score with its 95 % interval, coloured by the difference "
+        "to the full cache. The line below says how many slots were really held.",
+        "Whether pooling is behind or ahead at the same average budget; grey are the paper's values.",
+        "eval", draw_rivals,
+    ),
+)  # fmt: skip
