@@ -8,6 +8,8 @@ import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from kvlab.cache import CompressedCache, make_cache
+
 COMMON = {
     "vocab_size": 97,
     "hidden_size": 64,
@@ -42,6 +44,8 @@ FAMILIES: dict[str, tuple[str, dict]] = {
     "falcon-multi-query": ("falcon", {"new_decoder_architecture": False, "multi_query": True, "alibi": False}),
     "falcon-grouped": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False}),
 }
+# What a method needs besides its defaults to run on a model that nothing was fitted to.
+ON_ANY_MODEL: dict[str, dict] = {"less": {"weights": "untrained"}}
 OUTSIDE = {
     "falcon": ("intermediate_size", "num_key_value_heads", "head_dim"),
     "gpt_neox": ("num_key_value_heads", "head_dim"),
@@ -63,6 +67,11 @@ def tiny_model(
     if kind == "falcon":
         model.config.tie_word_embeddings = True
     return model
+
+
+def cache_for(model: PreTrainedModel, method: str, budget: float | int, **options: object) -> CompressedCache:
+    """A cache of a registered method with its defaults, for any of these models."""
+    return make_cache(model, method, budget, **options, **ON_ANY_MODEL.get(method, {}))
 
 
 def tiny_folder(path: Path, family: str = "llama") -> Path:

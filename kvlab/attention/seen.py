@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from kvlab.attention.low_rank import LowRankState, StateShare
 from kvlab.attention.queries import project_queries
 from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_logits
 from kvlab.errors import UserError
@@ -29,6 +30,7 @@ class PassSeen:
     hidden_states: Tensor | None = field(default=None, repr=False)
     rotary: Rotary | None = field(default=None, repr=False)
     generator: torch.Generator | None = field(default=None, repr=False)
+    low_rank: LowRankState | None = field(default=None, repr=False)  # what the method keeps beside the slots
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
 
@@ -39,6 +41,26 @@ class PassSeen:
         self._last_mass = mass.mean(2)
         output = mass.to(value.dtype) @ value
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
+
+    @property
+    def has_state(self) -> bool:
+        """Whether queries also attend to a state beside the slots."""
+        return self.low_rank is not None and not self.low_rank.is_empty
+
+    def attend_with_state(self, value: Tensor) -> Tensor:
+        """The output (B, Hq, q, d) of the slots and the state beside them; a single query's mass is kept."""
+        blocks = []
+        for first in range(0, self.num_new, ROW_BLOCK):
+            share = self.share(first, min(first + ROW_BLOCK, self.num_new))
+            blocks.append(share.output(value))
+        if self.num_new == 1:
+            self._last_mass = share.slots[:, :, :, 0].mean(2)
+        return torch.cat(blocks, 2).to(self.query.dtype)
+
+    def share(self, first: int, last: int) -> StateShare:
+        """How rows `first` to `last` divide their attention between slots and state."""
+        assert self.low_rank is not None
+        return self.low_rank.share(self.query[:, :, first:last], self._logits(first, last), self.bias)
 
     @property
     def num_new(self) -> int:
@@ -56,7 +78,7 @@ class PassSeen:
         total = torch.zeros(*self.key.shape[:3], device=self.key.device)
         for first in range(self.num_new - rows, self.num_new, ROW_BLOCK):
             last = min(first + ROW_BLOCK, self.num_new)
-            mass = probabilities(self._logits(first, last), self.bias).mean(2)  # (B, H, r, S)
+            mass = self._mass(first, last).mean(2)  # (B, H, r, S)
             if row_weight is not None:
                 start = row_weight.shape[-1] - self.num_new + first
                 weight = row_weight[..., start : start + last - first, None]
@@ -98,8 +120,7 @@ class PassSeen:
     def last_mass(self) -> Tensor:
         """(B, H, S): attention of the last query, mean over the group."""
         if self._last_mass is None:
-            logits = self._logits(self.num_new - 1, self.num_new)
-            self._last_mass = probabilities(logits, self.bias)[:, :, :, 0].mean(2)
+            self._last_mass = self._mass(self.num_new - 1, self.num_new)[:, :, :, 0].mean(2)
         return self._last_mass
 
     def rows_seen(self, rows: int | None = None) -> Tensor:
@@ -112,6 +133,11 @@ class PassSeen:
         first_row = (columns - (self.key.shape[2] - rows)).clamp_min(0)
         from_row_on = real.flip(-1).cumsum(-1).flip(-1)  # (B, rows): real rows at or after each row
         return from_row_on[:, first_row][:, None]
+
+    def _mass(self, first: int, last: int) -> Tensor:
+        if self.has_state:
+            return self.share(first, last).slots
+        return probabilities(self._logits(first, last), self.bias)
 
     def _logits(self, first: int, last: int) -> Tensor:
         block = self.query[:, :, first:last]

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kw
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.hidden import watch_hidden_states
 from kvlab.budget import UNLIMITED, Budget
+from kvlab.cache.feature_weights import with_feature_maps
 from kvlab.cache.find_rotary import changing_rotary, find_rotary
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.passage import Passage, narrow_prefill
@@ -122,7 +123,7 @@ def make_cache(
     if compress_every < 1:
         raise UserError(f"compress_every is {compress_every}; it must be at least 1.")
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
-    pipeline = method.pipeline()
+    pipeline = with_feature_maps(method.pipeline(), language_model, getattr(model, "name", ""))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
     if pipeline.saves_prefill:

@@ -11,6 +11,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from kvlab.attention.handoff import offer
 from kvlab.attention.hidden import take_hidden_states
+from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import slot_attention
 from kvlab.cache import executor
@@ -167,8 +168,11 @@ class CompressedLayer(CacheLayerMixin):
             self.quota = Quota(self.settings, self.rank, self._lengths, key.shape[1], self.device)
         hidden = None if module is None else take_hidden_states(module)
         bias, rotary = self.table.bias(), self._rotary.now()
-        seen = PassSeen(query, key, bias, row_valid, scaling, softcap, module, hidden, rotary, self.generator)
-        if rows == 1 and (self.settings.pipeline.score.every_step or softcap is not None):
+        state = low_rank_state(self.settings.pipeline, self.rank, self.table.head_state)
+        seen = PassSeen(query, key, bias, row_valid, scaling, softcap, module, hidden, rotary, self.generator, state)
+        if seen.has_state:
+            output = seen.attend_with_state(value)
+        elif rows == 1 and (self.settings.pipeline.score.every_step or softcap is not None):
             output = seen.attend_one(value)
         else:
             output = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap)
@@ -230,10 +234,10 @@ class CompressedLayer(CacheLayerMixin):
         if view.phase == "prefill":
             self._pass_on(plan.keep, slots)
         after = executor.apply(slots, plan, view.seen.rotary)
+        table.head_state |= plan.head_state or {}
         if observer is not None and before is not None:
             observer.compressed(self.layer_idx, view, plan, before, after)
         table.weighted = table.weighted or plan.edges is not None
-        table.head_state |= plan.head_state or {}
         table.adopt(after, quota.largest)
         if moves:
             held = table.table_bytes()

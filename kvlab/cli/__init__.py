@@ -12,6 +12,7 @@ from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.methods import methods
+from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.errors import UserError
 
@@ -29,6 +30,7 @@ commands.command("bench")(bench)
 commands.command("app")(app_command)
 commands.command("doctor")(doctor)
 commands.command("train-mini")(train_mini)
+commands.command("train-less")(train_less)
 
 
 def main() -> None:

@@ -15,22 +15,36 @@ from kvlab.methods.view import Slots
 
 @dataclass(frozen=True)
 class Answer:
-    """What the last query of a pass gets from a table of slots: mass (H, S) group mean, output (Hq, d) float32."""
+    """What the last query of a pass gets from a table of slots: mass (H, S) group mean, output (Hq, d) float32.
+
+    `state_mass` (H,) is what a state beside the slots gets of it (LESS), so that both sum to 1; None without one.
+    """
 
     mass: Tensor
     output: Tensor
+    state_mass: Tensor | None = None
 
 
 def answer(slots: Slots, seen: PassSeen) -> Answer:
     """Ask the last query of `seen` again, of the table `slots`."""
     query = seen.query[:, :, -1:]
     logits = slot_logits(query, slots.keys, first=0, rows=1, scaling=seen.scaling, softcap=seen.softcap)
-    mass = probabilities(logits, slots.log_mass.masked_fill(~slots.valid, NEVER))[0, :, :, 0]  # (H, G, S)
+    bias = slots.log_mass.masked_fill(~slots.valid, NEVER)
+    if seen.low_rank is not None and seen.has_state:
+        share = seen.low_rank.share(query, logits, bias)
+        return Answer(
+            share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
+        )
+    mass = probabilities(logits, bias)[0, :, :, 0]  # (H, G, S)
     return Answer(mass.mean(1), (mass @ slots.values[0].float()).flatten(0, 1))
 
 
 def mass_columns(slots: Slots, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:
-    """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,)."""
+    """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,).
+
+    A state beside the slots counts as one merged slot of all that was dropped: its tokens' true mass is merged, not
+    regretted.
+    """
     owner, heads = shadow.owned(), truth.mass.shape[0]
     merged_slot = slots.valid[0] & (slots.votes[0] > 1)
     # votes of the slot each token lives in, looked up by the position naming it
@@ -39,12 +53,15 @@ def mass_columns(slots: Slots, shadow: Shadow, given: Answer, truth: Truth) -> d
     votes = torch.where(owner >= 0, votes_at.gather(1, owner.clamp_min(0)), 0.0)
     merged_true = (truth.mass * (votes > 1)).sum(-1)
     merged = (given.mass * merged_slot).sum(-1)
+    dropped = (truth.mass * (owner < 0)).sum(-1)
+    if given.state_mass is not None:
+        merged_true, merged, dropped = merged_true + dropped, merged + given.state_mass, torch.zeros_like(dropped)
     return {
         "kept_mass": (truth.mass * (votes == 1)).sum(-1),
         "merged_true_mass": merged_true,
         "merged_mass": merged,
         "sag": merged_true - merged,
-        "regret": (truth.mass * (owner < 0)).sum(-1),
+        "regret": dropped,
         "output_error": relative_error(given.output, truth.output, heads),
     }
 

@@ -4,7 +4,7 @@ Importing a method's module registers it; the order here is the order in which m
 """
 
 from kvlab.methods import full, window, streaming_llm, h2o, snapkv, pyramidkv, adakv, pyramidinfer, gvote  # isort: skip # noqa: F401
-from kvlab.methods import zsmerge, kvmerger, pyramid_pool, cam, d2o, keepkv, exactmerge  # isort: skip # noqa: F401
+from kvlab.methods import zsmerge, kvmerger, pyramid_pool, cam, d2o, less, keepkv, exactmerge  # isort: skip # noqa: F401
 from kvlab.methods import compose  # isort: skip # noqa: F401
 from kvlab.methods.base import Method, make_method, registered
 

@@ -10,18 +10,18 @@ from kvlab.bench.contenders import Load, PlainContender, SlotContender, StaticCo
 from kvlab.bench.fill import fill, random_token
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import make_request
-from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache import CompressedCache
 from kvlab.methods import make_method, registered
 from kvlab.models.load import prepare
 from kvlab.requests import MethodChoice
-from tests.families import FAMILIES, tiny_model
+from tests.families import FAMILIES, cache_for, tiny_model
 
 PROMPT, BUDGET = 150, 30
 REQUEST = make_request(mode="decode", model="shape:tiny", device="cpu", repeats=2, steps=2, warmup=1)
 
 
 def filled(tiny: BenchModel, method: str, generated: int = 0, batch: int = 2) -> CompressedCache:
-    cache = make_cache(tiny.model, method, BUDGET)
+    cache = cache_for(tiny.model, method, BUDGET)
     with torch.inference_mode():
         fill(tiny, cache, batch, PROMPT, generated)
     return cache
@@ -43,7 +43,7 @@ def test_every_method_has_seen_all_and_holds_its_budget(tiny: BenchModel, method
         assert 0 < memory.live_slots <= PROMPT + 1
         return
     assert 0 < memory.live_slots <= BUDGET + 1
-    real = make_cache(tiny.model, method, BUDGET)
+    real = cache_for(tiny.model, method, BUDGET)
     with torch.inference_mode():
         tiny.model(random_token(tiny, 2, PROMPT), past_key_values=real, use_cache=True)
     step(tiny, real)

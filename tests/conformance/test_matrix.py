@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from kvlab.cache import make_cache
 from kvlab.methods import registered
 from kvlab.models.load import prepare
-from tests.families import FAMILIES, tiny_model
+from tests.families import FAMILIES, cache_for, tiny_model
 
 PROMPT, STEPS, PADS = 24, 6, 7
 COMPRESSIBLE = [family for family in FAMILIES if family != "mistral-sliding"]
@@ -53,7 +53,7 @@ def test_full_budget_is_plain_transformers(family: str) -> None:
     ids, mask = batch()
     plain = decode(tiny_model(family), None or _plain_cache(family), ids, mask)
     for method in _methods_for(family):
-        cache = make_cache(lab_model(family, torch.float32), method, 1.0)
+        cache = cache_for(lab_model(family, torch.float32), method, 1.0)
         ours = decode(lab_model(family, torch.float32), cache, ids, mask)
         assert (ours - plain).abs().max() < 1e-4, method
 
@@ -75,7 +75,7 @@ def test_full_budget_in_bfloat16_stays_close_to_plain(family: str) -> None:
     exact = decode(tiny_model(family), _plain_cache(family), ids, mask)
     plain_error = (decode(tiny_model(family, torch.bfloat16), _plain_cache(family), ids, mask) - exact).abs().mean()
     for method in _methods_for(family):
-        cache = make_cache(lab_model(family, torch.bfloat16), method, 1.0)
+        cache = cache_for(lab_model(family, torch.bfloat16), method, 1.0)
         ours = decode(lab_model(family, torch.bfloat16), cache, ids, mask)
         # Rounding order differs, so the yardstick is the error bfloat16 itself makes.
         assert (ours - exact).abs().mean() < 2 * plain_error + 1e-3, method
@@ -90,7 +90,7 @@ def test_budget_is_never_exceeded(method: str, family: str, dtype: torch.dtype) 
     keeps_generated = not registered()[method]().pipeline().decode
     waits = registered()[method]().pipeline().deferred
     for budget, every in ((0.3, 1), (9, 1), (9, 3), (1, 1)):
-        cache = make_cache(model, method, budget, compress_every=every)
+        cache = cache_for(model, method, budget, compress_every=every)
         steps = 0
 
         def check(cache=cache, budget=budget, every=every) -> None:
@@ -120,9 +120,9 @@ def test_budget_is_never_exceeded(method: str, family: str, dtype: torch.dtype) 
 def test_padded_batch_equals_each_row_alone(method: str, family: str) -> None:
     ids, mask = batch()
     model = lab_model(family, torch.float32)
-    together = decode(model, make_cache(model, method, 0.3), ids, mask)
+    together = decode(model, cache_for(model, method, 0.3), ids, mask)
     for row, skip in ((0, 0), (1, PADS)):
-        alone = decode(model, make_cache(model, method, 0.3), ids[row : row + 1, skip:], mask[row : row + 1, skip:])
+        alone = decode(model, cache_for(model, method, 0.3), ids[row : row + 1, skip:], mask[row : row + 1, skip:])
         assert (alone[0] - together[row]).abs().max() < 1e-4
 
 
@@ -131,8 +131,8 @@ def test_batch_rows_may_be_permuted(method: str) -> None:
     ids, mask = batch(3)
     model = lab_model("llama", torch.float32)
     order = torch.tensor([2, 0, 1])
-    straight = decode(model, make_cache(model, method, 0.3), ids, mask)
-    turned = decode(model, make_cache(model, method, 0.3), ids[order], mask[order])
+    straight = decode(model, cache_for(model, method, 0.3), ids, mask)
+    turned = decode(model, cache_for(model, method, 0.3), ids[order], mask[order])
     assert (straight[order] - turned).abs().max() < 1e-4
 
 
@@ -143,7 +143,7 @@ def test_second_turn_after_compression(method: str, family: str) -> None:
     model = lab_model(family, torch.float32)
     ids, _ = batch(1)
     more = torch.arange(5)[None] + 10
-    cache = make_cache(model, method, 0.3)
+    cache = cache_for(model, method, 0.3)
     with torch.inference_mode():
         model(ids, past_key_values=cache)
         second = model(more, past_key_values=cache).logits
@@ -161,7 +161,7 @@ def test_second_turn_equals_one_long_turn(family: str) -> None:
     with torch.inference_mode():
         whole = model(ids, past_key_values=make_cache(model, "full")).logits[:, 15:]
         for method in METHODS:
-            cache = make_cache(model, method, 1.0)
+            cache = cache_for(model, method, 1.0)
             model(ids[:, :15], past_key_values=cache)
             assert (model(ids[:, 15:], past_key_values=cache).logits - whole).abs().max() < 1e-4, method
 
@@ -171,7 +171,7 @@ def test_memory_table_is_what_the_tensors_take(family: str) -> None:
     model = lab_model(family, torch.bfloat16)
     ids, mask = batch()
     for method in METHODS:
-        cache = make_cache(model, method, 0.3)
+        cache = cache_for(model, method, 0.3)
         decode(model, cache, ids, mask)
         for layer, told in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
             tensors = [layer.slots.keys, layer.slots.values, *layer.slots.metadata().values()]

@@ -15,7 +15,7 @@ from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS
 from kvlab.methods.settlers.value_merge import ACCUMULATED
 from kvlab.models.load import prepare
 from tests.core.merging import ROTARY, Layer, column_mass, prompt
-from tests.families import tiny_model
+from tests.families import ON_ANY_MODEL, tiny_model
 
 METHODS = [name for name in registered() if name not in ("full", "compose", "exactmerge")]
 BUDGET, TOKENS = 14, 40
@@ -45,7 +45,7 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
 @pytest.mark.parametrize(("score", "settle"), list(product([s for s in ALL["score"] if s != "gvote"], ALL["settle"])))
 def test_any_score_with_any_settling(score: str, settle: str) -> None:
     """Budgets hold, votes add up, numbers stay finite; the prompt, decoding, and two tokens at once."""
-    method = compose(score=score, settle=settle)
+    method = compose(score=score, settle=settle, **ON_ANY_MODEL.get(settle, {}))
     layer = Layer(method, BUDGET, ROTARY)
     layer.feed(*prompt(0, TOKENS, 2, 2))
     seen = TOKENS

@@ -8,7 +8,7 @@ import torch
 from kvlab.cache import make_cache
 from kvlab.methods import registered
 from kvlab.models.load import prepare
-from tests.families import tiny_model
+from tests.families import cache_for, tiny_model
 
 METHODS = list(registered())
 
@@ -28,7 +28,7 @@ def test_generate_with_a_full_budget_is_plain_generate(method: str, sampled: boo
     torch.manual_seed(11)
     plain = model.generate(**inputs(), **options)
     torch.manual_seed(11)
-    ours = lab.generate(**inputs(), **options, past_key_values=make_cache(lab, method, 1.0))
+    ours = lab.generate(**inputs(), **options, past_key_values=cache_for(lab, method, 1.0))
     assert torch.equal(plain, ours)
 
 
@@ -36,7 +36,7 @@ def test_generate_with_a_full_budget_is_plain_generate(method: str, sampled: boo
 def test_a_second_turn_through_generate(method: str) -> None:
     lab, plain = prepare(tiny_model("llama")), tiny_model("llama")
     options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-    cache = make_cache(lab, method, 1.0)
+    cache = cache_for(lab, method, 1.0)
     first = lab.generate(**inputs(), **options, past_key_values=cache)
     question = torch.full((2, 4), 9)
     text = torch.cat([first, question], 1)
@@ -51,9 +51,9 @@ def test_beam_search_follows_its_beams(method: str) -> None:
     """Reordering must move metadata with the keys: with a full budget beams equal plain beams."""
     lab, plain = prepare(tiny_model("llama")), tiny_model("llama")
     options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False, "eos_token_id": None}
-    ours = lab.generate(**inputs(), **options, past_key_values=make_cache(lab, method, 1.0))
+    ours = lab.generate(**inputs(), **options, past_key_values=cache_for(lab, method, 1.0))
     assert torch.equal(ours, plain.generate(**inputs(), **options))
-    compressed = lab.generate(**inputs(), **options, past_key_values=make_cache(lab, method, 0.4))
+    compressed = lab.generate(**inputs(), **options, past_key_values=cache_for(lab, method, 0.4))
     assert compressed.shape == ours.shape
 
 

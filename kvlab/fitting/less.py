@@ -1,0 +1,135 @@
+"""Fitting LESS's feature maps, layer by layer, so that slots and state together give the full cache's output."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from kvlab.cache.feature_weights import write_maps
+from kvlab.errors import UserError
+from kvlab.fitting.observations import Observation, observe, projections
+from kvlab.fitting.text import text_windows
+from kvlab.methods.feature_maps import FeatureMaps, Form, new_maps
+from kvlab.models.load import LoadedModel, load_model
+from kvlab.trace.atomic import replace_file
+
+WATCHING = 0.4  # most of the time that goes into running the model
+MOST_WINDOWS = 64
+HELD_BACK = 8  # one window in so many is never fitted to
+LEARNING_RATE = 0.01
+CLIP = 1.0
+
+
+@dataclass(frozen=True)
+class LessRequest:
+    """What to fit, to which model, on which text (None: the shipped excerpts), for how long."""
+
+    model: str = "mini"
+    corpus: Path | None = None
+    rank: int = 8
+    hidden: int = 64
+    form: Form = "exponential"
+    minutes: float = 3.0  # of processor time, so that other work on the machine takes nothing away
+    length: int = 1024
+    seed: int = 0
+    device: str = "auto"
+
+    def check(self) -> None:
+        """Raises UserError for a number out of range."""
+        for name, least in (("rank", 1), ("hidden", 1), ("length", 256)):
+            if getattr(self, name) < least:
+                raise UserError(f"--{name} is {getattr(self, name)}; it must be at least {least}.")
+        if not self.minutes > 0:
+            raise UserError(f"--minutes is {self.minutes:g}; it must be more than 0.")
+        if self.form not in get_args(Form):
+            raise UserError(f"There is no form {self.form!r} of feature maps; choose {' or '.join(get_args(Form))}.")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """Maps of one layer and their error on held-back windows: of eviction alone, and with the state."""
+
+    maps: FeatureMaps
+    before: float
+    after: float
+
+
+def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print) -> list[Fitted]:
+    """Fit maps for every compressible layer and write them to `out`, whole or not at all; returns them.
+
+    The model is frozen. It reads windows of text with the full cache; for random queries and budgets, what H2O would
+    have dropped is left to the state, and the maps are fitted to give the layer's own output (the squared error after
+    its output projection, relative to that of eviction alone). Raises UserError for bad input.
+    """
+    request.check()
+    loaded = load_model(request.model, request.device)
+    deadline = time.process_time() + 60 * request.minutes
+    watched = _watch(loaded, request, time.process_time() + WATCHING * 60 * request.minutes, say)
+    fitted = []
+    for layer, (seen, projection) in enumerate(zip(watched, projections(loaded), strict=True)):
+        share = (deadline - time.process_time()) / (len(watched) - layer)
+        fitted.append(_fit_layer(seen, projection, request, layer, time.process_time() + share))
+        say(f"layer {layer}: error {fitted[-1].before:.4f} by eviction, {fitted[-1].after:.4f} with the state")
+    about = {name: str(value) for name, value in vars(request).items() if name not in ("corpus", "device")}
+    about |= {"windows": str(len(watched[0])), "error_before": _mean([f.before for f in fitted])}
+    about |= {"error_after": _mean([f.after for f in fitted])}
+    replace_file(out, lambda path: write_maps(path, [f.maps for f in fitted], loaded.model, about))
+    say(f"mean over layers: {about['error_before']} before, {about['error_after']} after; written to {out}")
+    return fitted
+
+
+def _watch(
+    loaded: LoadedModel, request: LessRequest, until: float, say: Callable[[str], None]
+) -> list[list[Observation]]:
+    """For each layer its observations, one a window; at least two windows, whatever the time."""
+    windows, random = text_windows(loaded, request.corpus, request.length, request.seed), Random(request.seed)
+    found = [observe(loaded, next(windows), random)]
+    if not found[0]:
+        raise UserError("Every layer of this model slides over a window of its own: there is nothing to compress.")
+    while len(found) < 2 or (len(found) < MOST_WINDOWS and time.process_time() < until):
+        found.append(observe(loaded, next(windows), random))
+        if len(found) % 8 == 0:
+            say(f"{len(found)} windows of {request.length} tokens watched")
+    return [list(layer) for layer in zip(*found, strict=True)]
+
+
+def _fit_layer(
+    seen: Sequence[Observation], projection: Tensor | None, request: LessRequest, layer: int, until: float
+) -> Fitted:
+    held, fitting = seen[::HELD_BACK], [s for index, s in enumerate(seen) if index % HELD_BACK]
+    random, first = Random(request.seed + layer), seen[0]
+    maps = _start(first, request, layer).map(lambda tensor: tensor.to(first.key.device).requires_grad_())
+    parameters = list(maps.tensors().values())
+    optimizer = torch.optim.Adam(parameters, LEARNING_RATE)
+    begun, now = time.process_time(), time.process_time()
+    while now < until:
+        for group in optimizer.param_groups:
+            group["lr"] = LEARNING_RATE * (until - now) / (until - begun)
+        chosen = random.choice(fitting)
+        (chosen.error(maps, projection) / max(chosen.evicted_error, 1e-9)).backward()
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        now = time.process_time()
+    maps = maps.map(Tensor.detach)
+    with torch.no_grad():
+        after = sum(float(observation.error(maps, projection)) for observation in held) / len(held)
+    return Fitted(maps, sum(observation.evicted_error for observation in held) / len(held), after)
+
+
+def _start(seen: Observation, request: LessRequest, layer: int) -> FeatureMaps:
+    heads, group, _, head_dim = seen.query.shape
+    generator = torch.Generator().manual_seed(request.seed * 1_000_003 + layer)
+    sizes = [max(float(states.square().mean().sqrt()), 1e-6) for states in (seen.query, seen.key)]
+    return new_maps(request.form, heads, group, head_dim, request.hidden, request.rank, generator, *sizes)
+
+
+def _mean(values: Sequence[float]) -> str:
+    return f"{sum(values) / len(values):.4f}"

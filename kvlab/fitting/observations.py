@@ -1,0 +1,150 @@
+"""What one layer did on one window of text, and what eviction would have left of it: examples to fit maps to."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kvlab.attention.seen import PassSeen
+from kvlab.attention.slot_attention import slot_logits
+from kvlab.cache import make_cache
+from kvlab.methods.feature_maps import FeatureMaps
+from kvlab.methods.view import Slots
+from kvlab.models.load import LoadedModel
+
+ROWS = 96  # queries watched in each window
+BLOCK = 64  # scores are added up to the last multiple of this many queries
+BUDGETS = (0.05, 0.4)  # shares of the window, drawn evenly in their logarithm
+NEVER = -1e30
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Some queries of a window, with G query heads for each of H KV heads; `dropped` tokens are left to the state.
+
+    Sums over kept tokens are divided by exp(`top`), the largest kept logit.
+    """
+
+    query: Tensor  # (H, G, r, d)
+    key: Tensor  # (H, T, d)
+    value: Tensor  # (H, T, d)
+    dropped: Tensor  # (H, r, T) bool
+    top: Tensor  # (H, G, r, 1)
+    numerator: Tensor  # (H, G, r, d)
+    denominator: Tensor  # (H, G, r, 1)
+    true: Tensor  # (H, G, r, d): output of the full cache
+    evicted_error: float  # of the layer's output without any state, relative to its size, squared
+
+    def error(self, maps: FeatureMaps, projection: Tensor | None) -> Tensor:
+        """The same error with the state that the maps make of what was dropped."""
+        phi = maps.of_queries(self.query[None])[0]  # (H, G, r, R)
+        psi = maps.of_keys(self.key[None])[0]  # (H, T, R)
+        kernel = (phi @ psi[:, None].transpose(-1, -2)) * self.dropped[:, None] * (-self.top).exp()
+        total = self.denominator + kernel.sum(-1, keepdim=True)
+        return relative_error((self.numerator + kernel @ self.value[:, None]) / total, self.true, projection)
+
+
+class Watcher:
+    """An `Observer` of a full cache that makes one observation a layer."""
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.found: dict[int, Observation] = {}
+
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
+        """Note what this layer did."""
+        self.found[layer_idx] = _observe(slots, seen, self.random)
+
+    def compressed(self, *_: object) -> None:
+        """The full cache is never compressed."""
+
+
+@torch.no_grad()
+def observe(loaded: LoadedModel, ids: Tensor, random: Random) -> list[Observation]:
+    """One observation for each compressible layer, in order, of token ids (1, T)."""
+    watcher = Watcher(random)
+    loaded.model(ids, past_key_values=make_cache(loaded, "full", observer=watcher), logits_to_keep=1)
+    return [watcher.found[layer] for layer in sorted(watcher.found)]
+
+
+def projections(loaded: LoadedModel) -> list[Tensor | None]:
+    """The output projection (hidden, Hq * d) of each compressible layer, so that errors count as the model sees them.
+
+    None where the module's projection is not known.
+    """
+    layers = [layer.layer_idx for layer in make_cache(loaded, "full").compressed_layers()]
+    everything: Any = loaded.model.modules()
+    modules = {
+        module.layer_idx: module
+        for module in everything
+        if isinstance(getattr(module, "layer_idx", None), int) and output_projection(module) is not None
+    }
+    return [output_projection(modules[layer]) if layer in modules else None for layer in layers]
+
+
+def output_projection(module: nn.Module) -> Tensor | None:
+    """The matrix (hidden, Hq * d) an attention module's heads are joined by."""
+    for name in ("o_proj", "dense"):
+        linear = getattr(module, name, None)
+        if isinstance(linear, nn.Linear):
+            return linear.weight.detach().float()
+    return None
+
+
+def relative_error(given: Tensor, true: Tensor, projection: Tensor | None) -> Tensor:
+    """||given - true||^2 / ||true||^2 of outputs (H, G, r, d), after the output projection where there is one."""
+    joined = [states.flatten(0, 1).transpose(0, 1).flatten(1) for states in (given - true, true)]
+    off, size = (states if projection is None else states @ projection.T for states in joined)
+    return off.square().sum() / size.square().sum().clamp_min(1e-12)
+
+
+def _observe(slots: Slots, seen: PassSeen, random: Random) -> Observation:
+    key, value = slots.keys[0].float(), slots.values[0].float()
+    tokens = key.shape[1]
+    low, high = (math.log(share) for share in BUDGETS)
+    budget = max(2, round(tokens * math.exp(random.uniform(low, high))))
+    choices = range(min(budget + BLOCK, tokens - 1), tokens)
+    rows = torch.tensor(sorted(random.sample(choices, min(ROWS, len(choices)))), device=key.device)
+    logits, scores = _logits_and_scores(seen, rows)
+    kept = heavy_and_recent(scores, rows, budget)  # (H, r, T)
+    past = torch.arange(tokens, device=key.device) <= rows[:, None]
+    left = logits.masked_fill(~kept[:, None], NEVER)
+    top = left.amax(-1, keepdim=True)
+    weight = (left - top).exp()
+    numerator, denominator = weight @ value[:, None], weight.sum(-1, keepdim=True)
+    true = torch.softmax(logits, -1) @ value[:, None]
+    projection = None if seen.module is None else output_projection(seen.module)
+    evicted = float(relative_error(numerator / denominator, true, projection))
+    query = seen.query[0, :, rows].float().unflatten(0, (key.shape[0], -1))
+    return Observation(query, key, value, past & ~kept, top, numerator, denominator, true, evicted)
+
+
+def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """(logits (H, G, r, T) of the rows, attention (H, r, T) each token had by the last whole block before them)."""
+    total = torch.zeros(seen.key.shape[1:3], device=seen.key.device)
+    scores, logits = [], []
+    for first in range(0, seen.num_new, BLOCK):
+        block = seen.query[:, :, first : first + BLOCK]
+        found = slot_logits(
+            block, seen.key, first=first, rows=seen.num_new, scaling=seen.scaling, softcap=seen.softcap
+        )[0]
+        mine = rows[(rows >= first) & (rows < first + BLOCK)] - first
+        logits.append(found[:, :, mine])
+        scores.append(total[:, None].expand(-1, len(mine), -1))
+        total = total + torch.softmax(found, -1).mean(1).sum(1)
+    return torch.cat(logits, 2), torch.cat(scores, 1)
+
+
+def heavy_and_recent(scores: Tensor, rows: Tensor, budget: int) -> Tensor:
+    """(H, r, T) bool: what H2O holds for each row: half the budget of recent tokens, and the highest scores before."""
+    recent = max(1, budget // 2)
+    column = torch.arange(scores.shape[-1], device=scores.device)
+    newest = (column > rows[:, None] - recent) & (column <= rows[:, None])
+    older = scores.masked_fill(column > rows[:, None] - recent, -1.0)
+    heavy = torch.zeros_like(older, dtype=torch.bool).scatter(-1, older.topk(budget - recent, -1).indices, True)
+    return (heavy | newest) & (column <= rows[:, None])

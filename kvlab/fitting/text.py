@@ -1,0 +1,40 @@
+"""Windows of text to watch a model on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from torch import Tensor
+
+from kvlab.assets import asset_path
+from kvlab.errors import UserError
+from kvlab.models.load import LoadedModel
+from kvlab.models.mini.corpus import VALIDATION_BOOKS, book_paths, read_book
+
+CHARACTERS_A_TOKEN = 8  # more than any tokenizer's mean, so that a slice holds enough tokens
+SHORTEST = 256
+
+
+def text_windows(loaded: LoadedModel, corpus: Path | None, length: int, seed: int) -> Iterator[Tensor]:
+    """Token ids (1, `length`), BOS first where the model has one, from random places of random books, without end.
+
+    `corpus` is a folder of plain-text books; None stands for the shipped excerpts. The books that the tasks are made
+    of are left out where there are others. Raises UserError for a folder without text, or with too little.
+    """
+    random, texts = Random(seed), _texts(corpus or asset_path("prompts/haystack"))
+    length = min(length, int(getattr(loaded.model.config, "max_position_embeddings", length)))
+    while True:
+        text = random.choice(texts)
+        start = random.randrange(max(1, len(text) - CHARACTERS_A_TOKEN * length))
+        ids = loaded.encode(text[start : start + CHARACTERS_A_TOKEN * length])[:, :length]
+        if ids.shape[1] < min(length, SHORTEST):
+            raise UserError(f"A book of {ids.shape[1]} tokens is too short: give texts of {SHORTEST} tokens or more.")
+        yield ids
+
+
+def _texts(corpus: Path) -> list[str]:
+    books = book_paths(corpus)
+    unseen = {name: path for name, path in books.items() if name not in VALIDATION_BOOKS}
+    return [read_book(path) for path in (unseen or books).values()]

@@ -1,0 +1,42 @@
+"""LESS: what eviction drops lives on in a low-rank state."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from kvlab.methods.base import Method, make_method, register
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.settlers.absorb import Absorb
+
+
+@register
+class LESS(Method):
+    """An eviction method with a state of fixed size beside its slots, into which what it drops is absorbed.
+
+    Each head keeps H = sum psi(k) v^T (rank x head_dim) and z = sum psi(k) over dropped tokens. A query adds phi(q) H
+    to the numerator and phi(q) z to the denominator of its attention, as one more slot would whose log mass and value
+    follow the query. phi and psi are small networks per head, fitted to a model by `kvlab train-less`; those for `mini`
+    ship. Weights "untrained" are random ones, for tests of mechanics and for timing. The state's bytes are counted; in
+    recorded runs its tokens count as merged, not as regret, although their events say that they were evicted.
+
+    The default features are exponential: the paper's, with gelu, cannot follow logits that differ by much and fit
+    slower (`train-less --form gelu`). For another score or allocation beneath it, compose with settle "less".
+    """
+
+    name: ClassVar[str] = "less"
+    family: ClassVar[str] = "merging"
+    title: ClassVar[str] = "LESS"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2402.09398"
+
+    evictor: Literal["h2o", "window", "streaming-llm", "snapkv", "pyramidkv", "adakv"] = Field(
+        "h2o", description="the eviction method that chooses what is dropped"
+    )
+    weights: str = Field("mini", description="feature maps: mini, a file of kvlab train-less, or untrained (random)")
+    rank: int = Field(8, ge=1, description="features a head: rows of its state; must be what the maps were fitted with")
+
+    def pipeline(self) -> Pipeline:
+        """The evictor's score, allocation and selection, absorbing."""
+        return replace(make_method(self.evictor).pipeline(), settle=Absorb(self.weights, self.rank))

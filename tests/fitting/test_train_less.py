@@ -1,0 +1,93 @@
+"""`kvlab train-less`: the examples it fits to, and what comes out of a minute fraction on a tiny model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from kvlab.cache import make_cache
+from kvlab.cli import commands
+from kvlab.errors import UserError
+from kvlab.fitting.observations import heavy_and_recent, observe, projections
+from kvlab.fitting.text import text_windows
+from kvlab.methods.feature_maps import untrained_maps
+from kvlab.models.load import LoadedModel, load_model
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_model_folder: Path) -> LoadedModel:
+    return load_model(str(tiny_model_folder), "cpu")
+
+
+@pytest.fixture
+def books(tmp_path: Path) -> Path:
+    folder = tmp_path / "books"
+    folder.mkdir()
+    (folder / "one.txt").write_text("It was the best of times, it was the worst of times. " * 200)
+    return tmp_path
+
+
+def test_what_is_kept_is_recent_or_heavy() -> None:
+    scores, rows = torch.rand(2, 3, 40, generator=torch.Generator().manual_seed(0)), torch.tensor([20, 30, 39])
+    kept = heavy_and_recent(scores, rows, 10)
+    for index, row in enumerate(rows.tolist()):
+        for head in range(2):
+            heavy = scores[head, index, : row - 4].topk(5).indices.tolist()
+            assert set(kept[head, index].nonzero()[:, 0].tolist()) == {*heavy, *range(row - 4, row + 1)}
+
+
+def test_an_observation_is_the_layers_own_attention(tiny: LoadedModel, books: Path) -> None:
+    """With everything dropped put back by the true kernel, slots and state together give the true output."""
+    ids = next(text_windows(tiny, books, 300, 0))
+    for seen, projection in zip(observe(tiny, ids, Random(0)), projections(tiny), strict=True):
+        logits = (seen.query @ seen.key[:, None].transpose(-1, -2)) * seen.key.shape[-1] ** -0.5
+        left = (logits - seen.top).exp() * seen.dropped[:, None]
+        whole = (seen.numerator + left @ seen.value[:, None]) / (seen.denominator + left.sum(-1, keepdim=True))
+        torch.testing.assert_close(whole, seen.true, rtol=1e-4, atol=1e-5)
+        heads, group, _, head_dim = seen.query.shape
+        silent = untrained_maps(0, heads, group, head_dim, 8)
+        silent = silent.map(lambda tensor: tensor * 0)
+        silent.key_bias.fill_(-100)
+        assert float(seen.error(silent, projection)) == pytest.approx(seen.evicted_error, rel=1e-3)
+        assert seen.evicted_error > 0
+
+
+def test_a_fit_lowers_the_error_and_its_file_serves_the_method(
+    tiny: LoadedModel, tiny_model_folder: Path, books: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "maps.safetensors"
+    arguments = ["--model", str(tiny_model_folder), "--corpus", str(books), "--out", str(out), "--minutes", "0.08"]
+    result = CliRunner().invoke(
+        commands, ["train-less", *arguments, "--length", "256", "--rank", "4", "--device", "cpu"]
+    )
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.output.splitlines() if line.startswith("layer")]
+    errors = [(float(line.split()[3]), float(line.split()[6])) for line in lines]
+    assert len(errors) == 3
+    assert all(after < before for before, after in errors)
+    assert [path.name for path in tmp_path.iterdir()].count("maps.safetensors") == 1
+    assert not list(tmp_path.glob(".*"))
+    cache = make_cache(tiny, "less", 0.2, weights=str(out), rank=4)
+    with torch.inference_mode():
+        assert torch.isfinite(tiny.model(next(text_windows(tiny, books, 256, 1)), past_key_values=cache).logits).all()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--minutes", "0"], "--minutes is 0"),
+        (["--rank", "0"], "--rank is 0"),
+        (["--length", "10"], "--length is 10"),
+        (["--form", "softmax"], "no form 'softmax'"),
+        (["--corpus", "nowhere", "--minutes", "0.01"], "No .txt books in nowhere"),
+    ],
+)
+def test_bad_input_is_one_sentence(arguments: list[str], sentence: str) -> None:
+    result = CliRunner().invoke(commands, ["train-less", *arguments])
+    assert isinstance(result.exception, UserError)
+    assert sentence in str(result.exception)
+    assert "\n" not in str(result.exception)
