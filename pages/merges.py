@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import pandas as pd
 import streamlit as st
 
 from app.parts import page
 from app.parts.figure import show
+from app.parts.keys import page_keys
 from app.state import current_run, pick_head, pick_layer
 from app.state import theme as page_theme
 from kvlab.analysis import merges, sag
 from kvlab.figures import merges as merge_figures
 from kvlab.figures import sag as sag_figures
+from kvlab.figures.palette import Theme
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 
@@ -53,7 +58,9 @@ def scope(run: Run) -> tuple[int | None, int | None]:
     with middle:
         layer = pick_layer(run)
     with right:
-        return layer, pick_head(run)
+        head = pick_head(run)
+    page_keys(run, steps=False)
+    return layer, head
 
 
 def facts(run: Run, steps: pd.DataFrame) -> None:
@@ -86,79 +93,71 @@ def honest_word(run: Run, total: dict[str, float]) -> None:
 
 
 def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
-    events = run.events if layer is None else run.select("events", layer, head)
-    counts = merges.events_over_steps(events) if len(events) else merges.departures_from_steps(steps)
+    recorded = run.record.level == "full"
+    counts = table_of(run, layer, head, "counts") if recorded else merges.departures_from_steps(steps)
     if counts.empty:
         return
     st.subheader("What left")
-    theme, origin = page_theme(), page.source(run)
-    figure = merge_figures.events_over_steps(counts, theme)
+    merged = recorded and bool(steps["merged"].sum())
     left, right = st.columns(2, gap="large")
     with left:
-        show(
-            figure,
-            counts,
-            merge_figures.read_events_over_steps(counts),
-            "merges-steps",
-            page.file_name(run, "events"),
-            origin,
-        )
-    if events.empty:
-        return
+        picture(run, merge_figures.events_over_steps, merge_figures.read_events_over_steps, counts, "steps", "events")
     with right:
-        if layer is None and (events["target"] >= 0).any():
-            table = merges.events_by_head(events)
-            figure = merge_figures.events_by_head(table, theme)
-            show(
-                figure,
-                table,
-                merge_figures.read_events_by_head(table),
-                "merges-heads",
-                page.file_name(run, "merged-share"),
-                origin,
-            )
-    if (events["target"] >= 0).any():
-        merged_groups(run, events)
+        if layer is None and merged:
+            draw, read = merge_figures.events_by_head, merge_figures.read_events_by_head
+            picture(run, draw, read, table_of(run, layer, head, "by_head"), "heads", "merged-share")
+    if merged:
+        merged_groups(run, layer, head)
 
 
-def merged_groups(run: Run, events: pd.DataFrame) -> None:
+def merged_groups(run: Run, layer: int | None, head: int | None) -> None:
     st.subheader("Merges and votes")
-    theme, origin = page_theme(), page.source(run)
     left, right = st.columns(2, gap="large")
     with left:
-        table = merges.similarity_distribution(events)
-        if len(table):
-            figure = merge_figures.similarity_distribution(table, theme)
-            show(
-                figure,
-                table,
-                merge_figures.read_similarity_distribution(table),
-                "merges-alike",
-                page.file_name(run, "merge-similarity"),
-                origin,
-            )
+        if len(table := table_of(run, layer, head, "alike")):
+            draw, read = merge_figures.similarity_distribution, merge_figures.read_similarity_distribution
+            picture(run, draw, read, table, "alike", "merge-similarity")
     with right:
-        table = merges.votes_distribution(merges.final_votes(events))
-        figure = merge_figures.votes_distribution(table, theme)
-        show(
-            figure,
-            table,
-            merge_figures.read_votes_distribution(table),
-            "merges-votes",
-            page.file_name(run, "votes"),
-            origin,
-        )
-    table = merges.mass_balance(events)
-    if len(table):
-        figure = merge_figures.mass_balance(table, theme)
-        show(
-            figure,
-            table,
-            merge_figures.read_mass_balance(table),
-            "merges-balance",
-            page.file_name(run, "mass-balance"),
-            origin,
-        )
+        draw, read = merge_figures.votes_distribution, merge_figures.read_votes_distribution
+        picture(run, draw, read, table_of(run, layer, head, "votes"), "votes", "votes")
+    if len(table := table_of(run, layer, head, "balance")):
+        picture(run, merge_figures.mass_balance, merge_figures.read_mass_balance, table, "balance", "mass-balance")
+
+
+def picture(
+    run: Run,
+    draw: Callable[[pd.DataFrame, Theme], Any],
+    read: Callable[[pd.DataFrame], str],
+    table: pd.DataFrame,
+    key: str,
+    name: str,
+) -> None:
+    figure = draw(table, page_theme())
+    show(figure, table, read(table), f"merges-{key}", page.file_name(run, name), page.source(run))
+
+
+TABLES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
+    "counts": merges.events_over_steps,
+    "by_head": merges.events_by_head,
+    "alike": merges.similarity_distribution,
+    "votes": lambda events: merges.votes_distribution(merges.final_votes(events)),
+    "balance": merges.mass_balance,
+}
+
+
+def table_of(run: Run, layer: int | None, head: int | None, name: str) -> pd.DataFrame:
+    """One of `TABLES`, kept, as the events of a long run are many and the tables small."""
+    return _table_of(run, *page.stamp(run), layer, head, name)
+
+
+@st.cache_data(max_entries=128, show_spinner=False)
+def _table_of(_run: Run, path: str, written: int, layer: int | None, head: int | None, name: str) -> pd.DataFrame:
+    return TABLES[name](_events(_run, path, written, layer, head))
+
+
+@st.cache_resource(max_entries=1, show_spinner=False)
+def _events(_run: Run, path: str, written: int, layer: int | None, head: int | None) -> pd.DataFrame:
+    return _run.select("events", layer, head)
 
 
 def what_it_did(run: Run, steps: pd.DataFrame) -> None:

@@ -48,7 +48,8 @@ def main() -> None:
 def one_head(run: Run, layer: int, head: int) -> None:
     table = table_of_head(run, *page.stamp(run), layer, head)
     facts(table)
-    figure = along_text(figures.sag_against_bound(table, page_theme()), offset=run.record.prompt_tokens - 1)
+    figure = figures.sag_against_bound(table, page_theme())
+    figure = along_text(figure, offset=run.record.prompt_tokens - 1, place=f"{layer}/{head}")
     reading = figures.read_sag_against_bound(table, predicts(run))
     name = page.file_name(run, f"sag-bound-layer-{layer}-head-{head}")
     show(figure, table, reading, "sag-bound", name, page.source(run))

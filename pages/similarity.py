@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.figure import heading, note, show
+from app.parts.keys import page_keys
 from app.parts.tilemap import clamp, tilemap
 from app.state import current_run, pick_head, pick_layer
 from app.state import theme as page_theme
@@ -25,6 +26,7 @@ from kvlab.trace.reader import Run
 TILE = 384
 MAP = "similarity-map"
 WALL_LAYERS = 12
+MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
 OUTLINES = {"merged": "merge sets", "threshold": "by threshold", "none": "none"}
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
 
@@ -43,7 +45,8 @@ def main() -> None:
     if run.record.level != "full":
         page.explain_level(run, "keys and values")
         return
-    columns = st.columns([1, 1, 1.3, 1.4, 1.9], vertical_alignment="bottom")
+    page_keys(run, steps=False, more=MAP_KEYS)
+    columns = st.columns([1, 1, 1.3, 1.4, 2.1], vertical_alignment="bottom")
     with columns[0]:
         layer = pick_layer(run)
     with columns[1]:
@@ -97,7 +100,7 @@ def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, ou
     tile = maps.tile(unit, window[:2], window[2:], TILE, shown)
     sets = empty_outlines()
     if outlined == "merged" and len(lineage.steps):
-        sets = sets_in(lineage, window)
+        sets = sets_in(run, layer, head, window)
     elif outlined == "threshold":
         sets = sets_at_threshold(run, layer, head, what, window)
     frame = tile.frame()
@@ -123,12 +126,19 @@ def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, ou
         )
 
 
-def sets_in(lineage: page.Lineage, window: tuple[int, int, int, int]) -> pd.DataFrame:
+def sets_in(run: Run, layer: int, head: int, window: tuple[int, int, int, int]) -> pd.DataFrame:
     """Merge sets at the URL's step (the last by default) that meet the window and are larger than a cell."""
     asked = st.query_params.get("step", "")
+    lineage = page.head_history(run, layer, head)[0]
     step = int(asked) if asked.isdecimal() and int(asked) in lineage.steps else int(lineage.steps[-1])
     cell = max(1, (window[1] - window[0]) // TILE)
-    return outlines(merge_sets(lineage, step), (min(window[0], window[2]), max(window[1], window[3])), cell)
+    sets = merge_sets_of(run, *page.stamp(run), layer, head, step)
+    return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])), cell)
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def merge_sets_of(_run: Run, path: str, written: int, layer: int, head: int, step: int) -> pd.DataFrame:
+    return merge_sets(page.head_history(_run, layer, head)[0], step)
 
 
 def sets_at_threshold(run: Run, layer: int, head: int, what: str, window: tuple[int, int, int, int]) -> pd.DataFrame:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app.parts import page
+from app.parts import page, view
 from app.parts.figure import show
 from app.parts.tokenstrip import tokenstrip
-from app.state import current_run, pick_head, pick_layer
+from app.parts.tokentext import along_text
+from app.state import current_run
 from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
@@ -38,11 +39,7 @@ def main() -> None:
     if run.record.level != "full":
         show_without_events(run)
         return
-    left, right, _ = st.columns([1, 1, 4])
-    with left:
-        layer = pick_layer(run)
-    with right:
-        head = pick_head(run)
+    layer, head = view.place(run)
     if run.select("steps", layer, head, ["step"]).empty:
         st.info("Nothing was recorded for this layer and head yet.")
         return
@@ -138,7 +135,7 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     name = f"layer-{layer}-head-{head}"
     picture = mosaic(lineage)
     show(
-        timeline.token_mosaic(picture, texts, page_theme()),
+        along_text(timeline.token_mosaic(picture, texts, page_theme()), "y"),
         picture,
         timeline.read_token_mosaic(picture),
         "timeline-mosaic",
@@ -148,7 +145,7 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     if len(lineage.steps) > 1:
         counts = state_counts(lineage)
         show(
-            timeline.state_totals(counts, page_theme()),
+            along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1),
             counts,
             timeline.read_state_totals(counts),
             "timeline-states",

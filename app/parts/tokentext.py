@@ -46,13 +46,13 @@ class TokenClass:
     cue: Cue
 
 
-def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0) -> go.Figure:
+def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
     """The figure, tied to the text: a point's position in it is `offset` plus its value on `axis`.
 
     Labels that begin with the position count as it. For an axis of steps the offset is prompt tokens - 1: the newest
-    token of step k.
+    token of step k. `place` says what the figure is of, for whoever waits for it in the browser.
     """
-    return figure.update_layout(meta={"tokens": {"axis": axis, "offset": offset}})
+    return figure.update_layout(meta={"tokens": {"axis": axis, "offset": offset}, "place": place})
 
 
 def state_classes(theme: Theme) -> list[TokenClass]:

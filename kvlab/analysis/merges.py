@@ -38,16 +38,25 @@ def similarity_distribution(events: pd.DataFrame, bins: int = 80) -> pd.DataFram
 
 def final_votes(events: pd.DataFrame) -> pd.DataFrame:
     """The slots that hold more than one token at the end: columns layer, head, slot, votes, step of the last merge."""
-    names = ["layer", "head", "target"]
-    joined = events[events["target"] >= 0].sort_values("step", kind="stable").drop_duplicates(names, keep="last")
-    left = events[["layer", "head", "source"]].drop_duplicates().rename(columns={"source": "target"})
-    alive = joined.merge(left, on=names, how="left", indicator="gone")
-    alive = alive[alive["gone"] == "left_only"]
+    # Events are in the order of their steps, so the last row of a target is its last merge.
+    events = events.sort_values("step", kind="stable") if not events["step"].is_monotonic_increasing else events
+    slots, left = _slot_numbers(events, "target"), _slot_numbers(events, "source")
+    joined = (events["target"] >= 0).to_numpy()
+    last = np.unique(slots[joined][::-1], return_index=True)[1]
+    rows = np.flatnonzero(joined)[::-1][last]
+    rows = np.sort(rows[~np.isin(slots[rows], left)])
     return (
-        alive[["layer", "head", "target", "votes_after", "step"]]
+        events.iloc[rows][["layer", "head", "target", "votes_after", "step"]]
         .rename(columns={"target": "slot", "votes_after": "votes"})
         .reset_index(drop=True)
     )
+
+
+def _slot_numbers(events: pd.DataFrame, column: str) -> np.ndarray:
+    """One number for each (layer, head, position); the same for the same slot as source and as target."""
+    layer, head, position = (events[name].to_numpy(np.int64) for name in ("layer", "head", column))
+    heads, positions = head.max(initial=0) + 1, events[["source", "target"]].max(axis=None) + 1 if len(events) else 1
+    return (layer * heads + head) * positions + position
 
 
 def votes_distribution(slots: pd.DataFrame) -> pd.DataFrame:
@@ -63,16 +72,14 @@ def mass_balance(events: pd.DataFrame) -> pd.DataFrame:
     A group on the diagonal lost nothing; below it the merge made attention sag.
     """
     joined = events[events["target"] >= 0].dropna(subset=["mass_after"])
-    groups = joined.groupby(["step", "layer", "head", "target"], sort=False)
-    table = groups.agg(
-        sources=("source", "size"),
-        mass_sources=("mass_source", "sum"),
-        mass_target=("mass_target", "first"),
-        mass_after=("mass_after", "first"),
-        sag=("sag", "first"),
-        votes=("votes_after", "first"),
-    ).reset_index()
-    table["mass_before"] = table["mass_sources"] + table["mass_target"]
+    slots = _slot_numbers(joined, "target")
+    keys = joined["step"].to_numpy(np.int64) * (slots.max(initial=0) + 1) + slots
+    _, first, group = np.unique(keys, return_index=True, return_inverse=True)
+    table = joined.iloc[first].rename(columns={"votes_after": "votes"})
+    mass = joined["mass_source"].to_numpy(np.float64)
+    table = table.assign(
+        sources=np.bincount(group), mass_before=np.bincount(group, weights=mass) + table["mass_target"]
+    )
     order = table["sag"].abs().sort_values(ascending=False, kind="stable").index[:MAX_POINTS]
     columns = ["step", "layer", "head", "target", "sources", "mass_before", "mass_after", "sag", "votes"]
     return table.loc[order, columns].rename(columns={"target": "slot"}).reset_index(drop=True)

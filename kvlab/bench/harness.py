@@ -10,7 +10,7 @@ from kvlab.bench.bench import Bench, choice_fields
 from kvlab.bench.contenders import method_label
 from kvlab.bench.environment import stamp
 from kvlab.bench.models import BenchModel, open_model
-from kvlab.bench.modes import MEASURE
+from kvlab.bench.modes import MEASURE, pages
 from kvlab.bench.peaks import Peaks, measure_peaks
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.room import give_back, is_out_of_memory
@@ -70,6 +70,10 @@ def run_requests(
 
 
 def _run(opened: Opened, request: BenchRequest) -> Iterator[Row]:
+    if request.mode == "pages":
+        known = stamp(request, None)
+        yield from (replace(row, **known) for row in pages.measure(request))
+        return
     try:
         model, peaks = opened.open(request)
     except Exception as error:

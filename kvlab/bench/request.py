@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kvlab.errors import UserError
 from kvlab.requests import MethodChoice
 
-Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile"]
+Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "pages"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Fill = Literal["synthetic", "prefill"]
 
@@ -79,6 +79,6 @@ def make_request(**fields: object) -> BenchRequest:
             raise UserError(f"{name} takes whole numbers of at least 1, not {min(numbers)}.")
     if request.mode == "generate" and request.new_tokens < 1:
         raise UserError("Mode generate needs --new-tokens of at least 1.")
-    if request.scale > 1 and not request.model.startswith("shape:"):
+    if request.scale > 1 and request.mode != "pages" and not request.model.startswith("shape:"):
         raise UserError("--scale makes shapes smaller, not trained models: use it with --model shape:NAME.")
     return request

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
 UNTIL_FULL = tuple(2**n for n in range(11))
+LARGE_RUN_TOKENS = (32_768,)
 TABLE_WIDTH = 170  # where there is no terminal to measure
 
 Own = Annotated[str | None, typer.Option(help="such as h2o,keepkv:rule=paper")]
@@ -20,7 +21,7 @@ Own = Annotated[str | None, typer.Option(help="such as h2o,keepkv:rule=paper")]
 
 def bench(
     mode: Annotated[
-        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress or profile")
+        str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress, profile or pages")
     ] = "decode",
     model: Annotated[
         str | None, typer.Option(help="mini, a folder, a hub name, or shape:llama3-8b (see above)")
@@ -51,6 +52,9 @@ def bench(
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
     """Measure memory and speed of compressed caches.
+
+    Mode pages draws the dashboard's pages over a synthetic run of 32 layers (--scale divides them) x 8 KV heads and
+    times them in real Chromium; it needs no model.
 
     Shapes (real architectures with random weights): shape:tiny, llama2-7b, llama2-13b, llama3-8b, mistral-7b,
     qwen2.5-7b, qwen3-8b.
@@ -92,6 +96,9 @@ def _from_options(
     fields = changes | _numbers(lists) | {"mode": mode}
     if mode == "batch":
         fields.setdefault("batches", UNTIL_FULL)
+    if mode == "pages":
+        fields.setdefault("contexts", LARGE_RUN_TOKENS)
+        methods = ""  # a synthetic run is drawn, nothing is compressed
     names = DEFAULT_METHODS if methods is None else methods
     return make_request(choices=parse_choices(names, budgets or "0.2"), **fields)
 

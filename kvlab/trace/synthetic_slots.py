@@ -103,8 +103,11 @@ class SyntheticLayer:
         order[:, :spared] += 1
         order[:, self.seen - recent : self.seen] += 2
         order[~self.alive] = np.inf
-        ranks = np.argsort(np.argsort(order, axis=1), axis=1)
-        head, source = np.nonzero(ranks < excess[:, None])
+        chosen = np.zeros_like(self.alive)
+        for row in np.flatnonzero(excess):
+            lowest = np.argpartition(order[row], excess[row] - 1)[: excess[row]]
+            chosen[row, lowest] = True
+        head, source = np.nonzero(chosen)
         return head, source
 
     def _targets(self, head: np.ndarray, source: np.ndarray) -> np.ndarray:

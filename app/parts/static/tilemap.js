@@ -1,7 +1,8 @@
 /* A similarity map as tiles: the server sends one window of block means (or maxima, or pairs), the browser draws it,
    zooms and drags it at once, and asks for the sharp window when the hand rests. */
 
-const REST_MS = 120, MIN_SPAN = 8;
+/* A wheel or a drag goes on: the tile is asked for when the hand rests. A button or a key is asked for at once. */
+const REST_MS = 70, MIN_SPAN = 8;
 const maps = new WeakMap();
 
 export default function (component) {
@@ -29,7 +30,7 @@ class TileMap extends TilePicture {
     on(this.canvas, "pointermove", (event) => this.hover(event));
     on(this.canvas, "pointerup", (event) => this.release(event));
     on(this.canvas, "pointerleave", () => { this.pointer = null; this.draw(); this.rest(); });
-    on(this.canvas, "dblclick", () => this.whole());
+    on(this.canvas, "dblclick", () => { this.atOnce = true; this.whole(); });
     on(this.canvas, "keydown", (event) => this.key(event));
     this.root.querySelectorAll("button").forEach((button) => on(button, "click", () => this.act(button.dataset.act)));
     const observer = new ResizeObserver(() => this.draw());
@@ -49,6 +50,7 @@ class TileMap extends TilePicture {
     this.identity = data.identity;
     this.root.querySelector(".ramp").style.background = `linear-gradient(to right, ${data.scale.join(", ")})`;
     this.root.dataset.window = data.window.join(",");
+    this.root.dataset.identity = data.identity;
     this.draw();
     this.rest();
   }
@@ -113,7 +115,8 @@ class TileMap extends TilePicture {
     this.asked = "moving";
     this.draw();
     clearTimeout(this.wish);
-    this.wish = setTimeout(() => this.ask(), REST_MS);
+    this.wish = setTimeout(() => this.ask(), this.atOnce ? 0 : REST_MS);
+    this.atOnce = false;
   }
 
   ask() {
@@ -146,6 +149,7 @@ class TileMap extends TilePicture {
   whole() { this.move(0, 0, this.data.tokens); }
 
   act(name) {
+    this.atOnce = true;
     if (name === "whole") this.whole();
     else if (name === "diagonal") { const [top, bottom] = this.view; this.move(top, top, bottom - top); }
     else this.zoom(name === "in" ? 0.5 : 2);
@@ -160,6 +164,7 @@ class TileMap extends TilePicture {
     };
     if (!actions[event.key]) return;
     event.preventDefault();
+    this.atOnce = !event.repeat;
     actions[event.key]();
   }
 }

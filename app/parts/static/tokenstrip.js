@@ -97,6 +97,8 @@ class View extends Words {
     on(mosaic, "mousemove", (event) => this.overMosaic(event));
     on(mosaic, "mouseleave", () => this.dim());
     on(mosaic, "click", (event) => { this.stop(); this.go(this.mosaicCell(event).column); });
+    this.charts = new Charts((position, chart) => this.overChart(position, chart), () => this.dim());
+    this.cleanups.push(() => this.charts.dispose());
     const observer = new ResizeObserver(() => { this.drawMosaic(); this.drawGrid(); });
     observer.observe(this.root);
     this.cleanups.push(() => observer.disconnect());
@@ -201,6 +203,7 @@ class View extends Words {
     const phase = step === 0 ? "the prompt was read" : `after token ${read - 1} “${visible(this.texts[read - 1] ?? "")}”`;
     this.part("phase").textContent = `${phase}: ${this.slots.length.toLocaleString("en")} slots for ${read.toLocaleString("en")} tokens`;
     this.root.dataset.step = step;
+    this.root.dataset.identity = this.identity;
     this.root.dataset.slots = this.slots.length;
     this.rest();
   }
@@ -210,6 +213,16 @@ class View extends Words {
     const position = Number(node.dataset.p), owner = this.owners()[position];
     this.light(owner >= 0 ? owner : null, position);
     this.tellFate(position);
+    this.charts.mark(position);
+  }
+
+  overChart(position, chart) {
+    if (!this.spans[position]) return;
+    const owner = this.owners()[position];
+    this.light(owner >= 0 ? owner : null, position);
+    this.tellFate(position);
+    this.scrollTo(position);
+    this.charts.mark(position, chart);
   }
 
   rest() {
@@ -221,7 +234,7 @@ class View extends Words {
     else this.detail([["", "Hover a word, a slot or the mosaic to see its fate; click to see what flowed into its slot."]]);
   }
 
-  dim() { this.unlight(); if (this.slots) { this.drawGrid(); this.rest(); } }
+  dim() { this.charts?.unmark(); this.unlight(); if (this.slots) { this.drawGrid(); this.rest(); } }
 
   overSlot(slot) {
     if (slot === null) { this.dim(); return; }

@@ -1,4 +1,7 @@
-"""One file a mode; its `measure` turns a bench into rows, given as soon as they are measured."""
+"""One file a mode; its `measure` turns a bench into rows, given as soon as they are measured.
+
+Mode `pages` needs no model: its `measure` takes the request alone.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,87 @@
+"""The dashboard's server and the browser of mode `pages`, started and stopped with it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import psutil
+
+from kvlab.assets import project_root
+from kvlab.errors import UserError
+
+FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
+READY_SECONDS = 60.0
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+class Dashboard:
+    """A server of its own over a folder of runs, without a worker."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def __enter__(self) -> Dashboard:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        options = {"server.port": port, "server.address": "127.0.0.1", "server.headless": "true"}
+        flags = [f"--{name}={value}" for name, value in {**options, "server.fileWatcherType": "none"}.items()]
+        line = [sys.executable, "-P", "-m", "streamlit", "run", str(project_root() / "app" / "main.py"), *flags]
+        environment = os.environ | {"KVLAB_RUNS": str(self.root)}
+        self.process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.address = f"http://127.0.0.1:{port}"
+        self._wait()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.process.terminate()
+        self.process.wait(READY_SECONDS)
+
+    def memory(self) -> int:
+        """Resident bytes of the server's process."""
+        return int(psutil.Process(self.process.pid).memory_info().rss)
+
+    def _wait(self) -> None:
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                opener.open(f"{self.address}/_stcore/health", timeout=2).close()
+                return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    raise UserError("The dashboard's server did not start: try `kvlab app` to see why.") from None
+                time.sleep(0.2)
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """A headless Chromium.
+
+    Raises:
+        UserError: Chromium or playwright is missing.
+    """
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        raise UserError("Mode pages drives Chromium with playwright: install kvlab's dev extra.") from None
+    found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
+    if found is None:
+        raise UserError("Mode pages needs Chromium: install it (Debian: apt install chromium).")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
