@@ -1,0 +1,107 @@
+"""Table 2: what the cache takes at 100, 50 and 35 %."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.atlas.commands import bench_command
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.sources import Sources
+from kvlab.figures import cache_share as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import percent
+
+PRESET = "kvmerger-table2"
+PAPER_MODELS = {"shape:llama2-7b": "Llama2-7B-chat", "shape:llama2-13b": "Llama2-13B-chat"}
+SAYS = "At 50 and 35 % the cache takes 51 and 33 % (7B) of the full one, after 3,900 + 1,024 tokens."
+CLOSE = 0.05
+FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": "peak", "logical tokens": "tokens"}
+
+
+def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Bytes over the full cache's, ours beside the paper's."""
+    rows = sources.benchmarks
+    rows = rows[(rows["preset"] == PRESET) & (rows["status"] == "ok")] if len(rows) else rows
+    frame = shares(rows) if len(rows) else pd.DataFrame()
+    if frame.empty:
+        small = ("--device", "cpu", "--scale", "16", "--shorten", "8")
+        return Needs(
+            "No benchmark of the paper's memory table was found; this one is a small version for any machine, and on a "
+            "GPU the same without --device, --scale and --shorten is the paper's own size.",
+            bench_command(sources, "--preset", PRESET, *small),
+        )
+    figure, reading = figures.cache_share(frame, theme), figures.read_cache_share(frame)
+    grey = grey_table(paper_values("kvmerger", "tab-2"))
+    return (Drawn("share", figure, frame, reading, _origin(rows), memory_claim(frame), grey),)
+
+
+def shares(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a model and budget, from the latest benchmark of each model.
+
+    Columns: row, model, budget, full, allocated, peak (bytes; NaN without an allocator), tokens, ours (allocated over
+    full), paper.
+    """
+    parts = []
+    for model, group in rows[rows["figure"].isin(FIGURES_READ)].groupby("model", sort=False):
+        latest = group[group["name"] == group.sort_values("timestamp")["name"].iloc[-1]]
+        full = latest[latest["is_full"] & (latest["figure"] == "allocated bytes")]
+        if len(full):
+            parts += _of_model(str(model), latest[latest["method"] == "kvmerger"], float(full["median"].iloc[0]))
+    return pd.DataFrame(parts)
+
+
+def _of_model(model: str, rows: pd.DataFrame, full: float) -> list[dict[str, object]]:
+    found = []
+    for budget, group in rows.groupby("budget", sort=False):
+        values = {name: group.loc[group["figure"] == figure, "median"] for figure, name in FIGURES_READ.items()}
+        read = {name: float(series.iloc[0]) if len(series) else float("nan") for name, series in values.items()}
+        name = PAPER_MODELS.get(model, model)
+        share = {
+            "ours": read["allocated"] / full,
+            "paper": paper_share(name, budget),
+        }
+        found.append(
+            {"row": f"{name} {percent(budget)}", "model": model, "budget": budget, "full": full, **read, **share}
+        )
+    return found
+
+
+def paper_share(model: str, budget: float) -> float:
+    """The paper's cache at a budget over its full one; NaN for a model or budget it does not have."""
+    values = paper_values("kvmerger", "tab-2")
+    cache = values[(values["model"] == model) & (values["metric"] == "KV cache (GB)")].set_index("budget")["value"]
+    named = percent(budget)
+    return float(cache[named] / cache["100 %"]) if named in cache.index else float("nan")
+
+
+def memory_claim(frame: pd.DataFrame) -> Claim:
+    """Ours within `CLOSE` of the paper's share at every budget."""
+    known = frame.dropna(subset="paper")
+    if known.empty:
+        return Claim(SAYS, "cannot be judged", "Neither of the paper's models was measured.")
+    gap = (known["ours"] - known["paper"]).abs()
+    verdict: Verdict = "holds" if gap.max() <= CLOSE else "does not hold"
+    parts = [f"{row.row}: {percent(row.ours)}, the paper {percent(row.paper)}" for row in known.itertuples()]
+    why = "" if verdict == "holds" else (
+        " As published the prompt alone is compressed and generated tokens come on top; the paper's shares are "
+        "those of the prompt."
+    )  # fmt: skip
+    return Claim(SAYS, verdict, f"{'; '.join(parts)} ({percent(CLOSE)} apart counts as equal).{why}")
+
+
+def _origin(rows: pd.DataFrame) -> str:
+    first = rows.sort_values("timestamp").iloc[-1]
+    size = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
+    return f"benchmark {first['name']} · {first['device']} · {size if first['scale'] > 1 else 'full size'}"
+
+
+FIGURES = (
+    Exhibit(
+        "kvmerger", "tab-2", "Tab 2", "Cache memory at 100, 50 and 35 %",
+        "Bytes the cache's tensors take over those of the full cache, after a prompt and new tokens; the paper's "
+        "gigabytes stand below in grey.",
+        "Whether generated tokens are counted: they come on top of the budget.",
+        "bench", draw_memory,
+    ),
+)  # fmt: skip

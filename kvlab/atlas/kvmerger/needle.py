@@ -1,0 +1,91 @@
+"""Figure 5: the needle in a haystack by length and depth, and whether its tokens survived."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest
+from kvlab.atlas.scores import FULL, Experiment
+from kvlab.atlas.sources import Sources
+from kvlab.figures import needle_map as figures
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import number, percent, plural
+from kvlab.requests import MethodChoice
+
+EXPERIMENT = Experiment(
+    "kvmerger-fig-5",
+    (H2O, CAM, OURS),
+    BUDGETS,
+    tasks=("needle",),
+    samples=3,
+    only_budgets=True,
+    only_tasks=True,
+    more={"lengths": "512,1024,1536", "depths": "0.05,0.25,0.5,0.75,0.95"},
+)
+BETTER = "CaM and KVMerger find the needle more often than H2O at both budgets."
+FATE = "A needle whose tokens still have slots is found, one whose tokens are gone is not."
+HIDDEN = ["hidden_own", "hidden_merged"]
+
+
+def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """The heat maps, and the fate of the needle's tokens where the results hold it."""
+    rows = EXPERIMENT.rows(sources)
+    rows = rows.dropna(subset="depth") if len(rows) else rows
+    if rows.empty or (rows["method"] == FULL).all():
+        return EXPERIMENT.needs(sources)
+    rows = rows.assign(row=_names(rows))
+    cells = rows.groupby(["row", "length", "depth"], sort=False)["score"].agg(["mean", "size"]).reset_index()
+    cells = cells.rename(columns={"mean": "score", "size": "samples"})
+    claim = contest(BETTER, rows, ((OURS, H2O), (CAM, H2O)))
+    figure, reading, place = (
+        figures.needle_map(cells, theme),
+        figures.read_needle_map(cells),
+        EXPERIMENT.origin(sources),
+    )
+    drawn = Drawn("map", figure, cells, reading, place, claim)
+    followed = rows.dropna(subset=HIDDEN) if set(HIDDEN) <= set(rows) else rows.iloc[:0]
+    return (drawn, _fates(followed, place, theme)) if len(followed) else (drawn,)
+
+
+def _fates(rows: pd.DataFrame, place: str, theme: Theme) -> Drawn:
+    frame = rows.groupby("row", sort=False)[[*HIDDEN, "score"]].mean().reset_index()
+    frame = frame.assign(gone=(1 - frame[HIDDEN].sum(axis=1)).clip(lower=0))
+    figure, reading = figures.needle_fates(frame, theme), figures.read_needle_fates(frame)
+    return Drawn("fates", figure, frame, reading, place, fate_claim(rows))
+
+
+def fate_claim(rows: pd.DataFrame) -> Claim:
+    """Scores of prompts whose needle mostly survived against those whose needle is mostly gone."""
+    compressed = rows[rows["method"] != FULL]
+    alive = compressed[HIDDEN].sum(axis=1) >= 0.5
+    kept, gone = compressed.loc[alive, "score"], compressed.loc[~alive, "score"]
+    if kept.empty or gone.empty:
+        say = (
+            f"All {plural(len(compressed), 'prompt')} are on one side: {percent(alive.mean())} kept half of the needle."
+        )
+        return Claim(FATE, "cannot be judged", say)
+    verdict: Verdict = "holds" if kept.mean() > gone.mean() + 0.1 else "does not hold"
+    finding = (
+        f"Mean score {number(kept.mean(), 2)} over {plural(len(kept), 'prompt')} that kept half of the needle's tokens "
+        f"or more, {number(gone.mean(), 2)} over {plural(len(gone), 'prompt')} that kept less (0.1 apart counts)."
+    )
+    return Claim(FATE, verdict, finding)
+
+
+def _names(rows: pd.DataFrame) -> list[str]:
+    return [
+        "full cache" if method == FULL else MethodChoice(method=method, budget=budget).label
+        for method, budget in zip(rows["method"], rows["budget"], strict=True)
+    ]
+
+
+FIGURES = (
+    Exhibit(
+        "kvmerger", "fig-5", "Fig 5", "Needle in a haystack by length and depth",
+        "Prompt length across, depth of the needle down, colour the share of needles found; below, what became of the "
+        "needle's tokens in the cache, mean over layers and heads.",
+        "Pale cells that the full cache does not have, and whether dropped tokens explain them.",
+        "eval", draw_needle,
+    ),
+)  # fmt: skip
