@@ -21,6 +21,7 @@ from kvlab.methods.scorers.ema import EmaScore
 from kvlab.methods.scorers.none import Recency, Unscored
 from kvlab.methods.scorers.prompt_only import PromptOnly
 from kvlab.methods.scorers.window import WindowAttention
+from kvlab.methods.settlers.exact_residual import ExactResidual
 from kvlab.methods.settlers.gaussian_sets import GaussianSets
 from kvlab.methods.settlers.nearest_merge import NearestMerge
 from kvlab.methods.settlers.pool import Pool
@@ -134,6 +135,11 @@ def _fitted(chosen: _Chosen) -> Pipeline:
         raise UserError(
             "Positions inside the cache are for sinks and a window without gaps: use score 'recency' and selection "
             "'topk' or 'oldest', or positions 'original'."
+        )
+    if isinstance(settle, ExactResidual) and settle.future is not None and not score.needs_hidden_states:
+        raise UserError(
+            "futures are drawn from hidden states, which only the scores of exactmerge (with the same futures) and "
+            "gvote ask for; use one of these scores, or no futures."
         )
     if isinstance(allocate, Variance):
         allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)

@@ -1,5 +1,6 @@
 """exactmerge: kvlab's own method. The papers decide by a formula; this one looks at the error."""
 
+from dataclasses import replace
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -8,6 +9,7 @@ from kvlab.methods.allocators.adaptive import HeadAdaptive
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.scorers.future import FutureQueries
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.exact_residual import ExactResidual
 from kvlab.methods.window_scored import WindowScored
@@ -19,8 +21,9 @@ class ExactMerge(WindowScored):
 
     Scores are SnapKV's. How much of the budget is residual is chosen for each layer and head from `shares`, by the
     error each would have caused on queries of the observation window that were held back. Log mass is exact over the
-    window and the residual values are refitted to the window's true outputs. Acts once, after the prompt: generated
-    tokens are kept on top of the budget, as in SnapKV.
+    window and the residual values are refitted to the window's true outputs. `decode="keep"` (default) acts once,
+    after the prompt: generated tokens are kept on top of the budget, as in SnapKV. With `budget` they compete for it,
+    and a token that must go joins the most similar residual slot if the newest queries prefer that to dropping it.
     """
 
     name: ClassVar[str] = "exactmerge"
@@ -38,6 +41,11 @@ class ExactMerge(WindowScored):
     pivots: Literal["score", "spread"] = Field(
         "score", description="residual slots start from the best-scored of what must go, or evenly along the text"
     )
+    futures: int = Field(0, ge=0, description="sampled queries of the text to come that are observed as well (GVote's)")
+    future_weight: float = Field(
+        0.5, gt=0, description="with `futures`: weight of all samples together, relative to the window's queries"
+    )
+    decode: Literal["keep", "budget"] = Field("keep", description="generated tokens stay on top, or compete")
     adaptive: bool = Field(True, description="heads compete for a layer's budget as in AdaKV")
     floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
 
@@ -50,10 +58,15 @@ class ExactMerge(WindowScored):
 
     def pipeline(self) -> Pipeline:
         """Pooled window attention, budgets by head, the window protected, merging checked against the window."""
+        within = self.decode == "budget"
+        score = replace(self.window_attention(), needs_hidden_states=self.futures > 0, every_step=within)
+        future = FutureQueries(self.futures, rope_mode="sampled") if self.futures else None
         return Pipeline(
-            self.window_attention(),
+            score,
             HeadAdaptive(window=self.window, floor=self.floor) if self.adaptive else Uniform(),
             LowestScore(recent=self.window),
-            ExactResidual(self.shares, self.window, self.ridge, self.refit, self.margin, self.pivots),
-            decode=False,
+            ExactResidual(
+                self.shares, self.window, self.ridge, self.refit, self.margin, self.pivots, future, self.future_weight
+            ),
+            decode=within,
         )

@@ -15,7 +15,10 @@ from kvlab.methods.view import Seen, Slots
 
 @dataclass(frozen=True)
 class WindowAttention:
-    """Score_j = pooled sum over the last `window` queries of A[query, j], mean over the group, set once at prefill.
+    """Score_j = pooled sum over the last `window` queries of A[query, j], mean over the group, set at prefill.
+
+    Later scores stay, or with `every_step` each query's attention is added to scores that decay by 1 - 1/window, so
+    that they remain sums over about `window` queries.
 
     Average pooling counts real tokens only: counting the zeros beyond the ends, as the authors' code does, would damp
     the first tokens, where the sink sits, by up to 2/5.
@@ -29,12 +32,19 @@ class WindowAttention:
     state: Mapping[str, float] = field(default_factory=dict)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""
-        if not first:
+        """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0 unless `every_step`."""
+        if not first and not self.every_step:
             return {}
+        if not first:
+            return {"score": self._running(slots, seen)}
         newest = slots.position.amax(-1, keepdim=True)
         judged = slots.valid & (slots.position <= newest - self.window)
         return {"score": self._pool(seen.column_mass(self.window) * judged, judged)}
+
+    def _running(self, slots: Slots, seen: Seen) -> Tensor:
+        keep = 1 - 1 / self.window
+        age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)
+        return slots.score * keep**seen.num_new + seen.column_mass(None, keep**age if seen.num_new > 1 else None)
 
     def _pool(self, mass: Tensor, judged: Tensor) -> Tensor:
         half = self.kernel // 2

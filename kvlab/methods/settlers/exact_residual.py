@@ -10,11 +10,14 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.pipeline import Selector, Victims
-from kvlab.methods.plan import Edges, Plan, ValueShift
-from kvlab.methods.settlers.groups import ROW_BLOCK, at, cosine, similarity
-from kvlab.methods.settlers.observed import Grouping, Observed, Trial
+from kvlab.methods.plan import Plan, ValueShift
+from kvlab.methods.scorers.future import FutureQueries
+from kvlab.methods.settlers.exact_decode import settle_while_decoding
+from kvlab.methods.settlers.groups import at
+from kvlab.methods.settlers.observed import Grouping, Observed, Trial, nearest_pivot
 from kvlab.methods.view import View
 
+SINKS = 4
 TINY = 1e-9
 
 
@@ -36,12 +39,19 @@ class ExactResidual:
     refit: bool = True
     margin: float = 0.0
     pivots: Literal["score", "spread"] = "score"
+    future: FutureQueries | None = None
+    future_weight: float = 0.5
     state: Mapping[str, float] = field(default_factory=dict)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """The plan of the share that was closest to the truth in each head."""
+        if view.phase == "decode":
+            most = max(1, round(max(self.shares) * view.largest_budget))
+            return settle_while_decoding(view, select, self.window, most)
         observed = Observed.of(view, self.window)
-        weight = observed.mass.masked_fill(~observed.real[..., None], 0.0).sum(2) + TINY
+        if self.future is not None:
+            observed = observed.and_future(view, self.future, SINKS, self.future_weight)
+        weight = observed.total_mass() + TINY
         errors = [self._error(view, select, observed, weight, self._reserved(view, share)) for share in self.shares]
         handicap = torch.tensor([share > 0 for share in self.shares], device=weight.device) * self.margin
         best = (torch.stack(errors, -1) * (1 + handicap)).argmin(-1)  # (B, H)
@@ -55,10 +65,9 @@ class ExactResidual:
 
     def _error(self, view: View, select: Selector, observed: Observed, weight: Tensor, reserved: Tensor) -> Tensor:
         grouping, keep = self._group(view, select, reserved)
-        trial, _, _ = grouping.trial(observed, keep, view.slots.values, weight)
-        rows = observed.age % 2 == 0
-        shift = trial.refit(observed, rows, self.ridge) if self.refit else None
-        return trial.error(observed, ~rows, shift)
+        trial, _ = grouping.trial(observed, keep, view.slots.values, weight)
+        shift = trial.refit(observed, ~observed.held_back, self.ridge) if self.refit else None
+        return trial.error(observed, observed.held_back, shift)
 
     def _group(self, view: View, select: Selector, reserved: Tensor) -> tuple[Grouping, Tensor]:
         """What goes where, and which slots stay untouched, with `reserved` (B, H) residual slots."""
@@ -74,7 +83,7 @@ class ExactResidual:
         chosen = torch.zeros_like(slots.valid).scatter(2, torch.where(exists, pivot, pivot[..., :1]), True)
         chosen &= exists.any(-1, keepdim=True)
         leaves = victims.active & ~at(chosen, victims.index)
-        residual = _nearest_pivot(view.slots.keys, victims.index, pivot, exists)
+        residual = nearest_pivot(view.slots.keys, victims.index, pivot, exists)
         grouping = Grouping(victims.index, leaves & (reserved > 0)[..., None], leaves, residual, pivot, exists)
         return grouping, victims.keep(view.slots.valid)
 
@@ -91,43 +100,13 @@ class ExactResidual:
     def _plan(self, view: View, select: Selector, observed: Observed, weight: Tensor, reserved: Tensor) -> Plan:
         slots = view.slots
         grouping, keep = self._group(view, select, reserved)
-        trial, log_mass, _ = grouping.trial(observed, keep, slots.values, weight)
-        share, share_pivot = grouping.shares(weight)
-        ones = torch.ones_like(share)[..., None]
-        pivot_votes, pivot_score = at(slots.votes, grouping.pivot), at(slots.score, grouping.pivot)
-        votes = grouping.pool(ones * at(slots.votes, grouping.source)[..., None], pivot_votes[..., None])[..., 0]
-        score = grouping.pool(ones * at(slots.score, grouping.source)[..., None], pivot_score[..., None])[..., 0]
-        target = grouping.pivot.gather(2, grouping.residual)
-        edges = Edges(
-            source=grouping.source,
-            target=target,
-            active=grouping.active,
-            key_weight=share,
-            value_weight=share,
-            self_key_weight=share_pivot.gather(2, grouping.residual),
-            self_value_weight=share_pivot.gather(2, grouping.residual),
-            votes_after=votes.gather(2, grouping.residual),
-            log_mass_after=log_mass.gather(2, grouping.residual),
-            score_after=score.gather(2, grouping.residual),
-            similarity=cosine(at(slots.keys, grouping.source), at(slots.keys, target)),
-        )
+        trial, log_mass = grouping.trial(observed, keep, slots.values, weight)
         stays = slots.valid & ~torch.zeros_like(slots.valid).scatter(2, grouping.source, grouping.leaves)
+        edges = grouping.edges(view, weight, log_mass)
         return Plan(keep=stays, edges=edges, value_shift=self._shift(observed, trial, grouping))
 
     def _shift(self, observed: Observed, trial: Trial, grouping: Grouping) -> ValueShift | None:
         if not self.refit:
             return None
-        amount = trial.refit(observed, observed.age >= 0, self.ridge)
+        amount = trial.refit(observed, torch.ones_like(observed.held_back), self.ridge)
         return ValueShift(grouping.pivot, amount * grouping.exists[..., None])
-
-
-def _nearest_pivot(keys: Tensor, source: Tensor, pivot: Tensor, exists: Tensor) -> Tensor:
-    """(B, H, E): which of the R pivots (B, H, R) has the key most similar (cosine) to each source's, in row blocks."""
-    candidates = at(keys, pivot)
-    blocks = [
-        similarity(at(keys, source[:, :, first : first + ROW_BLOCK]), candidates, "cosine")
-        .masked_fill(~exists[:, :, None], -torch.inf)
-        .argmax(-1)
-        for first in range(0, source.shape[-1], ROW_BLOCK)
-    ]
-    return torch.cat(blocks, 2)

@@ -1,44 +1,78 @@
-"""What the last queries of a prompt saw, and what they would see of a table in which some slots are merged."""
+"""What queries saw of a prompt, and what they would see of a table in which some slots are merged."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.settlers.groups import at
-from kvlab.methods.view import View
+from kvlab.methods.plan import Edges
+from kvlab.methods.scorers.future import FutureQueries
+from kvlab.methods.settlers.groups import ROW_BLOCK, at, cosine, similarity
+from kvlab.methods.view import Slots, View
 
 
 @dataclass(frozen=True)
 class Observed:
-    """The observation window of one layer: N = group * rows queries per KV head.
+    """The observed queries of one layer, N per KV head, those of its query heads side by side.
 
-    `logits` (B, H, N, S) and `mass` (B, H, N, S), the attention they gave; `output` (B, H, N, d), what they got;
-    `real` (B, 1, N), false for padding rows. All float32.
+    `logits` (B, H, N, S) and `mass` (B, H, N, S), the attention they gave; `normalizer` (B, H, N, 1), the log of what
+    the masses were divided by; `output` (B, H, N, d), what they got; `weight` (B, 1, N), how much each counts, 0 for
+    padding. All float32.
     """
 
     logits: Tensor
     mass: Tensor
+    normalizer: Tensor
     output: Tensor
-    real: Tensor
-    age: Tensor  # (N,) how many queries ago: 0 for the last
+    weight: Tensor
+    held_back: Tensor  # (N,) bool: every second query, on which choices are checked
 
     @classmethod
     def of(cls, view: View, rows: int) -> Observed:
-        """The last `rows` queries of the pass."""
+        """The last `rows` queries of the pass, each with weight 1."""
         slots, seen = view.slots, view.seen
         rows = min(rows, seen.num_new)
         logits = seen.last_logits(rows)  # (B, H, G, rows, S)
-        group = logits.shape[2]
-        real = torch.ones(logits.shape[0], rows, dtype=torch.bool, device=logits.device)
         # A padding query looks at nothing but itself, and nothing is what it may teach.
-        real &= ~torch.isneginf(logits[:, 0, 0]).all(-1)
-        logits = logits.flatten(2, 3)
-        mass = torch.nan_to_num(torch.softmax(logits + slots.log_mass[:, :, None], -1))
-        age = torch.arange(rows - 1, -1, -1, device=logits.device).repeat(group)
-        return cls(logits, mass, mass @ slots.values.float(), real.repeat(1, group)[:, None], age)
+        real = (~torch.isneginf(logits[:, 0, 0]).all(-1)).float()
+        age = torch.arange(rows - 1, -1, -1, device=logits.device)
+        return cls._of_logits(slots, logits, real, age % 2 == 1)
+
+    def and_future(self, view: View, future: FutureQueries, sinks: int, weight: float) -> Observed:
+        """These queries, and GVote's samples of queries to come, which together weigh `weight` times as much as these.
+
+        The samples' Gaussian leaves the first `sinks` tokens out.
+        """
+        slots, seen = view.slots, view.seen
+        inner = (slots.valid & (slots.position >= sinks))[:, 0]
+        logits = seen.logits_of(future.draw(seen, inner, view.tokens_seen))
+        count = logits.shape[3]
+        each = weight * self.weight.sum(-1) / (count * logits.shape[2])  # (B, 1)
+        place = torch.arange(count, device=logits.device)
+        more = Observed._of_logits(slots, logits, each.expand(-1, count), place % 2 == 1)
+        rows = ("logits", "mass", "normalizer", "output")
+        joined = {name: torch.cat([getattr(self, name), getattr(more, name)], 2) for name in rows}
+        return replace(
+            self,
+            **joined,
+            weight=torch.cat([self.weight, more.weight], 2),
+            held_back=torch.cat([self.held_back, more.held_back]),
+        )
+
+    @classmethod
+    def _of_logits(cls, slots: Slots, logits: Tensor, weight: Tensor, held_back: Tensor) -> Observed:
+        """From logits (B, H, G, n, S), weights (B, n) and what is held back (n,)."""
+        group, logits = logits.shape[2], logits.flatten(2, 3)
+        whole = logits + slots.log_mass[:, :, None]
+        mass, normalizer = torch.nan_to_num(torch.softmax(whole, -1)), torch.logsumexp(whole, -1, keepdim=True)
+        normalizer, output = normalizer.masked_fill(torch.isinf(normalizer), 0.0), mass @ slots.values.float()
+        return cls(logits, mass, normalizer, output, weight.repeat(1, group)[:, None], held_back.repeat(group))
+
+    def total_mass(self) -> Tensor:
+        """(B, H, S): the attention each slot got from all the queries, by their weights."""
+        return (self.mass * self.weight[..., None]).sum(2)
 
 
 @dataclass(frozen=True)
@@ -54,9 +88,9 @@ class Trial:
         Ridge regression in closed form over `rows` (N,) bool; `ridge` is relative to the mean squared residual mass of
         a query. Slots without mass get nothing.
         """
-        weight = (observed.real & rows).float()[..., None]  # (B, 1, N, 1)
-        mass = self.residual_mass * weight
-        gap = (observed.output - self.output) * weight
+        weight = (observed.weight * rows)[..., None]  # (B, 1, N, 1)
+        mass = self.residual_mass * weight.sqrt()
+        gap = (observed.output - self.output) * weight.sqrt()
         gram = mass @ mass.transpose(-1, -2)  # (B, H, N, N)
         used = weight.sum(2).clamp_min(1)  # (B, 1, 1): padding must not change the strength of the ridge
         scale = (gram.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True) / used)[..., None].clamp_min(1e-12)
@@ -65,7 +99,7 @@ class Trial:
 
     def error(self, observed: Observed, rows: Tensor, shift: Tensor | None) -> Tensor:
         """(B, H) relative output error over the chosen queries after adding `shift` (B, H, R, d) to residual values."""
-        weight = (observed.real & rows).float()[..., None]
+        weight = (observed.weight * rows).sqrt()[..., None]
         output = self.output if shift is None else self.output + self.residual_mass @ shift
         gap = (observed.output - output) * weight
         return gap.flatten(2).norm(dim=-1) / (observed.output * weight).flatten(2).norm(dim=-1).clamp_min(1e-12)
@@ -73,7 +107,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Which slot goes where: sources (B, H, E) into R residual slots whose pivots (B, H, R) are themselves victims."""
+    """Which slot goes where: sources (B, H, E) into R residual slots, each around a pivot (B, H, R)."""
 
     source: Tensor
     active: Tensor  # the source merges
@@ -93,20 +127,24 @@ class Grouping:
         index = self.residual[..., None].expand_as(of_source)
         return of_pivot.scatter_add(2, index, of_source * self.active[..., None])
 
-    def trial(self, observed: Observed, keep: Tensor, values: Tensor, weight: Tensor) -> tuple[Trial, Tensor, Tensor]:
-        """(what the window would see, log mass (B, H, R), values (B, H, R, d)) with exact mass over the window.
+    def trial(
+        self, observed: Observed, keep: Tensor, values: Tensor, weight: Tensor, most: Tensor | None = None
+    ) -> tuple[Trial, Tensor]:
+        """(what the window would see, log mass (B, H, R)) with exact mass over the window.
 
         The log mass is the log of the mass the parts had minus that of their mean key, both summed over the window, so
-        that over the window the slot gets what its parts got. `keep` (B, H, S) are the slots that stay as they are.
+        that over the window the slot gets what its parts got; `most` (B, H, R) bounds it. `keep` (B, H, S) are the
+        slots that stay as they are.
         """
         share, share_pivot = self.shares(weight)
         logits = self._columns(observed.logits, share, share_pivot)  # (B, H, N, R) of the mean keys
         parts = self._columns(observed.mass, self.active.float(), torch.ones_like(share_pivot))
-        real = observed.real[..., None]
-        normalizer = torch.logsumexp(observed.logits, -1, keepdim=True).masked_fill(~real, 0.0)
-        held = parts.masked_fill(~real, 0.0).sum(2)
-        bare = (logits - normalizer).exp().nan_to_num().masked_fill(~real, 0.0).sum(2)
-        log_mass = torch.where(self.exists, (held.clamp_min(1e-30) / bare.clamp_min(1e-30)).log(), -torch.inf)
+        weight_of = observed.weight[..., None]
+        normalizer = observed.normalizer
+        held = (parts * weight_of).sum(2)
+        bare = ((logits - normalizer).exp().nan_to_num() * weight_of).sum(2)
+        log_mass = (held.clamp_min(1e-30) / bare.clamp_min(1e-30)).log()
+        log_mass = torch.where(self.exists, log_mass if most is None else log_mass.minimum(most), -torch.inf)
         merged = self.pool(
             share[..., None] * at(values, self.source).float(), share_pivot[..., None] * at(values, self.pivot).float()
         )
@@ -114,7 +152,30 @@ class Grouping:
         residual = (logits - normalizer + log_mass[:, :, None]).exp().nan_to_num()
         total = (kept.sum(-1, keepdim=True) + residual.sum(-1, keepdim=True)).clamp_min(1e-30)
         output = (kept @ values.float() + residual @ merged) / total
-        return Trial(output, residual / total), log_mass, merged
+        return Trial(output, residual / total), log_mass
+
+    def edges(self, view: View, weight: Tensor, log_mass: Tensor) -> Edges:
+        """The merges, averaged by `weight` (B, H, S), with log mass (B, H, R) after them."""
+        slots = view.slots
+        share, share_pivot = self.shares(weight)
+        target, own = self.pivot.gather(2, self.residual), share_pivot.gather(2, self.residual)
+        return Edges(
+            source=self.source,
+            target=target,
+            active=self.active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=self.sums(slots.votes).gather(2, self.residual),
+            log_mass_after=log_mass.gather(2, self.residual),
+            score_after=self.sums(slots.score).gather(2, self.residual),
+            similarity=cosine(at(slots.keys, self.source), at(slots.keys, target)),
+        )
+
+    def sums(self, values: Tensor) -> Tensor:
+        """(B, H, R): sums of `values` (B, H, S) over each residual slot's parts."""
+        return self.pool(at(values, self.source)[..., None], at(values, self.pivot)[..., None])[..., 0]
 
     def _columns(self, rows: Tensor, share: Tensor, share_pivot: Tensor) -> Tensor:
         """(B, H, N, R): weighted sums of the columns of (B, H, N, S) that make up each residual slot."""
@@ -123,3 +184,15 @@ class Grouping:
             share[..., None] * at(columns, self.source), share_pivot[..., None] * at(columns, self.pivot)
         )
         return pooled.transpose(-1, -2)
+
+
+def nearest_pivot(keys: Tensor, source: Tensor, pivot: Tensor, exists: Tensor) -> Tensor:
+    """(B, H, E): which of the R pivots (B, H, R) has the key most similar (cosine) to each source's, in row blocks."""
+    candidates = at(keys, pivot)
+    blocks = [
+        similarity(at(keys, source[:, :, first : first + ROW_BLOCK]), candidates, "cosine")
+        .masked_fill(~exists[:, :, None], -torch.inf)
+        .argmax(-1)
+        for first in range(0, source.shape[-1], ROW_BLOCK)
+    ]
+    return torch.cat(blocks, 2)
