@@ -5,7 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.parts import page
-from app.parts.cards import card, state
+from app.parts.cards import Card, card, fill
 from app.state import current_sources
 from kvlab.atlas.registry import PAPERS, of_paper
 
@@ -18,17 +18,18 @@ def main() -> None:
         "command that fills it.",
     )
     sources = current_sources()
-    stamp = sources.stamp()
-    counts = st.empty()
-    drawn = total = 0
-    for paper, title in PAPERS.items():
-        st.subheader(title, anchor=paper)
-        with st.container(horizontal=True, gap="small"):
-            for exhibit in of_paper(paper):
-                found = state(exhibit, sources, stamp)
-                card(exhibit, found)
-                total, drawn = total + 1, drawn + bool(found.origin)
-    counts.caption(f"{drawn} of {total} can be drawn from what is in view.")
+    stamp, counts = sources.stamp(), st.empty()
+    # All cards stand at once; each is filled as it is drawn, so that nobody waits for the last one.
+    places = [place for paper, title in PAPERS.items() for place in row_of_cards(paper, title)]
+    drawn = sum(fill(place, sources, stamp) for place in places)
+    counts.caption(f"{drawn} of {len(places)} can be drawn from what is in view.")
+
+
+def row_of_cards(paper: str, title: str) -> list[Card]:
+    """The cards of one paper under its name."""
+    st.subheader(title, anchor=paper)
+    with st.container(horizontal=True, gap="small"):
+        return [card(exhibit) for exhibit in of_paper(paper)]
 
 
 main()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from app.parts.exhibit import BADGES
 from app.parts.links import link
@@ -33,9 +34,43 @@ class State:
     command: str = ""
 
 
-def state(exhibit: Exhibit, sources: Sources, stamp: tuple[str, ...]) -> State:
-    """The exhibit's state with the first recorded layer and head; kept while nothing on disk changes."""
-    return _state(sources, stamp, exhibit.key, page_theme())
+@dataclass(frozen=True)
+class Card:
+    """The places of a card that is on the page and whose state is not known yet."""
+
+    exhibit: Exhibit
+    picture: DeltaGenerator
+    line: DeltaGenerator
+
+
+def card(exhibit: Exhibit) -> Card:
+    """A card with its link and title; the picture and the state are filled in by `fill`."""
+    with st.container(border=True, width=CARD_WIDTH, gap="small"):
+        picture = st.empty()
+        picture.image(blank("drawing …", page_theme()), width="stretch")
+        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **_in_view())
+        st.markdown(plain(shorten(exhibit.title, 70)))
+        return Card(exhibit, picture, st.empty())
+
+
+def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> bool:
+    """Draws the exhibit into its card; returns whether there was anything to draw it from.
+
+    It is drawn with the first recorded layer and head, and kept while nothing on disk changes.
+    """
+    found = _state(sources, stamp, place.exhibit.key, page_theme())
+    place.picture.image(found.picture, width="stretch")
+    with place.line.container(gap="small"):
+        if found.verdict:
+            colour, icon = BADGES[found.verdict]
+            st.badge(found.verdict, color=colour, icon=icon, help=plain(found.finding))  # type: ignore[arg-type]
+        if found.origin:
+            st.caption(f"drawn from {plain(shorten(found.origin.split(' · ')[0], 60))}")
+        elif found.command:
+            st.caption(f"needs `{shorten(found.command, 90)}`", help=f"{plain(found.missing)}\n\n`{found.command}`")
+        else:
+            st.caption(plain(found.missing))
+    return bool(found.origin)
 
 
 @st.cache_data(max_entries=KEPT_STATES, show_spinner=False)
@@ -46,29 +81,12 @@ def _state(_sources: Sources, stamp: tuple[str, ...], key: str, theme: Theme) ->
     try:
         drawn = exhibit.draw(_sources, Choice(layer=layer), theme)
     except UserError as error:
-        return State(blank(theme), missing=str(error))
+        return State(blank("not recorded", theme), missing=str(error))
     if isinstance(drawn, Needs):
-        return State(blank(theme), missing=drawn.sentence, command=drawn.command)
+        return State(blank("not recorded yet", theme), missing=drawn.sentence, command=drawn.command)
     first, judged = drawn[0], next((one.claim for one in drawn if one.claim), None)
     picture = thumbnail(first.figure, theme)
     return State(picture, first.origin, judged.verdict if judged else "", judged.finding if judged else "")
-
-
-def card(exhibit: Exhibit, found: State) -> None:
-    """One card: picture, link, and a line on where it came from or the command it needs."""
-    with st.container(border=True, width=CARD_WIDTH, gap="small"):
-        st.image(found.picture, width="stretch")
-        name = exhibit.paper.replace("-", "_")
-        link(name, f"{exhibit.number} · {plain(shorten(exhibit.title, 60))}", exhibit=exhibit.slug, **_in_view())
-        if found.verdict:
-            colour, icon = BADGES[found.verdict]
-            st.badge(found.verdict, color=colour, icon=icon, help=plain(found.finding))  # type: ignore[arg-type]
-        if found.origin:
-            st.caption(f"drawn from {plain(shorten(found.origin.split(' · ')[0], 60))}")
-        elif found.command:
-            st.caption(f"needs `{shorten(found.command, 90)}`", help=f"{plain(found.missing)}\n\n`{found.command}`")
-        else:
-            st.caption(plain(found.missing))
 
 
 def _in_view() -> dict[str, str]:

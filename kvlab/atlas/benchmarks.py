@@ -13,7 +13,7 @@ from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.rows import Row
 
 SMALL = ("--scale", "16", "--shorten", "16")
-PAPER_COLUMNS = ["source", "model", "method", "budget", "batch", "context", "new_tokens", "figure", "value", "unit"]
+PAPER_COLUMNS = ["method", "budget", "figure", "value", "unit", "batch", "context", "new_tokens", "model", "source"]
 
 
 def newest(sources: Sources, preset: str) -> pd.DataFrame:
@@ -54,4 +54,6 @@ def is_small(rows: pd.DataFrame) -> bool:
 
 def grey_numbers(preset: str) -> pd.DataFrame:
     """The numbers the paper prints for the preset's experiment, and a note where it ran out of memory."""
-    return paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]
+    numbers = paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]
+    told_apart = [name for name in numbers if name in PAPER_COLUMNS[:5] or numbers[name].nunique() > 1]
+    return numbers[told_apart]

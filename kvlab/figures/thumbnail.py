@@ -84,15 +84,15 @@ def thumbnail(figure: go.Figure, theme: Theme = "light") -> str:
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size}>{"".join(body)}</svg>'
 
 
-def blank(theme: Theme = "light") -> str:
-    """What stands in for a figure that cannot be drawn yet."""
+def blank(words_inside: str, theme: Theme = "light") -> str:
+    """What stands in for a figure that is not there (yet), with a word or two on why."""
     ink = QUIET[theme]
     box = f'<rect x="4" y="4" width="{WIDTH - 8}" height="{HEIGHT - 8}" rx="6" fill="none" stroke="{ink}"'
     words = f'<text x="{WIDTH / 2}" y="{HEIGHT / 2 + 4}" fill="{ink}" text-anchor="middle" font-size="12"'
     font = 'font-family="Inter, system-ui, sans-serif"'
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" width="{WIDTH}" height="{HEIGHT}">'
-        f'{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>not recorded yet</text></svg>'
+        f'{box} stroke-dasharray="4 4" stroke-width="1"/>{words} {font}>{words_inside}</text></svg>'
     )
 
 

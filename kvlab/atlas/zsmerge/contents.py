@@ -13,7 +13,7 @@ from kvlab.atlas.heads import head_of, recorded
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import fates, regions
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 
 EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
@@ -83,8 +83,8 @@ def _bounded(run: Run) -> Claim:
     lost, merged = int(steps["evicted"].sum()), int(steps["merged"].sum())
     fill = (steps["live_slots"] / steps["budget_slots"]).max()
     finding = (
-        f"The fullest head holds {percent(fill)} of its budget, {plural(over, 'head and step')} of {len(steps):,} "
-        f"above it; of the slots that left, {merged:,} were merged and {lost:,} dropped."
+        f"The fullest head holds {percent(fill)} of its budget, above it at {over:,} of {len(steps):,} heads and "
+        f"steps; of the slots that left, {merged:,} were merged and {lost:,} dropped."
     )
     return Claim(
         "The cache never holds more than its budget of proximity, context and residual slots, and what leaves is "
