@@ -9,11 +9,12 @@ import streamlit as st
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_form import method_form
+from app.parts.prompt_preview import cut_as_html, tokens_as_html
 from app.parts.text import plain
 from app.state import runs_root, session_id
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import intake, models, parameters, prompts
+from kvlab.jobs import cutting, intake, models, parameters, prompts, uploads
 from kvlab.jobs.registry import MethodEntry, methods
 from kvlab.tasks.shipped_samples import shipped_samples
 
@@ -58,19 +59,37 @@ def pasted_prompt() -> tuple[str, str]:
 
 
 def uploaded_prompt() -> tuple[str, str]:
-    """The text and name of an uploaded file."""
-    file = st.file_uploader("A text or Markdown file, UTF-8, up to 2 MB", type=["txt", "md"], key="upload")
+    """The text and name of an uploaded file; of a table, the text of one row."""
+    label = "Text or Markdown, or a table of prompts as JSON lines or CSV; UTF-8, up to 2 MB"
+    file = st.file_uploader(label, type=list(uploads.TYPES), key="upload")
     if file is None:
         return "", ""
-    text = prompts.decode_upload(file.name, file.getvalue())
+    upload = uploads.read_upload(file.name, file.getvalue())
+    if not upload.rows:
+        preview(upload.text)
+        return upload.text, file.name
+    left, right = st.columns([2, 1])
+    with left:
+        column = st.selectbox("Column" if file.name.endswith(".csv") else "Field", upload.fields, key="upload_field")
+    with right:
+        row = int(st.number_input(f"Row of {len(upload.rows):,}", 1, len(upload.rows), 1, key="upload_row"))
+    text = upload.pick(row - 1, column)
     preview(text)
-    return text, file.name
+    return text, f"{file.name}, row {row}"
 
 
 def preview(text: str) -> None:
     """The beginning of the prompt, letter by letter: nothing in it is read as Markdown or HTML."""
+    model = str(st.session_state.get("model", "mini")).strip()
+    tokens = st.toggle("Show tokens", key="show_tokens", help="Every other token shaded, by the model's tokenizer.")
     with st.container(height=560, border=True):
-        st.text(text[:PREVIEW_CHARACTERS])
+        spans = cutting.token_spans(text[:PREVIEW_CHARACTERS], model) if tokens else None
+        if spans is None:
+            st.text(text[:PREVIEW_CHARACTERS])
+        else:
+            st.html(tokens_as_html(text[:PREVIEW_CHARACTERS], spans))
+    if tokens and spans is None:
+        st.caption("The model's tokenizer is not on this machine, so its tokens are not known.")
     if len(text) > PREVIEW_CHARACTERS:
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(text):,} characters.")
 
@@ -90,6 +109,26 @@ def model_section(prompt: str) -> tuple[str, int]:
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
     st.markdown(f"The prompt has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
     return model, count
+
+
+def cut_section(prompt: str, model: str) -> str:
+    """The prompt as it will be read: whole where it fits, else cut where the reader says, with the cut shown."""
+    new_tokens = int(st.session_state.get("max_new_tokens", 64))
+    over = cutting.tokens_over(prompt, model.strip(), new_tokens) if prompt.strip() else 0
+    if not over:
+        return prompt
+    st.warning(f"Prompt and new tokens are {over:,} tokens more than the model reads.", icon=":material/content_cut:")
+    keep = st.segmented_control(
+        "Cut it, and keep", ["nothing cut", *cutting.KEEPS], default="nothing cut", key="cut", required=True
+    )
+    kept = next((part for part in cutting.KEEPS if part == keep), None)
+    if kept is None:
+        return prompt
+    cut = cutting.cut_to_fit(prompt, model.strip(), new_tokens, kept)
+    st.caption(f"{len(cut.removed):,} characters will not be read; here is where the text is cut:")
+    with st.container(height=180, border=True):
+        st.html(cut_as_html(cut))
+    return cut.text
 
 
 def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
@@ -166,6 +205,7 @@ def form() -> None:
         prompt, title = prompt_section()
     with right:
         model, prompt_tokens = model_section(prompt)
+        prompt = cut_section(prompt, model)
         try:
             chosen, budgets = method_section(prompt_tokens)
         except UserError as error:

@@ -50,11 +50,16 @@ def check_prompt(text: str) -> str:
 
 def count_tokens(text: str, model: str) -> tuple[int, bool]:
     """Tokens of the text and whether that is exact; without the model's tokenizer at hand it is an estimate."""
-    file = tokenizer_file(model)
-    tokenizer = _tokenizer(file, file.stat().st_mtime) if file else None
+    tokenizer = tokenizer_of(model)
     if tokenizer is None:
         return max(1, round(len(text) / CHARACTERS_PER_TOKEN)), False
     return len(tokenizer.encode(text).ids), True
+
+
+def tokenizer_of(model: str) -> Any:
+    """The model's tokenizer (of the tokenizers library) when it is on this machine, else None."""
+    file = tokenizer_file(model)
+    return _tokenizer(file, file.stat().st_mtime) if file else None
 
 
 @lru_cache(maxsize=2)

@@ -1,0 +1,37 @@
+"""A prompt as HTML: token by token, or with the part that will be cut struck out. All text is escaped."""
+
+from __future__ import annotations
+
+import html
+
+from kvlab.jobs.cutting import Cut
+
+AROUND = 400  # characters shown on each side of a cut
+STYLE = """<style>
+.kv-prompt { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6; font-size: 0.92rem; }
+.kv-prompt i { font-style: normal; border-radius: 2px; }
+.kv-prompt i:nth-child(odd) { background: rgba(0, 104, 168, 0.20); }
+.kv-prompt i:nth-child(even) { background: rgba(201, 119, 0, 0.20); border-bottom: 1px solid rgba(201, 119, 0, 0.8); }
+.kv-prompt del { opacity: 0.55; background: rgba(200, 80, 10, 0.18); }
+</style>"""
+
+
+def tokens_as_html(text: str, spans: list[tuple[int, int]]) -> str:
+    """The text with every other token shaded and underlined; what belongs to no token stays plain."""
+    parts, end = [], 0
+    for start, stop in spans:
+        parts += [html.escape(text[end:start]), f"<i>{html.escape(text[max(start, end) : stop])}</i>"]
+        end = max(end, stop)
+    tokens = "".join([*parts, html.escape(text[end:])])
+    return f'{STYLE}<div class="kv-prompt" data-testid="tokens">{tokens}</div>'
+
+
+def cut_as_html(cut: Cut) -> str:
+    """What is read around the cut, and the beginning and end of what is not."""
+    removed = cut.removed if len(cut.removed) <= 2 * AROUND else _middle_out(cut.removed)
+    before, after = html.escape(cut.before[-AROUND:]), html.escape(cut.after[:AROUND])
+    return f'{STYLE}<div class="kv-prompt">{before}<del>{html.escape(removed)}</del>{after}</div>'
+
+
+def _middle_out(text: str) -> str:
+    return f"{text[:AROUND]} … {len(text) - 2 * AROUND:,} more characters … {text[-AROUND:]}"

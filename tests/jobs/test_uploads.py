@@ -1,0 +1,83 @@
+"""Uploaded tables become texts one can take, or one sentence; a cut prompt fits and hides nothing."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from app.parts.prompt_preview import cut_as_html, tokens_as_html
+from kvlab.errors import UserError
+from kvlab.jobs.cutting import KEEPS, Cut, cut_to_fit, token_spans, tokens_over
+from kvlab.jobs.models import context_length
+from kvlab.jobs.prompts import count_tokens
+from kvlab.jobs.uploads import read_upload
+
+TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs",)), min_size=1)
+
+
+@given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=5))
+def test_json_lines_give_back_every_text(texts: list[str]):
+    content = "\n".join(json.dumps({"id": 3, "prompt": text}) for text in texts).encode()
+    upload = read_upload("prompts.jsonl", content)
+    assert [upload.pick(row, "prompt") for row in range(len(texts))] == texts
+    assert upload.fields == ["prompt"]
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("abc ,;\"'\n", min_size=1).filter(str.strip), min_size=1, max_size=5))
+def test_csv_gives_back_every_cell(texts: list[str]):
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerows([["name", "text"], *([f"n{row}", text] for row, text in enumerate(texts))])
+    upload = read_upload("prompts.csv", file.getvalue().encode())
+    assert [upload.pick(row, "text") for row in range(len(texts))] == texts
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("a.jsonl", '{"text": "one"}\n{"text": ', "Line 2 of a.jsonl is not JSON"),
+        ("a.jsonl", '{"n": 3}', "Line 1 of a.jsonl holds no text"),
+        ("a.csv", "text\n", "a.csv has a header but no rows"),
+        ("a.csv", "text,text\na,b\n", "two columns of the same name"),
+        ("a.csv", 'name,text\na,"open', "a.csv is not a table"),
+        ("a.md", " ", "The prompt is empty"),
+    ],
+)
+def test_a_bad_file_is_one_sentence(name: str, content: str, sentence: str):
+    with pytest.raises(UserError, match=sentence):
+        read_upload(name, content.encode())
+
+
+@pytest.mark.parametrize("keep", KEEPS)
+@pytest.mark.parametrize("new_tokens", [1, 64])
+def test_a_cut_prompt_fits_and_its_parts_are_the_prompt(keep: str, new_tokens: int):
+    room = context_length("mini")
+    text = "It was the best of times, it was the worst of times. " * (room // 8)
+    assert tokens_over(text, "mini", new_tokens) > 0
+    cut = cut_to_fit(text, "mini", new_tokens, keep)  # type: ignore[arg-type]
+    assert cut.before + cut.removed + cut.after == text
+    assert tokens_over(cut.text, "mini", new_tokens) == 0
+    assert count_tokens(cut.text, "mini")[0] + new_tokens > room - 40, "no more is cut than must be"
+    assert bool(cut.before) == (keep != "end") and bool(cut.after) == (keep != "beginning")
+
+
+def test_a_prompt_that_fits_is_not_cut():
+    assert cut_to_fit("Short.", "mini", 8, "end") == Cut("Short.")
+
+
+@settings(deadline=None)
+@given(st.text("ab <>&\"' \n", max_size=60))
+def test_previews_show_every_letter_and_no_markup(text: str):
+    shown = (
+        tokens_as_html(text, token_spans(text, "mini") or []).split('data-testid="tokens">')[1].removesuffix("</div>")
+    )
+    assert html.unescape(re.sub(r"</?i>", "", shown)) == text
+    assert "<script" not in cut_as_html(Cut("<script>", "<script>", "<script>"))
