@@ -100,8 +100,8 @@ class Pipeline:
     select: Selector
     settle: Settler
     decode: bool = True
-    saves_prefill: bool = False  # of the prompt, a layer works on what the layer before kept; all heads keep the same
     deferred: bool = False  # the prompt is compressed at the pass after it, when every layer's statistic is known
+    saves_prefill: bool = False  # of the prompt, a layer works on what the layer before kept; all heads keep the same
 
     def plan(self, view: View) -> Plan:
         """The decision for one layer."""
