@@ -10,6 +10,7 @@ from kvlab.cache import make_cache
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.compose import compose
+from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.load import prepare
 from tests.core.layers import DIM, draw
 from tests.core.merging import ROTARY, Layer, prompt
@@ -27,8 +28,8 @@ def rotated(states: Tensor, first: int) -> Tensor:
 class Reference:
     """Un-rotated keys of the whole text; a pass attends to what is kept, everything at its rank."""
 
-    def __init__(self, budget: int, sinks: int) -> None:
-        self.budget, self.sinks = budget, sinks
+    def __init__(self, budget: int, sinks: int, told: int | None = None) -> None:
+        self.budget, self.sinks, self.told = budget, sinks, told
         self.key, self.value = torch.zeros(1, 2, 0, DIM), torch.zeros(1, 2, 0, DIM)
         self.kept: list[int] = []
 
@@ -42,7 +43,9 @@ class Reference:
         logits = logits.masked_fill(torch.ones(logits.shape[-2:]).triu(len(self.kept) - new + 1).bool(), -torch.inf)
         values = self.value[:, :, self.kept].repeat_interleave(query.shape[1] // 2, 1)
         if len(self.kept) > self.budget:
-            self.kept = self.kept[: self.sinks] + self.kept[len(self.kept) - self.budget + self.sinks :]
+            first = self.kept[: self.sinks] + [p for p in self.kept[self.sinks :] if p == self.told]
+            rest = [p for p in self.kept if p not in first]
+            self.kept = sorted(first + rest[len(first) - self.budget :])
         return torch.softmax(logits, -1) @ values
 
 
@@ -66,6 +69,20 @@ def differences(method: Method, budget: int = BUDGET, sinks: int = SINKS) -> lis
 def test_equals_unrotated_keys_turned_to_their_ranks(budget: int, sinks: int) -> None:
     """Through prefill, decoding, a second turn and decoding again; budgets that bind at once, later, and tightly."""
     assert max(differences(make_method("streaming-llm", sinks=sinks, positions="cache"), budget, sinks)) < 1e-5
+
+
+def test_tokens_that_were_told_to_stay_stand_before_the_window() -> None:
+    """One of the prompt, and one that leaves the window only while decoding."""
+    for told in (6, TOKENS + 1):
+        layer = Layer(make_method("streaming-llm", sinks=SINKS, positions="cache"), BUDGET, ROTARY)
+        layer.layer.settings.pipeline = keeping(layer.layer.settings.pipeline, (told,))
+        reference, seen = Reference(BUDGET, SINKS, told), 0
+        for step, count in enumerate(turns()):
+            query, key, value = prompt(10 * step, count, 2, 2)
+            given = layer.feed(rotated(query, seen), rotated(key, seen), value)
+            torch.testing.assert_close(given, reference.feed(query, key, value), rtol=1e-4, atol=1e-5)
+            seen += count
+        assert told in layer.table()
 
 
 def test_original_positions_are_another_thing() -> None:
@@ -97,7 +114,7 @@ def test_the_sinks_own_keys_are_counted_and_follow_their_rows() -> None:
     table = layer.layer.table
     assert table is not None
     keys, turn = table.head_state["sink_keys"], table.head_state["sink_turn"]
-    assert table.head_bytes() == keys.numel() * 4 + turn.numel() * 4
+    assert table.head_bytes() == keys.numel() * 4 + 2 * turn.numel() * 4
     assert (turn == TOKENS - BUDGET).all()
     layer.layer.reorder_cache(torch.tensor([1, 1]))
     torch.testing.assert_close(table.head_state["sink_keys"][0], keys[1])

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from kvlab.errors import UserError
 from kvlab.methods.pipeline import Selector
@@ -16,6 +15,7 @@ from kvlab.methods.settlers.groups import at
 from kvlab.methods.view import View
 
 SINK_KEYS = "sink_keys"
+SINK_POSITION = "sink_position"
 SINK_TURN = "sink_turn"
 
 
@@ -24,34 +24,30 @@ class EvictAndReposition:
     """Plain eviction for sinks and a window, positions counted inside the cache.
 
     Rotary attention sees distances only. The window has no gaps, so the distances within it are the same in the text
-    and in the cache; only the sinks stand too far away, by the tokens that are missing. After each decision their keys
-    are turned forward by that many positions. They are turned afresh from keys kept beside the slots (`sink_keys`, one
-    per sink, at their original positions): turning step by step would let half precision drift.
+    and in the cache; only the sinks (and tokens that were told to stay) stand too far away, by the tokens that are
+    missing. After each decision their keys are turned forward by that many positions. They are turned afresh from keys
+    kept beside the slots (`sink_keys`, at their original positions): turning step by step would let half precision
+    drift.
     """
 
     state: Mapping[str, float] = field(default_factory=dict)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Everything over budget leaves; raises UserError for a model without rotary positions."""
-        slots, rotary, sinks = view.slots, view.seen.rotary, getattr(select, "sinks", 0)
+        slots, rotary, leading = view.slots, view.seen.rotary, _leading(select)
         if rotary is None:
             raise UserError("This model has no rotary positions to count inside the cache; use positions 'original'.")
         keep = select.victims(view, view.excess(), view.most_excess).keep(slots.valid)
-        if sinks == 0:
+        if leading == 0:
             return Plan(keep=keep)
         never = torch.iinfo(slots.position.dtype).max
-        first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :sinks]
-        turn = self._missing(view, keep, first)
-        keys, turned_before = at(slots.keys, first), view.head_state.get(SINK_TURN)
-        if turned_before is not None:
-            known = first.shape[-1]
-            untouched = turned_before[..., :known, None] == 0
-            keys = torch.where(untouched, keys, view.head_state[SINK_KEYS][:, :, :known])
-        room = sinks - first.shape[-1]
+        first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :leading]
+        position, turn = at(slots.position, first), self._missing(view, keep, first)
+        keys = _unturned(view, position, at(slots.keys, first))
         return Plan(
             keep=keep,
             new_keys=NewKeys(first, torch.where(turn[..., None] == 0, keys, rotary.turn(keys, turn).to(keys.dtype))),
-            head_state={SINK_KEYS: pad(keys, (0, 0, 0, room)), SINK_TURN: pad(turn, (0, room))},
+            head_state={SINK_KEYS: keys, SINK_POSITION: position, SINK_TURN: turn},
         )
 
     def _missing(self, view: View, keep: Tensor, first: Tensor) -> Tensor:
@@ -60,3 +56,20 @@ class EvictAndReposition:
         behind = keep.sum(-1, keepdim=True) - rank
         missing = view.tokens_seen[:, None, None] - at(view.slots.position, first) - behind
         return torch.where(at(keep, first), missing, 0).to(torch.int32)
+
+
+def _leading(select: Selector) -> int:
+    """How many slots may stand before the window: sinks, and tokens that were told to stay."""
+    inner: Selector | None = getattr(select, "inner", None)
+    told = len(getattr(select, "positions", ()))
+    return getattr(select, "sinks", 0) if inner is None else _leading(inner) + told
+
+
+def _unturned(view: View, position: Tensor, keys: Tensor) -> Tensor:
+    """(B, H, E, d) keys of the slots at `position` (B, H, E) as the model rotated them; `keys` are as stored now."""
+    state = view.head_state
+    if SINK_KEYS not in state:
+        return keys
+    same = (position[..., :, None] == state[SINK_POSITION][..., None, :]) & (state[SINK_TURN] != 0)[..., None, :]
+    known, before = same.any(-1, keepdim=True), same.to(torch.int8).argmax(-1)
+    return torch.where(known, at(state[SINK_KEYS], before), keys)
