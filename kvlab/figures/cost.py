@@ -106,7 +106,7 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} tokens a second<extra></extra>",
         )
     height = 150 + 46 * len(frame)
-    finish(figure, title="What recording costs", x="tokens a second", y="", theme=theme, height=height)
+    finish(figure, title="Decode rate, recording off and on", x="tokens a second", y="run", theme=theme, height=height)
     return figure.update_yaxes(autorange="reversed").update_layout(barmode="group")
 
 

@@ -22,6 +22,7 @@ from kvlab.analysis.outlines import merge_sets, outlines
 from kvlab.figures import compare, lineage, memory, merges, sag, similarity, timeline
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.figures.views import drawn_views
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 METHODS = (("full", 1.0), ("h2o", 0.1), ("keepkv", 0.1), ("keepkv", 0.2), ("pool", 0.1))
@@ -38,7 +39,7 @@ def large_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 @pytest.fixture(scope="session")
 def figures(large_runs: list[Run]) -> list[Drawn]:
     """(name, how to draw it in a theme, its reading, its frame) of every figure."""
-    return [*_of_one_run(large_runs[2]), *_of_a_head(large_runs[2]), *_of_runs(large_runs)]
+    return [*_of_one_run(large_runs[2]), *_of_a_head(large_runs[2]), *_of_runs(large_runs), *drawn_views(large_runs)]
 
 
 def _of_a_head(run: Run) -> Iterator[Drawn]:

@@ -1,0 +1,297 @@
+"""Bound, influence, regret, difference, autopsy, fingerprints and clusters follow from their definitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from kvlab.analysis import autopsy, bound, clusters, difference, fingerprints, influence, regret
+from kvlab.analysis.consecutive_sets import consecutive_sets, set_count
+from kvlab.analysis.cost import instrument_cost, memory_stack
+from kvlab.analysis.lineage import Lineage, fold
+from kvlab.analysis.lineage.states import State, states_at
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.analysis.steps import step_words, steps_with_events
+from kvlab.errors import UserError
+from kvlab.trace import Run, open_run
+from kvlab.trace.synthetic import write_synthetic_run
+
+METHODS = ("full", "h2o", "keepkv", "pool")
+NUMBERS = st.floats(-3, 3, width=32)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    root = tmp_path_factory.mktemp("runs")
+    paths = {method: write_synthetic_run(root, method=method, prompt_tokens=80, steps=12) for method in METHODS}
+    return {method: open_run(path) for method, path in paths.items()}
+
+
+def head(run: Run, layer: int = 1, head: int = 0) -> tuple[Lineage, pd.DataFrame]:
+    events = run.select("events", layer, head)
+    return fold(events, run.select("steps", layer, head)), events
+
+
+# the bound
+
+
+@given(st.floats(0, 0.99), st.floats(0.001, 100))
+def test_the_bound_is_zero_without_error_and_grows_with_it(epsilon: float, gamma: float):
+    assert bound.keepkv_bound(np.array([0.0]), gamma)[0] == 0
+    here, more = bound.keepkv_bound(np.array([epsilon, epsilon + 0.005]), gamma)
+    assert more > here
+    assert here == pytest.approx(2 * epsilon * (1 + epsilon) * gamma / (1 - epsilon) ** 2)
+
+
+@given(st.floats(1, 1e6))
+def test_from_an_error_of_one_on_there_is_no_bound(epsilon: float):
+    assert np.isnan(bound.keepkv_bound(np.array([epsilon]), 1.0)[0])
+
+
+@settings(deadline=None)
+@given(arrays(np.float32, (9, 4), elements=NUMBERS), st.lists(st.integers(0, 8), min_size=1, unique=True))
+def test_value_spread_is_the_largest_distance_and_its_shortcut_never_less(values: np.ndarray, merged: list[int]):
+    every = np.linalg.norm(values[merged][:, None] - values[None], axis=2).max()
+    assert bound.value_spread(values, np.array(merged)) == pytest.approx(float(every), abs=2e-3)
+    most, bound.MOST_PAIRS = bound.MOST_PAIRS, 1
+    try:
+        assert bound.value_spread(values, np.array(merged)) >= every - 1e-4
+    finally:
+        bound.MOST_PAIRS = most
+
+
+def test_expecting_the_same_again_is_right_where_nothing_changes():
+    mass = np.array([[0.5, 0.5, 0.0], [0.5, 0.5, 0.0], [0.25, 0.5, 0.25]])
+    error = bound.persistence_error(mass)
+    assert np.isnan(error[0]) and error[1] == 0
+    assert error[2] == pytest.approx(0.25 / 0.75)
+
+
+def test_a_step_is_flagged_just_where_the_output_changed_by_more(runs: dict[str, Run]):
+    for run in runs.values():
+        table = bound.bound_by_head(run, [0, 1])
+        above = table["bound"].notna() & (table[["perturbation", "output_error"]].max(axis=1) > table["bound"])
+        assert ((table["flag"] != "") == above).all()
+        dropped = table.groupby(["layer", "head"])["regret"].cummax() > 0
+        assert (table.loc[above & dropped, "flag"] == "above, tokens dropped").all()
+
+
+def test_the_bound_needs_merges_and_says_none_without(runs: dict[str, Run]):
+    for method in ("full", "h2o"):
+        assert bound.bound_by_head(runs[method], [0])["bound"].isna().all()
+    assert bound.bound_by_head(runs["keepkv"], [0])["bound"].notna().any()
+
+
+def test_a_bound_does_not_depend_on_the_scale_of_the_values(runs: dict[str, Run]):
+    run = runs["keepkv"]
+    steps, events, found = run.select("steps", 0, 0), run.select("events", 0, 0), bound.read_arrays(run, 0, 0)
+    assert found is not None
+    once = bound.bound_over_steps(steps, events, found)["bound"]
+    twice = bound.bound_over_steps(steps, events, found._replace(values=2 * found.values))["bound"]
+    np.testing.assert_allclose(once, twice, rtol=1e-4)
+
+
+# influence
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_shares_of_a_slot_add_up_to_one(runs: dict[str, Run], method: str):
+    lineage, events = head(runs[method])
+    shares, merges = influence.influence(lineage, events)
+    for row, step in enumerate(lineage.steps.tolist()):
+        owner = lineage.owners(step)
+        read, held = lineage.birth <= step, owner >= 0
+        assert (shares[row][read & ~held] == 0).all()
+        total = np.bincount(owner[held], weights=shares[row][held], minlength=lineage.tokens)
+        np.testing.assert_allclose(total[lineage.alive(step)], 1, atol=1e-5)
+        assert (merges[row][held & (owner == np.arange(lineage.tokens)) & (lineage.votes(step) == 1)] == 0).all()
+
+
+def test_shares_never_grow(runs: dict[str, Run]):
+    shares, _ = influence.influence(*head(runs["keepkv"]))
+    assert (np.diff(np.nan_to_num(shares, nan=1.0), axis=0) <= 1e-9).all()
+
+
+@given(st.floats(0.05, 0.95))
+def test_half_life_of_a_steady_decay(kept: float):
+    merges = np.arange(1, 60)
+    decay = pd.DataFrame({"merges": merges, "share": kept**merges})
+    expected = np.log(0.5) / np.log(kept)
+    found = influence.half_life(decay)
+    assert found == pytest.approx(expected, rel=1e-6) if kept**59 <= 0.5 else np.isinf(found)
+
+
+# regret
+
+
+def test_dropped_tokens_are_those_gone_and_their_mass_is_the_regret(runs: dict[str, Run]):
+    run = runs["h2o"]
+    lineage, _ = head(run)
+    texts, true = token_texts(run.tokens, lineage.tokens), run.attention(1, 0)[0]
+    for step in (0, 7):
+        table = regret.dropped_tokens(lineage, true[step], texts, step)
+        states = states_at(lineage, step)
+        assert (states[table["position"]] == State.EVICTED).all()
+        assert table["true mass"].is_monotonic_decreasing
+        recorded = run.select("steps", 1, 0).query("step == @step")["regret"].iloc[0]
+        assert true[step][states == State.EVICTED].astype(float).sum() == pytest.approx(recorded, abs=2e-2)
+
+
+def test_the_map_has_the_mean_of_every_layer_and_step(runs: dict[str, Run]):
+    steps = runs["h2o"].steps
+    table = regret.regret_map(steps)
+    assert table.loc[1, 5] == pytest.approx(steps.query("layer == 1 and step == 5")["regret"].mean(), rel=1e-5)
+    assert regret.worst_step(regret.regret_over_steps(steps, runs["h2o"].tokens)) == table.mean().idxmax()
+
+
+@given(st.lists(st.integers(0, 9), min_size=3, max_size=12))
+def test_rank_correlation_is_one_with_itself_and_turns_with_the_sign(values: list[int]):
+    series = pd.Series(values, dtype=float)
+    found = regret.rank_correlation(series, series)
+    assert np.isnan(found) if series.nunique() < 2 else found == pytest.approx(1)
+    assert np.isnan(found) or regret.rank_correlation(series, -series) == pytest.approx(-1)
+
+
+# difference
+
+
+def test_kept_tokens_are_the_slots_of_the_fold(runs: dict[str, Run]):
+    for run in runs.values():
+        kept = difference.kept_at(run, 6)
+        lineage, _ = head(run)
+        assert (kept.alive[1, 0] == lineage.alive(6)[: kept.seen]).all()
+
+
+def test_difference_is_symmetric_and_none_with_itself(runs: dict[str, Run]):
+    a, b = (difference.kept_at(runs[method], 6) for method in ("h2o", "keepkv"))
+    there, back, own = (difference.jaccard(*pair, [0, 1]) for pair in ((a, b), (b, a), (a, a)))
+    assert (there["jaccard"] == back["jaccard"]).all() and (there["only_a"] == back["only_b"]).all()
+    assert (own["jaccard"] == 1).all()
+    assert there["jaccard"].between(0, 1).all()
+    codes = difference.classes(a, b, 1, 0, 92)
+    row = there.query("layer == 1 and head == 0").iloc[0]
+    assert [(codes == code).sum() for code in range(3)] == row[["both", "only_a", "only_b"]].tolist()
+    assert (codes[a.seen :] == difference.UNREAD).all()
+    along = difference.along_positions(a, b, [0, 1])
+    np.testing.assert_allclose(along[list(difference.NAMES[:4])].sum(axis=1), 1)
+
+
+def test_two_runs_that_write_the_same_never_part(runs: dict[str, Run]):
+    assert difference.where_they_part(runs["h2o"], runs["h2o"])["each_other"] is None
+    other = difference.where_they_part(runs["full"], runs["h2o"])
+    assert other["a"] is None and other["each_other"] == other["b"]
+
+
+# autopsy
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_fates_are_the_states_after_the_last_step(runs: dict[str, Run], method: str):
+    run = runs[method]
+    table = autopsy.autopsy(run, (10, 29))
+    assert len(table) == 20 * 2 * 2
+    names = {State.ABSORBED: "merged", State.EVICTED: "dropped"}
+    for layer in (0, 1):
+        lineage, _ = head(run, layer, 1)
+        states = states_at(lineage, int(lineage.steps[-1]))[10:30]
+        own = table.query("layer == @layer and head == 1")
+        assert own["fate"].tolist() == [names.get(State(code), "own slot") for code in states]
+        assert own["slot"].tolist() == lineage.owners(int(lineage.steps[-1]))[10:30].tolist()
+    over = autopsy.fates_over_steps(table, 12).iloc[-1]
+    shares = table["fate"].value_counts(normalize=True)
+    assert [over[fate] for fate in autopsy.FATES] == pytest.approx([shares.get(fate, 0.0) for fate in autopsy.FATES])
+
+
+@settings(deadline=None)
+@given(st.lists(st.text("aAb ßİ", min_size=1, max_size=3), min_size=1, max_size=12), st.data())
+def test_words_are_found_where_they_stand(texts: list[str], data: st.DataObject):
+    whole = "".join(texts)
+    start = data.draw(st.integers(0, len(whole) - 1))
+    words = whole[start : data.draw(st.integers(start + 1, len(whole)))].strip()
+    if not words:
+        return
+    spans = autopsy.find_span(texts, words)
+    for first, last in spans:
+        assert words.casefold() in "".join(texts[first : last + 1]).casefold()
+    with pytest.raises(UserError):
+        autopsy.find_span(texts, "zzz")
+
+
+def test_attention_on_the_tokens_is_theirs_in_the_full_cache(runs: dict[str, Run]):
+    table = autopsy.autopsy(runs["full"], (5, 6))
+    masses = autopsy.needle_mass(runs["full"], table, 0, 1)
+    np.testing.assert_allclose(masses["received"], masses["true"], atol=2e-3)
+
+
+# fingerprints
+
+
+def test_alike_heads_are_one_group_whatever_their_order():
+    random = np.random.default_rng(0)
+    centres = np.array([[0, 0, 0, 0], [5, 0, 0, 5], [0, 5, 5, 0]])
+    true = np.repeat([0, 1, 2], 10)
+    values = centres[true] + random.normal(0, 0.1, (30, 4))
+    table = pd.DataFrame(values, columns=list(fingerprints.FEATURES)).assign(layer=0, head=range(30), output_error=0.1)
+    for order in (np.arange(30), random.permutation(30)):
+        group = fingerprints.cluster(table.iloc[order], 3)
+        assert len(set(zip(group, true[order], strict=True))) == 3
+    assert len(fingerprints.describe(table, fingerprints.cluster(table, 3))) == 3
+
+
+def test_the_plane_keeps_what_varies_and_heads_that_do_not_differ_are_one_group(runs: dict[str, Run]):
+    table = fingerprints.fingerprints(runs["keepkv"], [0, 1])
+    places, directions, shares = fingerprints.plane(table)
+    assert places.shape == (4, 2) and directions.shape == (4, 2)
+    assert 0 < shares.sum() <= 1 + 1e-9
+    assert table["sink"].between(0, 1.01).all() and table["local"].between(0, 1.01).all()
+    same = pd.concat([table.iloc[:1]] * 3)
+    assert (fingerprints.cluster(same, 3) == 0).all()
+
+
+# clusters, steps, cost
+
+
+@settings(deadline=None)
+@given(arrays(np.float32, (30, 3), elements=NUMBERS), st.floats(-1, 1))
+def test_outlined_sets_are_the_sets_of_more_than_one_token(vectors: np.ndarray, threshold: float):
+    unit = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-6)
+    anchor = consecutive_sets(unit, threshold)
+    sets = clusters.spans(anchor)
+    assert 30 - (sets["size"] - 1).sum() == set_count(anchor)
+    for row in sets.itertuples():
+        assert (anchor[row.start : row.stop] == row.stop - 1).all()
+    shown = clusters.as_outlines(anchor, (0, 30))
+    assert len(shown) == len(sets) and (shown["start"] == shown["pivot_start"]).all()
+
+
+def test_a_looser_threshold_never_reports_fewer_tokens_than_there_are(runs: dict[str, Run]):
+    table = clusters.at_thresholds(runs["keepkv"].keys(0, 0)[0])
+    assert (table["slots"] <= 92).all() and table["slots"].iloc[0] <= table["slots"].iloc[-1]
+
+
+def test_steps_know_their_events_and_words(runs: dict[str, Run]):
+    run = runs["h2o"]
+    steps, events = steps_with_events(run.steps)
+    assert steps == list(range(13)) and set(events) == set(run.events["step"]) - {0}
+    words = step_words(run.tokens, run.record.prompt_tokens, steps)
+    assert words[0] == "the prompt was read" and len(words) == 13
+    assert steps_with_events(runs["full"].steps)[1] == []
+
+
+def test_the_stack_of_bytes_is_the_peak(runs: dict[str, Run]):
+    table = memory_stack(runs["h2o"].memory, runs["h2o"].record)
+    np.testing.assert_allclose(table["live"] + table["slack"] + table["transient"], table["peak_bytes"])
+
+
+def test_overhead_is_bare_over_recorded_speed(runs: dict[str, Run], tmp_path: Path):
+    run = runs["h2o"]
+    timed = Run(run.path, run.record.model_copy(update={"recorded_tokens_per_second": 11.0}))
+    table = instrument_cost([timed, run])
+    assert table["overhead"].iloc[0] == pytest.approx(5.0)
+    assert np.isnan(table["overhead"].iloc[1])

@@ -1,0 +1,118 @@
+"""The figures of the views no paper has, from the same large comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.analysis import autopsy, bound, cost, difference, fingerprints, influence, regret
+from kvlab.analysis.lineage import fold
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
+from kvlab.figures import autopsy as autopsies
+from kvlab.figures import bound as bounds
+from kvlab.figures import cost as costs
+from kvlab.figures import difference as differences
+from kvlab.figures import heads
+from kvlab.figures import influence as influences
+from kvlab.figures import lineage as rivers
+from kvlab.figures import regret as regrets
+from kvlab.trace import Run
+
+Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
+
+
+def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
+    """(name, how to draw it in a theme, its reading, its frame) of every figure; `runs` as in `conftest`."""
+    merging = runs[2]
+    yield from _of_bound(merging)
+    yield from _of_influence(merging)
+    yield from _of_regret(runs[1])
+    yield from _of_difference(runs[1], merging)
+    yield from _of_needle(merging)
+    yield from _of_heads(merging)
+    yield from _of_cost(merging)
+
+
+def _of_bound(run: Run) -> Iterator[Drawn]:
+    table = bound.bound_by_head(run, [0, 1])
+    one = table.query("layer == 0 and head == 1").reset_index(drop=True)
+    for name, frame in (("bound head", one), ("bound medians", bound.over_heads(table))):
+        reading = bounds.read_sag_against_bound(frame, predicts=True)
+        yield name, lambda theme, frame=frame: bounds.sag_against_bound(frame, theme), reading, frame
+    summary = bound.heads_summary(table)
+    for measure in bounds.MEASURES:
+        reading = bounds.read_bound_by_head(summary, measure)
+        yield measure, lambda theme, m=measure: bounds.bound_by_head(summary, m, theme), reading, summary
+
+
+def _of_influence(run: Run) -> Iterator[Drawn]:
+    events = run.select("events", 0, 1)
+    lineage = fold(events, run.select("steps", 0, 1))
+    texts, step = token_texts(run.tokens, lineage.tokens), int(lineage.steps[-1])
+    slot = next(iter(merged_slots(lineage, step)))
+    tree = influence.weighted_tree(lineage_tree(lineage, events, texts, slot, step), events)
+    draw = lambda theme: rivers.lineage_river(tree, slot, texts[slot], theme, "flow")  # noqa: E731
+    yield "river", draw, rivers.read_lineage_river(tree), tree
+    shares, merges = influence.influence(lineage, events)
+    decay = influence.decay_by_merges(shares, merges)
+    half = influence.half_life(decay)
+    reading = influences.read_influence_decay(decay, half)
+    yield "decay", lambda theme: influences.influence_decay(decay, half, theme), reading, decay
+    inside = influence.members_over_steps(lineage, shares, texts, slot, step)
+    reading = influences.read_members_over_steps(inside)
+    yield "members", lambda theme: influences.members_over_steps(inside, slot, theme), reading, inside
+
+
+def _of_regret(run: Run) -> Iterator[Drawn]:
+    picture, table = regret.regret_map(run.steps), regret.regret_over_steps(run.steps, run.tokens)
+    yield "regret map", lambda theme: regrets.regret_map(picture, 9, theme), regrets.read_regret_map(picture), picture
+    yield "regret", lambda theme: regrets.regret_over_steps(table, theme), regrets.read_regret_over_steps(table), table
+    budgets = regret.budget_beside_regret(run.steps)
+    reading = regrets.read_budget_against_regret(budgets, 0.3)
+    yield "scatter", lambda theme: regrets.budget_against_regret(budgets, theme), reading, budgets
+
+
+def _of_difference(a: Run, b: Run) -> Iterator[Drawn]:
+    kept = [difference.kept_at(run, 20) for run in (a, b)]
+    table, along = difference.jaccard(*kept, [0, 1, 2]), difference.along_positions(*kept, [0, 1, 2])
+    reading = differences.read_jaccard_by_head(table)
+    yield "jaccard", lambda theme: differences.jaccard_by_head(table, theme), reading, table
+    reading = differences.read_along_positions(along)
+    yield "along", lambda theme: differences.along_positions(along, theme), reading, along
+    kl = difference.kl_of_both(a, b)
+    yield "kl of both", lambda theme: differences.kl_of_both(kl, ("a", "b"), theme), differences.read_kl_of_both(kl), kl
+
+
+def _of_needle(run: Run) -> Iterator[Drawn]:
+    table = autopsy.autopsy(run, (40, 60))
+    survived, over = autopsy.survival(table), autopsy.fates_over_steps(table, 60)
+    for fate in autopsy.FATES:
+        reading = autopsies.read_survival_by_head(survived)
+        yield fate, lambda theme, f=fate: autopsies.survival_by_head(survived, f, theme), reading, survived
+    reading = autopsies.read_fates_over_steps(over)
+    yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), reading, over
+    mass = autopsy.needle_mass(run, table, 0, 1)
+    yield "needle", lambda theme: autopsies.needle_mass(mass, theme), autopsies.read_needle_mass(mass), mass
+
+
+def _of_heads(run: Run) -> Iterator[Drawn]:
+    table = fingerprints.fingerprints(run, [0, 1, 2])
+    table = table.assign(group=fingerprints.cluster(table, 3))
+    groups = fingerprints.describe(table.drop(columns="group"), table["group"].to_numpy())
+    places, directions, shares = fingerprints.plane(table)
+    draw = lambda theme: heads.heads_plane(table, places, directions, shares, groups["name"].tolist(), theme)  # noqa: E731
+    yield "plane", draw, heads.read_heads_plane(table, groups), table
+    yield "groups", lambda theme: heads.groups_by_head(table, theme), heads.read_groups_by_head(table), table
+
+
+def _of_cost(run: Run) -> Iterator[Drawn]:
+    stack = cost.memory_stack(run.memory, run.record)
+    yield "stack", lambda theme: costs.memory_stack(stack, theme), costs.read_memory_stack(stack), stack
+    layers = cost.layer_bytes(run.memory, run.record, 7)
+    yield "layers", lambda theme: costs.layer_bytes(layers, theme), costs.read_layer_bytes(layers), layers
+    timed = Run(run.path, run.record.model_copy(update={"recorded_tokens_per_second": 20.0}))
+    table = cost.instrument_cost([timed, run])
+    yield "cost", lambda theme: costs.instrument_cost(table, theme), costs.read_instrument_cost(table), table
