@@ -10,8 +10,9 @@ import pytest
 
 from kvlab.analysis import hidden_states, sampled_queries
 from kvlab.atlas.exhibit import Choice, Needs
-from kvlab.atlas.gvote import probed
+from kvlab.atlas.gvote import probed, scored
 from kvlab.atlas.registry import find
+from kvlab.atlas.scores import Experiment
 from kvlab.atlas.sources import Sources
 from kvlab.engine.compare import compare
 from kvlab.models.load import load_model
@@ -19,6 +20,7 @@ from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.drawing import drawn
+from tests.atlas.evaluations import can_be_run, evaluated
 
 PROMPT = "The harbour lamp was lit at seven; the harbour lamp was lit at eight, and nobody knew who lit it at nine."
 PROBED = ("fig-2", "fig-3a", "fig-3b")
@@ -140,3 +142,65 @@ def test_the_claims_of_figure_3():
     assert probed.correlation_claim(heads(0.9, 0.5, 0.7)).verdict == "holds"
     assert probed.correlation_claim(heads(0.9, 0.5, 0.1)).verdict == "does not hold"
     assert probed.correlation_claim(heads(0.9, 0.5, float("nan"))).verdict == "cannot be judged"
+
+
+# figures 1 and 4 to 7
+
+EXPERIMENTS = (scored.BY_LENGTH, scored.BY_TASK, scored.BY_MODEL, scored.SAMPLES, scored.NUCLEUS)
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda experiment: experiment.name)
+def test_the_stated_evaluations_can_be_run(experiment: Experiment, tmp_path: Path):
+    can_be_run(experiment, tmp_path)
+
+
+@pytest.mark.parametrize(("kept", "verdict"), [(0.1, "holds"), (0.3, "does not hold")])
+def test_half_the_memory_is_measured_at_the_same_score(tmp_path: Path, kept: float, verdict: str):
+    """Budgets score what they keep; GVote scores 0.3, for which they need 30 %."""
+    sources = evaluated(
+        tmp_path,
+        scored.ARMS,
+        lambda arm, budget, index: (0.3, kept) if arm.method == "gvote" else (budget, budget),
+        (0.1, 0.5),
+        ("needle", "key_value"),
+    )
+    for slug in ("fig-1", "fig-4"):
+        claim = drawn(find("gvote", slug), sources)[0].claim
+        assert claim is not None and claim.verdict == verdict
+    (found,) = drawn(find("gvote", "fig-5"), sources)
+    assert found.claim is not None and found.claim.verdict == "cannot be judged"  # one model shows nothing
+
+
+def test_needed_usage_lies_on_the_line():
+    line = pd.DataFrame({"kept": [0.1, 0.3, 0.5], "score": [0.2, 0.4, 0.9]})
+    assert scored.needed_usage(line, 0.1) == 0.1
+    assert scored.needed_usage(line, 0.3) == pytest.approx(0.2)
+    assert scored.needed_usage(line, 0.9) == pytest.approx(0.5)
+    assert scored.needed_usage(line, 0.95) == float("inf")
+
+
+def test_budgets_differ_by_task_only_where_tasks_differ_more_than_prompts():
+    random = np.random.default_rng(0)
+    noise = random.normal(0, 0.01, 20)
+    tables = {
+        "holds": pd.DataFrame({"task": ["a"] * 10 + ["b"] * 10, "kept": np.repeat([0.1, 0.3], 10) + noise}),
+        "does not hold": pd.DataFrame({"task": ["a"] * 10 + ["b"] * 10, "kept": 0.2 + noise}),
+        "cannot be judged": pd.DataFrame({"task": ["a"] * 20, "kept": 0.2 + noise}),
+    }
+    for verdict, table in tables.items():
+        assert scored.budgets_claim(table).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("slug", "experiment", "option"), [("fig-6", scored.SAMPLES, "samples"), ("fig-7", scored.NUCLEUS, "p_nuc")]
+)
+def test_options_are_drawn_in_the_order_of_their_values(tmp_path: Path, slug: str, experiment: Experiment, option: str):
+    values = [arm.options[option] for arm in experiment.arms]
+    sources = evaluated(
+        tmp_path,
+        experiment.arms[::-1],
+        lambda arm, budget, index: (values.index(arm.options[option]) / 10, values.index(arm.options[option]) / 9),
+    )
+    (found,) = drawn(find("gvote", slug), sources)
+    assert found.frame[option].drop_duplicates().tolist() == [str(value) for value in values]
+    assert found.claim is not None and found.claim.verdict == "holds"

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kvlab.atlas.exhibit import Exhibit
-from kvlab.atlas.gvote import probed
+from kvlab.atlas.gvote import probed, scored
 
-EXHIBITS: tuple[Exhibit, ...] = (*probed.FIGURES,)
+EXHIBITS: tuple[Exhibit, ...] = (*scored.FIRST, *probed.FIGURES, *scored.REST)

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from kvlab.atlas.exhibit import Exhibit
-from kvlab.atlas.keepkv import attention, merging
+from kvlab.atlas.keepkv import attention, merging, scored, speed
 
 _RULES, _WORKFLOW = merging.FIGURES
-EXHIBITS: tuple[Exhibit, ...] = (_RULES, *attention.FIGURES, _WORKFLOW)
+EXHIBITS: tuple[Exhibit, ...] = (
+    _RULES,
+    *attention.FIGURES,
+    _WORKFLOW,
+    *scored.FIGURES,
+    *speed.TABLES,
+    *scored.TABLES,
+)

@@ -1,0 +1,150 @@
+"""Figures 4 and 5, tables 2 to 4: scores of tasks under budgets, compositions and options of KeepKV."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs
+from kvlab.atlas.papers import grey_table, paper_values
+from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_words, option_column, verdict_of
+from kvlab.atlas.sources import Sources
+from kvlab.figures import scores as figures
+from kvlab.figures.palette import Theme
+
+OURS = Arm("keepkv")
+RIVALS = tuple(Arm(name) for name in ("streaming-llm", "h2o", "pyramidinfer", "cam", "d2o"))
+WITH_H2O = Arm("compose", {"score": "h2o", "select": "h2o", "settle": "keepkv"})
+WITH_PYRAMID = Arm(
+    "compose", {"allocate": "pyramidinfer", "score": "pyramidinfer", "select": "pyramidinfer", "settle": "keepkv"}
+)
+RATIOS = Experiment("keepkv-fig-4", (*RIVALS, OURS), budgets=(0.05, 0.1, 0.2, 0.4))
+ON_H2O = Experiment("keepkv-fig-5", (Arm("h2o"), WITH_H2O), budgets=(0.05, 0.1, 0.2, 0.4))
+ON_PYRAMID = Experiment("keepkv-fig-5", (Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.05, 0.1, 0.2, 0.4))
+COMBINED = Experiment(
+    "keepkv-fig-5", (Arm("h2o"), WITH_H2O, Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.05, 0.1, 0.2, 0.4)
+)
+BENCHMARK = Experiment(
+    "keepkv-tab-2",
+    (Arm("window"), *(arm for arm in RIVALS if arm.method != "pyramidinfer"), OURS),
+    budgets=(0.2,),
+    only_budgets=True,
+)
+ORDERS = Experiment(
+    "keepkv-tab-3",
+    arms("keepkv", "prefill_order", "evict-first", "merge-first"),
+    budgets=(0.01, 0.1),
+    only_budgets=True,
+)
+THRESHOLDS = Experiment("keepkv-tab-4", arms("keepkv", "threshold", 0.7, 0.8, 0.9), budgets=(0.04,), only_budgets=True)
+
+
+def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[tuple[Arm, Arm]]) -> Claim:
+    """Whether the first of each pair scores above the second on the same prompts and budgets."""
+    rows = experiment.rows(sources)
+    gaps = {f"{one.name} minus {other.name}": gap(rows, one.name, other.name) for one, other in pairs}
+    shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())
+    return Claim(says, verdict_of(gaps.values()), f"Mean over the same prompts and budgets, 95 % interval: {shown}.")
+
+
+def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 4: score against the tokens really kept."""
+    table = RATIOS.scores(sources)
+    if table.empty:
+        return RATIOS.needs(sources)
+    says = "KeepKV outperforms every other method at every compression ratio."
+    claim = better(says, RATIOS, sources, [(OURS, rival) for rival in RIVALS])
+    figure = figures.score_against_budget(table, theme, "Score by tokens kept")
+    return (Drawn("scores", figure, table, figures.read_score_against_budget(table), RATIOS.origin(sources), claim),)
+
+
+def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Figure 5: H2O and PyramidInfer with and without KeepKV's merging."""
+    drawn = []
+    for name, experiment, title in (("a", ON_H2O, "H2O"), ("b", ON_PYRAMID, "PyramidInfer")):
+        table = experiment.scores(sources)
+        if table.empty:
+            continue
+        plain, merged = experiment.arms
+        says = f"{title} with KeepKV's merging scores above {title} alone at every ratio."
+        claim = better(says, experiment, sources, [(merged, plain)])
+        figure = figures.score_against_budget(table, theme, f"{title} with and without KeepKV's merging")
+        reading, where = figures.read_score_against_budget(table), experiment.origin(sources)
+        drawn.append(Drawn(f"{name}: with {title}", figure, table, reading, where, claim))
+    return tuple(drawn) or COMBINED.needs(sources)
+
+
+def draw_benchmark(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """Table 2: every task at 20 %."""
+    table = BENCHMARK.scores(sources)
+    if table.empty:
+        return BENCHMARK.needs(sources)
+    says = "At 20 % KeepKV outperforms the other methods on most tasks."
+    claim = better(says, BENCHMARK, sources, [(OURS, arm) for arm in BENCHMARK.arms if arm != OURS])
+    figure = figures.benchmark_table(table, theme, "Scores at 20 % of the cache")
+    grey, where = grey_table(paper_values("keepkv", "tab-2")), BENCHMARK.origin(sources)
+    return (Drawn("scores", figure, table, figures.read_benchmark_table(table), where, claim, grey),)
+
+
+def draw_option(slug: str, experiment: Experiment, option: str, says: str, best: int) -> Draw:
+    """A table of one option's values: the arm at `best` should beat the others."""
+
+    def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        table = experiment.scores(sources)
+        if table.empty:
+            return experiment.needs(sources)
+        winner = experiment.arms[best]
+        claim = better(says, experiment, sources, [(winner, arm) for arm in experiment.arms if arm != winner])
+        values, where = option_column(table, option), experiment.origin(sources)
+        grey = grey_table(paper_values("keepkv", slug))
+        by_value = figures.score_by_option(values, option, theme), figures.read_score_by_option(values, option)
+        all_tasks = figures.benchmark_table(table, theme), figures.read_benchmark_table(table)
+        return (
+            Drawn("by option", by_value[0], values, by_value[1], where, claim, grey),
+            Drawn("scores", all_tasks[0], table, all_tasks[1], where),
+        )
+
+    return draw
+
+
+_CELLS = (
+    "Each cell is a task's mean score with its 95 % interval, coloured by its distance to the full cache on the same "
+)
+FIGURES = (
+    Exhibit(
+        "keepkv", "fig-4", "Fig 4", "Score by compression ratio",
+        "A panel a task: the share of tokens really kept across, mean score with its 95 % interval up; the dashed line "
+        "is the full cache. The paper's tasks come from lm-eval and HELM; here kvlab's own, or your files.",
+        "Which line is highest at the left, where little is kept.",
+        "eval", draw_ratios,
+    ),
+    Exhibit(
+        "keepkv", "fig-5", "Fig 5", "KeepKV's merging on top of other methods",
+        "As figure 4: first H2O's scores and budgets, then PyramidInfer's, each evicting what must go or merging it by "
+        "KeepKV's rule.",
+        "Whether the merging line is above the evicting one of the same selection.",
+        "eval", draw_combined,
+    ),
+)  # fmt: skip
+TABLES = (
+    Exhibit(
+        "keepkv", "tab-2", "Tab 2", "Task scores at 20 %",
+        _CELLS + "prompts. The paper's LongBench scores stand below in grey; LongBench files go in with "
+        "--data longbench=FILE.",
+        "The row of KeepKV against eviction (H2O) and the other merging methods (CaM, D2O).",
+        "eval", draw_benchmark,
+    ),
+    Exhibit(
+        "keepkv", "tab-3", "Tab 3", "Order in the prefill: evict first or merge first",
+        "Mean score over the two orders, a panel a budget and a line a task, then as a table. Merge first lets slots "
+        "go that are similar to a more important one before any is evicted; the paper gives no algorithm.",
+        "A gap larger than the intervals; the paper's own is 0.008 at 1 % and 0.004 at 10 %.",
+        "eval",
+        draw_option("tab-3", ORDERS, "prefill_order", "Merging before evicting improves generation in the prefill.", 1),
+    ),
+    Exhibit(
+        "keepkv", "tab-4", "Tab 4", "Similarity from which slots are merged",
+        "Mean score over the threshold on the cosine of keys at 4 %, a line a task, then as a table.",
+        "Whether any threshold is clearly better; below it a token is evicted instead.",
+        "eval", draw_option("tab-4", THRESHOLDS, "threshold", "A threshold of 0.8 is better than 0.7 and 0.9.", 1),
+    ),
+)  # fmt: skip
