@@ -29,8 +29,7 @@ def check_books(cache: CompressedCache) -> None:
     layers = {layer.layer_idx: layer for layer in cache.compressed_layers()}
     for memory in cache.memory().layers:
         layer = layers[memory.layer]
-        assert layer.slots is not None
-        beside = PER_LAYER_BYTES + PER_HEAD_BYTES * layer.slots.valid[..., 0].numel()
+        beside = PER_LAYER_BYTES + PER_HEAD_BYTES * layer.streams.batch * layer.streams.heads
         held = tensor_bytes(layer)
         if not memory.allocated_bytes <= held <= memory.allocated_bytes + beside:
             raise AssertionError(

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kw
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.hidden import watch_hidden_states
 from kvlab.budget import UNLIMITED, Budget
+from kvlab.cache.chunks import check_chunks, chunk_sizes
 from kvlab.cache.feature_weights import with_feature_maps
 from kvlab.cache.find_rotary import changing_rotary, find_rotary
 from kvlab.cache.layer import CompressedLayer
@@ -86,9 +87,20 @@ class CompressedCache(Cache):
         """The layers kvlab compresses; sliding layers keep their own window and are left alone."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
 
+    def expect(self, tokens: int, chunk: int) -> list[int]:
+        """Announce a first prompt of `tokens` per row, padding counted, that comes in chunks; their sizes, in order.
+
+        Every layer keeps all keys and values until the last chunk; then the method decides as for the whole prompt.
+        Raises UserError for a method whose result would not be the same.
+        """
+        sizes = chunk_sizes(tokens, chunk)
+        check_chunks(self.settings.pipeline, tokens, chunk)
+        self.settings.prompt_tokens = tokens
+        return sizes
+
     def memory(self) -> CacheMemory:
         """What the cache takes now; reads counts from the device."""
-        layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.slots is not None)
+        layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
         others = [layer for layer in self.layers if not isinstance(layer, CompressedLayer)]
         states = [s for layer in others for s in (getattr(layer, "keys", 0), getattr(layer, "values", 0))]
         return CacheMemory(layers, sum(s.numel() * s.element_size() for s in states if isinstance(s, Tensor)))
@@ -145,14 +157,15 @@ def make_cache(
 
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:
-    assert layer.slots is not None and layer.table is not None
-    live = int(layer.slots.valid.sum())
+    live = [int(table.slots.valid.sum()) for table in layer.tables]
+    own = sum(count * table.slot_bytes() + table.head_bytes() for count, table in zip(live, layer.tables, strict=True))
+    heads = layer.streams.batch * layer.streams.heads
     return LayerMemory(
         layer=layer.layer_idx,
         logical_tokens=layer.cumulative_length,
-        physical_slots=layer.slots.keys.shape[2],
-        live_slots=live / layer.slots.valid[..., 0].numel(),
-        live_bytes=live * layer.table.slot_bytes() + layer.table.head_bytes(),
-        allocated_bytes=layer.table.table_bytes(),
+        physical_slots=max(table.capacity for table in layer.tables),
+        live_slots=sum(live) / heads,
+        live_bytes=own,
+        allocated_bytes=layer.table_bytes(),
         peak_bytes=layer.peak_bytes,
     )

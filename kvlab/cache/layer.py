@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -13,22 +13,24 @@ from kvlab.attention.handoff import offer
 from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import slot_attention
-from kvlab.cache import executor
+from kvlab.cache.bucket import Bucket
+from kvlab.cache.contents import Contents
+from kvlab.cache.deciding import decide
 from kvlab.cache.find_rotary import RotaryOfPasses
 from kvlab.cache.passage import Rows
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
-from kvlab.cache.table import BLOCK, SlotTable, new_slots
-from kvlab.methods.plan import Plan
-from kvlab.methods.view import Slots, View
+from kvlab.cache.streams import Streams
+from kvlab.cache.table import SlotTable, new_slots
+from kvlab.cache.whole import whole_pass
 
 
-class CompressedLayer(CacheLayerMixin):
+class CompressedLayer(Contents, CacheLayerMixin):
     """A layer whose physical slots are fewer than the tokens it has seen.
 
-    Decoding writes each new token into a free slot in place, so a method with a fixed budget never moves or
-    reallocates its table. Tables that grow do so by blocks of 64 slots.
+    Heads that keep as much lie in one table; heads that do not are put into a few tables of similar length once the
+    prompt is settled, so that what was dropped is freed. Decoding writes each new token into a free slot in place, so
+    a method with a fixed budget never moves or reallocates a table.
     """
 
     is_sliding = False
@@ -44,26 +46,24 @@ class CompressedLayer(CacheLayerMixin):
 
     def reset(self) -> None:
         """Forget everything."""
-        self.table: SlotTable | None = None
-        self.quota: Quota | None = None
+        self.buckets: list[Bucket] = []
+        self.quota: Quota | None = None  # of the whole layer
         self.is_initialized = False
         self.cumulative_length = 0  # tokens seen, padding counted: transformers' logical length
         self.peak_bytes = 0
-        self._lengths: list[int] = []  # real tokens of each row, on the host
-        self._waiting = 0  # tokens appended since the last decision
-        self._prompt_settled = False  # the decision about the prompt was made
-        self._started = False  # every row has been over budget before
-        self._rotary = RotaryOfPasses(self.settings.rotary, self.settings.changing_rotary)
+        self.lengths: list[int] = []  # real tokens of each row, on the host
+        self.waiting = 0  # tokens appended since the last decision
+        self.prompt_settled = False  # the decision about the prompt was made
+        self.rotary = RotaryOfPasses(self.settings.rotary, self.settings.changing_rotary)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Adopt the first tokens' type and device."""
         self.dtype, self.device = key_states.dtype, key_states.device
         self.generator = torch.Generator(device=self.device)
         self.generator.manual_seed(self.settings.seed * 1_000_003 + self.layer_idx)
+        self.streams = Streams.all_rows(key_states.shape[0], key_states.shape[1], self.device)
         self.tokens_seen = torch.zeros(key_states.shape[0], dtype=torch.int64, device=self.device)
-        self.dropped = torch.zeros(key_states.shape[:2], device=self.device)  # (B, H) votes lost to eviction
-        self.guard_activations = torch.zeros_like(self.dropped)
-        self._lengths = [0] * key_states.shape[0]
+        self.lengths = [0] * key_states.shape[0]
         self.is_initialized = True
 
     # transformers' Cache interface
@@ -71,25 +71,19 @@ class CompressedLayer(CacheLayerMixin):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: object, **kwargs: object
     ) -> tuple[Tensor, Tensor]:
-        """Append (B, H, q, d) states; return what this pass attends to: all slots, the new ones among or after them."""
+        """Append (B, H, q, d) states; return all slots this pass attends to, or only some where heads differ in length.
+
+        What is returned names this layer to kvlab's attention function, which then asks the layer itself.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows = key_states.shape[2]
-        position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
-        new = new_slots(key_states, value_states, position, self.settings.pipeline.new_extra)
-        if self.table is None:
-            self.table = SlotTable(new)
-            if self.settings.passage is not None and self.rank == 0:
-                self.settings.passage.begin()
-        elif rows == 1:
-            self.table.append_one(new)
-        else:
-            self.table.append_many(new)
+        self._append(key_states, value_states)
         self.tokens_seen = self.tokens_seen + rows
         self.cumulative_length += rows
-        self._lengths = [length + rows for length in self._lengths]
-        self._waiting += rows
-        visible = self.table.visible()
+        self.lengths = [length + rows for length in self.lengths]
+        self.waiting += rows
+        visible = self.buckets[0].table.visible()
         offer(self, visible.keys)
         return visible.keys, visible.values
 
@@ -123,16 +117,6 @@ class CompressedLayer(CacheLayerMixin):
             raise NotImplementedError("A compressed cache cannot be rolled back; assisted decoding is not supported.")
 
     @property
-    def slots(self) -> Slots | None:
-        """The whole slot table, free room included; None before the first token."""
-        return None if self.table is None else self.table.slots
-
-    @property
-    def budget(self) -> Tensor | None:
-        """(B, H) slots each head may keep; None before the first attention."""
-        return None if self.quota is None else self.quota.slots
-
-    @property
     def keys(self) -> Tensor | None:  # type: ignore[override]
         """The slots' keys, free room included."""
         return None if self.slots is None else self.slots.keys
@@ -155,133 +139,105 @@ class CompressedLayer(CacheLayerMixin):
         module: nn.Module | None = None,
     ) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
-        assert self.table is not None
-        rows, first = query.shape[2], self.quota is None
+        rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
+        first = self.quota is None and not incomplete
         row_valid, passage = None, self.settings.passage
         if first and passage is not None and passage.current is not None:
-            row_valid = self._mark_narrowed(self.table, passage.current)
-        elif padding is not None and (rows > 1 or first):
+            row_valid = self._mark_narrowed(passage.current)
+        elif padding is not None and (rows > 1 or self.quota is None):
             row_valid = padding[:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
-        self.peak_bytes = max(self.peak_bytes, self.table.table_bytes())
-        if self.quota is None:
-            self.quota = Quota(self.settings, self.rank, self._lengths, key.shape[1], self.device)
+        self.note_peak(max(table.left_bytes for table in self.tables))
+        if first:
+            self.quota = self.buckets[0].quota = Quota.of_layer(
+                self.settings, self.rank, self.lengths, self.streams.heads, self.device
+            )
         hidden = None if module is None else take_hidden_states(module)
-        bias, rotary = self.table.bias(), self._rotary.now()
-        state = low_rank_state(self.settings.pipeline, self.rank, self.table.head_state)
-        seen = PassSeen(query, key, bias, row_valid, scaling, softcap, module, hidden, rotary, self.generator, state)
-        if seen.has_state:
-            output = seen.attend_with_state(value)
-        elif rows == 1 and (self.settings.pipeline.score.every_step or softcap is not None):
-            output = seen.attend_one(value)
+        common = scaling, softcap, module, hidden, self.rotary.now(), self.generator
+        real = [None] * len(self.tables) if row_valid is None else self.streams.by_row(row_valid)
+        seen = []
+        for table, part, valid in zip(self.tables, self.streams.by_head(query), real, strict=True):
+            state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
+            seen.append(PassSeen(part, table.visible().keys, table.bias(), valid, *common, state))
+        every_step = self.settings.pipeline.score.every_step
+        output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
+        if incomplete:
+            self.buckets[0].table.store(self.settings.pipeline.accumulate(self.buckets[0].table.visible(), seen[0]))
         else:
-            output = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap)
-        if self.settings.observer is not None:
-            self.settings.observer.attended(self.layer_idx, self.table.visible(), seen, value, output)
-        self._decide(self.table, self.quota, seen, first)
+            decide(self, seen, self._shown(seen, query, output), first)
         return output
 
-    def _decide(self, table: SlotTable, quota: Quota, seen: PassSeen, first: bool) -> None:
-        pipeline, slots = self.settings.pipeline, table.visible()
-        table.store(pipeline.score.update(slots, seen, first))
-        if first and (noted := pipeline.allocate.statistic(slots, seen)) is not None:
-            self.settings.statistics[self.rank] = noted
-        prompt = not self._prompt_settled and not (first and pipeline.deferred)
-        one = seen.num_new == 1 and not prompt
-        due = prompt or (pipeline.decode and not first and (not one or self._waiting >= self.settings.compress_every))
-        phase: Literal["prefill", "decode"] = "prefill" if prompt else "decode"
-        if prompt:
-            self._prompt_settled = True
-            quota.allocate_heads(self.settings, self._view(table, quota, seen, phase, one))
-        if due and table.occupied > quota.smallest:
-            view = self._view(table, quota, seen, phase, one)
-            with self.settings.clock(phase, self.device):
-                self._apply(table, quota, view, pipeline.plan(view), moves=not one)
-            self._started = quota.was_exceeded(self._lengths)
-        elif first:
-            self._pass_on(slots.valid, slots)
-            table.detach()
-        if due:
-            self._waiting = 0
+    def note_peak(self, beside: int) -> None:
+        """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""
+        self.peak_bytes = max(self.peak_bytes, self.table_bytes() + beside)
 
-    def _view(
-        self, table: SlotTable, quota: Quota, seen: PassSeen, phase: Literal["prefill", "decode"], one: bool
-    ) -> View:
-        excess = self._waiting if one else max(table.occupied - quota.smallest, 0)
-        return View(
-            slots=table.visible(),
-            seen=seen,
-            budget=quota.slots,
-            tokens_seen=self.tokens_seen,
-            phase=phase,
-            most_excess=min(excess, table.width),
-            largest_budget=quota.largest,
-            started=self._started,
-            layer_idx=self.rank,
-            num_layers=self.settings.num_layers,
-            generator=self.generator,
-            statistics=self.settings.statistics,
-            head_state=table.head_state,
-        )
+    def _shown(self, seen: list[PassSeen], query: Tensor, output: Tensor) -> PassSeen | None:
+        """Show the pass to who watches, and return what was shown."""
+        observer = self.settings.observer
+        if observer is None:
+            return None
+        tables = [table.visible() for table in self.tables]
+        slots, whole = whole_pass(self.streams, seen, tables, query, self.settings.watched_closely)
+        observer.attended(self.layer_idx, slots, whole, slots.values, output)
+        return whole
 
-    def _apply(self, table: SlotTable, quota: Quota, view: View, plan: Plan, moves: bool) -> None:
-        slots, observer = view.slots, self.settings.observer
-        before = None if observer is None else slots.map(torch.clone)
-        self.dropped += _votes_lost(slots, plan)
-        if plan.guard_activations is not None:
-            self.guard_activations += plan.guard_activations
-        self._rotary.check(plan)
-        if view.phase == "prefill":
-            self._pass_on(plan.keep, slots)
-        after = executor.apply(slots, plan, view.seen.rotary)
-        table.head_state |= plan.head_state or {}
-        if observer is not None and before is not None:
-            observer.compressed(self.layer_idx, view, plan, before, after)
-        table.weighted = table.weighted or plan.edges is not None
-        table.adopt(after, quota.largest)
-        if moves:
-            held = table.table_bytes()
-            table.compact(self.settings.compress_every if self.settings.pipeline.decode else BLOCK)
-            self.peak_bytes = max(self.peak_bytes, held + table.table_bytes())
+    # what appending and batch changes do to the buckets
 
-    def _pass_on(self, keep: Tensor, slots: Slots) -> None:
-        """With prefill saving: the next layer works on the tokens `keep` (B, H, S) only, the same in every head."""
-        if self.settings.passage is not None:
-            self.settings.passage.leave(keep[:, 0], slots.position[:, 0])
+    def _append(self, key_states: Tensor, value_states: Tensor) -> None:
+        position = self.tokens_seen[:, None] + torch.arange(key_states.shape[2], device=self.device)
+        keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
+        new_extra = self.settings.pipeline.new_extra
+        arrived = [new_slots(*new, new_extra) for new in zip(keys, values, self.streams.by_row(position), strict=True)]
+        if not self.buckets:
+            self.buckets = [Bucket(SlotTable(arrived[0]))]
+            if self.settings.passage is not None and self.rank == 0:
+                self.settings.passage.begin()
+            self.buckets[0].table.reserve(self.settings.prompt_tokens)
+            return
+        for table, new in zip(self.tables, arrived, strict=True):
+            if key_states.shape[2] == 1 and self.quota is not None:
+                table.append_one(new)
+            else:
+                table.append_many(new)
 
-    def _mark_narrowed(self, table: SlotTable, given: Rows) -> Tensor | None:
+    def _mark_narrowed(self, given: Rows) -> Tensor | None:
         """The prompt's tokens that reached this layer; the others count as seen and dropped. Returns real rows."""
+        bucket = self.buckets[0]
         self.tokens_seen, self.cumulative_length = given.tokens, given.length
-        self._lengths = given.tokens.tolist()
-        self.dropped = self.dropped + (given.tokens - given.valid.sum(-1))[:, None]
-        dense = table.is_dense and given.all_valid
-        table.mark_padding(given.valid, given.position)
-        table.is_dense = dense
+        self.lengths = given.tokens.tolist()
+        bucket.dropped = bucket.dropped + (given.tokens - given.valid.sum(-1))[:, None]
+        dense = bucket.table.is_dense and given.all_valid
+        bucket.table.mark_padding(given.valid, given.position)
+        bucket.table.is_dense = dense
         return None if dense else given.valid
 
     def _mark_padding(self, row_valid: Tensor) -> None:
         """Padding among the newest tokens does not count: not as slots, not as tokens seen."""
-        assert self.table is not None
         before = self.tokens_seen - row_valid.shape[1]
-        self.table.mark_padding(row_valid, before[:, None] + row_valid.cumsum(-1) - 1)
+        position = before[:, None] + row_valid.cumsum(-1) - 1
+        parts = zip(self.tables, self.streams.by_row(row_valid), self.streams.by_row(position), strict=True)
+        for table, valid, place in parts:
+            table.mark_padding(valid, place)
         self.tokens_seen = before + row_valid.sum(-1)
-        self._lengths = self.tokens_seen.tolist()
+        self.lengths = self.tokens_seen.tolist()
 
     def _map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
-        if self.table is None:
+        if not self.buckets:
             return
-        self.table.map_rows(change)
-        self.dropped, self.guard_activations = change(self.dropped), change(self.guard_activations)
-        self.tokens_seen = change(self.tokens_seen)
-        if self.quota is not None:
-            self.quota.map_rows(change(self.quota.slots))
-        if len(self._lengths) != self.tokens_seen.shape[0]:
-            self._lengths = self.tokens_seen.tolist()
+        batch, self.tokens_seen = len(self.lengths), change(self.tokens_seen)
+        if self.streams.whole:
+            self.streams = Streams.all_rows(len(self.tokens_seen), self.streams.heads, self.device)
+            self.buckets[0].map_rows(change)
+        else:
+            self.streams, places = self.streams.mapped(change(torch.arange(batch, device=self.device)).tolist())
+            for bucket, place in zip(self.buckets, places, strict=True):
+                bucket.map_rows(partial(_at, place))
+            self.buckets = [bucket for bucket, place in zip(self.buckets, places, strict=True) if place]
+            if self.quota is not None:
+                self.quota.map_rows(change(self.quota.slots))
+        if len(self.lengths) != len(self.tokens_seen):
+            self.lengths = self.tokens_seen.tolist()
 
 
-def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
-    """(B, H) votes of the slots that leave without going into another one."""
-    leaving = slots.votes.masked_fill(plan.keep | ~slots.valid, 0.0).sum(-1)
-    if plan.edges is None:
-        return leaving
-    return leaving - slots.votes.gather(2, plan.edges.source).masked_fill(~plan.edges.active, 0.0).sum(-1)
+def _at(places: list[int], tensor: Tensor) -> Tensor:
+    return tensor[places]

@@ -11,14 +11,27 @@ from kvlab.methods.view import View
 
 
 class Quota:
-    """`slots` (B, H) each head may keep; `smallest` and `largest` bound them on the host."""
+    """`slots` (B, H) each head may keep; `per_row`, `smallest` and `largest` bound them on the host."""
 
-    def __init__(self, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device):
+    def __init__(self, slots: Tensor, per_row: list[int], smallest: int) -> None:
+        self.slots, self.per_row, self.smallest, self.largest = slots, per_row, smallest, max(per_row)
+
+    @classmethod
+    def of_layer(
+        cls, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device
+    ) -> Quota:
+        """Every head's equal share, for prompts of `lengths` tokens."""
         # Deciding every N steps needs N - 1 slots of slack inside the budget, so that it is never exceeded.
         slack = settings.compress_every - 1 if settings.pipeline.decode else 0
-        self.per_row = [_layer_budget(settings, rank, tokens, slack) for tokens in lengths]
-        self.slots = torch.tensor(self.per_row, device=device)[:, None].expand(-1, heads).contiguous()
-        self.smallest, self.largest = min(self.per_row), max(self.per_row)
+        per_row = [_layer_budget(settings, rank, tokens, slack) for tokens in lengths]
+        slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
+        return cls(slots, per_row, min(per_row))
+
+    def part(self, slots: Tensor) -> Quota:
+        """The quota of some of the streams, whose budgets are `slots`; reads them on the host."""
+        part = Quota(slots, [0], 0)
+        part._read()
+        return part
 
     def allocate_heads(self, settings: LayerSettings, view: View) -> None:
         """Let the allocator give heads unequal budgets, once, from what the prompt showed."""

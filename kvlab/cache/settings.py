@@ -48,7 +48,13 @@ class LayerSettings:
     rotary: Rotary | None = field(default=None, repr=False)
     changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # where frequencies follow length
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
+    prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
+
+    @property
+    def watched_closely(self) -> bool:
+        """Whether an observer looks at slots; one whose `full` is false only counts what leaves."""
+        return self.observer is not None and getattr(self.observer, "full", True)
 
     @contextmanager
     def clock(self, phase: str, device: torch.device) -> Iterator[None]:

@@ -9,34 +9,38 @@ from torch import Tensor
 
 from kvlab.attention.slot_attention import NEVER
 from kvlab.cache import executor
+from kvlab.cache.pack import pack
 from kvlab.methods.view import Slots
 
 BLOCK = 64
+GROWTH = 50
+
+
+def room_to_grow(slots: int) -> int:
+    """Free slots given to a growing table of `slots`: a block and 2 %, so that copies stay rare at any length."""
+    return BLOCK + slots // GROWTH
 
 
 class SlotTable:
     """Slots plus the host's bounds on them, so that appending and attending never read a count from the device.
 
-    `occupied` bounds the valid slots of any head. While `is_dense`, just the first `occupied` slots of every head are
-    valid, and attention may leave the validity mask out. `weighted` says that some log mass may differ from 0.
+    Only the first `width` slots of a head are ever looked at; what lies behind is room to grow. `occupied` bounds the
+    valid slots of any head. While `is_dense`, all of the first `width` are valid, and attention may leave the validity
+    mask out. `weighted` says that some log mass may differ from 0.
     """
 
     def __init__(self, first: Slots) -> None:
         self.slots = first
-        self.occupied = first.keys.shape[2]
+        self.width = self.occupied = first.keys.shape[2]
         self.is_dense = True
         self.weighted = False
         self.head_state: dict[str, Tensor] = {}  # (B, H, ...) what the method keeps of a head beside its slots
+        self.left_bytes = 0  # of the table the last growth copied: for a moment both were held
 
     @property
     def capacity(self) -> int:
         """Slots per head the tensors have room for."""
         return self.slots.keys.shape[2]
-
-    @property
-    def width(self) -> int:
-        """Slots per head that attention has to look at."""
-        return self.occupied if self.is_dense else self.capacity
 
     def visible(self) -> Slots:
         """The first `width` slots; views of the table's own tensors."""
@@ -51,26 +55,42 @@ class SlotTable:
         return slots.log_mass.masked_fill(~slots.valid, NEVER)
 
     def append_one(self, new: Slots) -> None:
-        """Write one token per head into a free slot, in place; grow by a block when there is none."""
-        if self.occupied >= self.capacity:
-            self.slots = executor.grow(self.slots, self.capacity + BLOCK)
+        """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used."""
+        self.left_bytes = 0
+        if self.occupied == self.width:
+            self._make_room(1, room_to_grow(self.width))
+            self.width += 1
         if self.is_dense:
             free = torch.full(new.votes.shape[:2], self.occupied, dtype=torch.int64, device=new.votes.device)
         else:
-            free = (~self.slots.valid).to(torch.int8).argmax(-1)
+            free = (~self.slots.valid[:, :, : self.width]).to(torch.int8).argmax(-1)
         executor.write(self.slots, free, new)
         self.occupied += 1
 
     def append_many(self, new: Slots) -> None:
-        """Put several tokens behind the table."""
-        self.slots = executor.append(self.visible(), new)
-        self.occupied, self.is_dense = self.capacity, False
+        """Put several tokens behind the slots in use."""
+        rows, width, self.left_bytes = new.keys.shape[2], self.width, 0
+        self._make_room(rows, 0)
+        arrived = _tensors(new)
+        for name, tensor in _tensors(self.slots).items():
+            tensor[:, :, width : width + rows] = arrived[name]
+        self.width, self.occupied = width + rows, self.occupied + rows
+
+    def reserve(self, capacity: int) -> None:
+        """Room for `capacity` slots, taken at once."""
+        self._make_room(capacity - self.width, 0)
+
+    def _make_room(self, rows: int, more: int) -> None:
+        """Room for `rows` more slots; a table that is too short is copied into one with `more` beyond them."""
+        if self.width + rows > self.capacity:
+            self.left_bytes = self.table_bytes()
+            self.slots = executor.grow(self.visible(), self.width + rows + more)
 
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
         """The newest slots get validity (B, q) and positions (B, q)."""
-        rows = row_valid.shape[1]
-        self.slots.valid[:, :, -rows:] &= row_valid[:, None]
-        self.slots.position[:, :, -rows:] = position[:, None].clamp_min(0).to(torch.int32)
+        first = self.width - row_valid.shape[1]
+        self.slots.valid[:, :, first : self.width] &= row_valid[:, None]
+        self.slots.position[:, :, first : self.width] = position[:, None].clamp_min(0).to(torch.int32)
         self.is_dense = False
 
     def store(self, changed: dict[str, Tensor]) -> None:
@@ -82,16 +102,28 @@ class SlotTable:
     def adopt(self, after: Slots, bound: int) -> None:
         """Take over the visible slots as a plan left them; no head has more than `bound` valid ones."""
         own = self.visible()
-        before = own.metadata() | {"keys": own.keys, "values": own.values}
-        for name, value in (after.metadata() | {"keys": after.keys, "values": after.values}).items():
+        before = _tensors(own)
+        for name, value in _tensors(after).items():
             if before[name].data_ptr() != value.data_ptr():
                 before[name].copy_(value)
         self.is_dense = False
         self.occupied = min(self.occupied, bound)
 
-    def compact(self, room: int) -> None:
-        """Move the valid slots into a new table with `room` more slots than `occupied`."""
-        self.slots = executor.compact(self.slots, self.occupied + room)
+    def packed(
+        self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
+    ) -> SlotTable:
+        """A new table of the valid slots of some streams (default all), with `room` more slots than the longest has.
+
+        `lengths` are the valid slots of each of their heads, `order` is `pack.in_order` of the table's slots.
+        """
+        index = None if streams is None else torch.tensor(streams, device=order.device)
+        longest = max(lengths)
+        table = SlotTable(pack(self.slots, order, index, width, longest, longest + room))
+        table.width = table.occupied = longest
+        table.is_dense, table.weighted = min(lengths) == longest, self.weighted
+        if streams is None:
+            table.head_state = self.head_state
+        return table
 
     def detach(self) -> None:
         """Give every tensor memory of its own: a value is often a slice of a fused projection it would keep alive."""
@@ -104,7 +136,7 @@ class SlotTable:
 
     def table_bytes(self) -> int:
         """Bytes the tensors take, metadata and the heads' own state included."""
-        return _bytes(self.slots.keys, self.slots.values, *self.slots.metadata().values()) + self.head_bytes()
+        return _bytes(*_tensors(self.slots).values()) + self.head_bytes()
 
     def head_bytes(self) -> int:
         """Bytes of the heads' own state, which does not grow with the slots."""
@@ -114,6 +146,10 @@ class SlotTable:
         """Bytes of one slot of one head, metadata included."""
         states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
         return states + sum(tensor.element_size() for tensor in self.slots.metadata().values())
+
+
+def _tensors(slots: Slots) -> dict[str, Tensor]:
+    return slots.metadata() | {"keys": slots.keys, "values": slots.values}
 
 
 def _bytes(*tensors: Tensor) -> int:

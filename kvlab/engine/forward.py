@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache
 
+from kvlab.cache import CompressedCache
+from kvlab.cache.chunks import chunk_sizes
 from kvlab.models.load import LoadedModel
 
 # Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
@@ -24,13 +26,34 @@ class Prefilled:
 
 
 @torch.inference_mode()
-def prefill(loaded: LoadedModel, cache: Cache, ids: Tensor) -> Prefilled:
-    """Run the prompt (1, T) through the model and `cache`."""
-    small = ids.shape[1] * loaded.model.config.get_text_config(decoder=True).vocab_size <= MOST_PROMPT_LOGITS
-    logits = loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=0 if small else 1).logits[0]
-    logprobs = torch.log_softmax(logits.float(), -1)
-    own = logprobs[:-1].gather(1, ids[0, 1:, None])[:, 0] if small else None
-    return Prefilled(logprobs[-1].clone(), own)
+def prefill(loaded: LoadedModel, cache: Cache, ids: Tensor, chunk: int | None = None) -> Prefilled:
+    """Run the prompt (1, T) through the model and `cache`, at once or in chunks of `chunk` tokens.
+
+    Chunks give the same result with less memory for the passes' own states; see `kvlab.cache.chunks` for what they do
+    not save. Raises UserError for a method whose result would not be the same.
+    """
+    tokens = ids.shape[1]
+    sizes = [tokens]
+    if chunk is not None:
+        sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk)
+    last, own, begun = torch.empty(0), [], 0
+    for size in sizes:
+        last, probabilities = _prompt_pass(loaded, cache, ids, begun, begun + size)
+        own.append(probabilities)
+        begun += size
+    every = [part for part in own if part is not None]
+    return Prefilled(last, torch.cat(every) if len(every) == len(own) else None)
+
+
+def _prompt_pass(loaded: LoadedModel, cache: Cache, ids: Tensor, begun: int, end: int) -> tuple[Tensor, Tensor | None]:
+    """(log-probabilities (V,) after token `end` - 1, those of the tokens after each one from `begun` on)."""
+    vocabulary = loaded.model.config.get_text_config(decoder=True).vocab_size
+    small = ids.shape[1] * vocabulary <= MOST_PROMPT_LOGITS
+    given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 0 if small else 1}
+    logprobs = torch.log_softmax(loaded.model(ids[:, begun:end], **given).logits[0].float(), -1)
+    following = ids[0, begun + 1 : end + 1, None]
+    own = logprobs[: len(following)].gather(1, following)[:, 0] if small else None
+    return logprobs[-1].clone(), own
 
 
 @torch.inference_mode()

@@ -58,7 +58,8 @@ class Recorder:
         layer.columns = {"evicted": torch.zeros(heads), "merged": torch.zeros(heads)}
         if not self.full:
             return
-        layer.shadow.append(slots, seen.num_new)
+        # Of a prompt in chunks only the last is shown, with the slots of all of them.
+        layer.shadow.append(slots, slots.keys.shape[2] if self.step == 0 else seen.num_new)
         if self.step == 0:
             self._note_absent(layer_idx, layer, heads)
         layer.truth, layer.given = layer.shadow.truth(seen), answer(slots, seen)
@@ -96,20 +97,20 @@ class Recorder:
     def end_step(self, cache: CompressedCache) -> None:
         """Write this step's rows of `steps` and `memory`."""
         for layer in cache.compressed_layers():
-            assert layer.slots is not None and layer.budget is not None and layer.guard_activations is not None
+            assert layer.budget is not None
             record = self.layers[layer.layer_idx]
             own, guarded = record.columns, layer.guard_activations[0].cpu().numpy()
-            heads = layer.slots.keys.shape[1]
+            heads = layer.streams.heads
             seen = layer.cumulative_length
             rows = {name: values.cpu().numpy() for name, values in own.items()}
             rows |= {
                 "step": np.full(heads, self.step),
                 "layer": np.full(heads, layer.layer_idx),
                 "head": np.arange(heads),
-                "live_slots": layer.slots.live()[0].cpu().numpy(),
+                "live_slots": layer.per_head(Slots.live)[0].cpu().numpy(),
                 "tokens_seen": np.full(heads, seen),
                 "budget_slots": layer.budget[0].clamp_max(seen).cpu().numpy(),
-                "max_votes": layer.slots.votes.masked_fill(~layer.slots.valid, 0.0)[0].amax(-1).cpu().numpy(),
+                "max_votes": layer.per_head(Slots.most_votes)[0].cpu().numpy(),
                 "guard_activations": np.rint(guarded - record.guarded),
             }
             record.guarded = guarded.copy()

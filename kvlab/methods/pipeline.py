@@ -107,6 +107,27 @@ class Pipeline:
         """The decision for one layer."""
         return self.settle.settle(view, self.select)
 
+    @property
+    def heads_apart(self) -> bool:
+        """Whether decoding decides for every head by itself; a part that does not says so by `across_heads`.
+
+        If not, the heads of a batch row must stay in one table, as long as the longest of them.
+        """
+        return not any(getattr(part, "across_heads", False) for part in (self.score, self.select, self.settle))
+
+    def prompt_rows(self, tokens: int) -> int:
+        """How many of the last queries of a prompt of `tokens` the decision looks at together.
+
+        Parts that look at more than the last one say so by `prompt_rows`; those that add up what all queries gave are
+        asked after each chunk, by `accumulate`.
+        """
+        parts = (part for part in (self.score, self.allocate, self.settle) if hasattr(part, "prompt_rows"))
+        return min(tokens, max((part.prompt_rows(tokens) for part in parts), default=1))
+
+    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """New slot state after a chunk of the prompt that is not its last."""
+        return self.score.accumulate(slots, seen) if hasattr(self.score, "accumulate") else {}
+
     def new_extra(self, zeros: Tensor) -> dict[str, Tensor]:
         """Slot state of the scorer and the settler for new slots shaped like `zeros` (B, H, q)."""
         return {name: zeros + fill for name, fill in {**self.score.state, **self.settle.state}.items()}

@@ -32,6 +32,10 @@ class Slots:
         """Valid slots of each head, (B, H) int64."""
         return self.valid.sum(-1)
 
+    def most_votes(self) -> Tensor:
+        """The votes of each head's heaviest valid slot, (B, H)."""
+        return self.votes.masked_fill(~self.valid, 0.0).amax(-1)
+
     def metadata(self) -> dict[str, Tensor]:
         """Every (B, H, S) tensor by name, the method's own included."""
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keys", "values", "extra")}

@@ -174,12 +174,16 @@ def test_memory_table_is_what_the_tensors_take(family: str) -> None:
         cache = cache_for(model, method, 0.3)
         decode(model, cache, ids, mask)
         for layer, told in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
-            tensors = [layer.slots.keys, layer.slots.values, *layer.slots.metadata().values()]
-            slots = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-            beside = sum(tensor.untyped_storage().nbytes() for tensor in layer.table.head_state.values())
-            assert told.allocated_bytes == slots + beside, method
-            share = layer.slots.valid.float().mean()
-            assert told.live_bytes == pytest.approx(slots * share.item() + beside), method
+            allocated = live = 0.0
+            for table in layer.tables:
+                tensors = [table.slots.keys, table.slots.values, *table.slots.metadata().values()]
+                slots = sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+                beside = sum(tensor.untyped_storage().nbytes() for tensor in table.head_state.values())
+                allocated += slots + beside
+                live += slots * table.slots.valid.float().mean().item() + beside
+            assert told.allocated_bytes == allocated, method
+            assert told.live_bytes == pytest.approx(live), method
+            assert told.live_slots == pytest.approx(layer.slots.live().float().mean().item()), method
 
 
 def test_a_model_that_only_slides_says_so() -> None:

@@ -34,6 +34,10 @@ class Variance:
         """The average, until the prompt has been seen."""
         return [average] * num_layers
 
+    def prompt_rows(self, tokens: int) -> int:
+        """All, unless a score has added them up already."""
+        return 1 if self.from_score else tokens
+
     def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
         """(B, H) variance over real tokens of the attention each received from the prompt."""
         received = slots.score if self.from_score else seen.column_mass()

@@ -23,6 +23,10 @@ class AccumulatedAttention:
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
 
+    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` after a chunk of the prompt: sums need not come from one pass."""
+        return self.update(slots, seen, False)
+
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32. Rows whose weight is below 1e-6 are not computed."""
         if self.decay == 1.0:

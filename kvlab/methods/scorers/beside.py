@@ -33,16 +33,38 @@ class Beside:
         return self.main.needs_hidden_states or self.aside.needs_hidden_states
 
     @property
+    def across_heads(self) -> bool:
+        """If either scores heads together."""
+        return any(getattr(part, "across_heads", False) for part in (self.main, self.aside))
+
+    @property
     def state(self) -> Mapping[str, float]:
         """Both scorers' state."""
         own = {} if self.kept_as is None else {self.kept_as: 0.0}
         return {**self.aside.state, **self.main.state, **own}
 
+    def prompt_rows(self, tokens: int) -> int:
+        """What the more demanding one needs."""
+        parts = (part for part in (self.main, self.aside) if hasattr(part, "prompt_rows"))
+        return max((part.prompt_rows(tokens) for part in parts), default=1)
+
+    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """What either adds up."""
+        main = self.main.accumulate(slots, seen) if hasattr(self.main, "accumulate") else {}
+        if not hasattr(self.aside, "accumulate"):
+            return main
+        return self._named(self.aside.accumulate(self._hidden(slots), seen)) | main
+
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The main scorer's update, with the other's state."""
-        hidden = slots if self.kept_as is None else replace(slots, score=slots.extra[self.kept_as])
-        aside = self.aside.update(hidden, seen, first)
-        score = aside.pop("score", None)
-        if self.kept_as is not None and score is not None:
-            aside[self.kept_as] = score
-        return aside | self.main.update(slots, seen, first)
+        aside = self.aside.update(self._hidden(slots), seen, first)
+        return self._named(aside) | self.main.update(slots, seen, first)
+
+    def _hidden(self, slots: Slots) -> Slots:
+        """The slots as the other scorer sees them: with its own score."""
+        return slots if self.kept_as is None else replace(slots, score=slots.extra[self.kept_as])
+
+    def _named(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The other scorer's state under its own names."""
+        score = state.pop("score", None)
+        return state if self.kept_as is None or score is None else state | {self.kept_as: score}

@@ -38,6 +38,10 @@ class EmaScore:
         own = {EMA: -math.inf, SEEN_ROWS: 0.0}
         return own | {RAW_EMA: -math.inf} if self.raw else own
 
+    def prompt_rows(self, tokens: int) -> int:
+        """The window's."""
+        return self.window
+
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` = predicted log attention of each slot (its log mass included), and the averages."""
         rows = min(self.window, seen.num_new) if first else seen.num_new

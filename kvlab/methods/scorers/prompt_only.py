@@ -28,6 +28,14 @@ class PromptOnly:
         """The scorer's own."""
         return self.scorer.state
 
+    def prompt_rows(self, tokens: int) -> int:
+        """As the scorer needs."""
+        return self.scorer.prompt_rows(tokens) if hasattr(self.scorer, "prompt_rows") else 1
+
+    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """As the scorer does."""
+        return self.scorer.accumulate(slots, seen) if hasattr(self.scorer, "accumulate") else {}
+
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The scorer's update on the first prefill, nothing later."""
         return self.scorer.update(slots, seen, first) if first else {}

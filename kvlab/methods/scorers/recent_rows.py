@@ -36,9 +36,18 @@ class RecentRows:
         return self.decode
 
     @property
+    def across_heads(self) -> bool:
+        """Heads that keep the same tokens are scored together."""
+        return self.decode and self.heads == "shared"
+
+    @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: queries in the running mean."""
         return {ROWS: 0.0} if self.decode else {}
+
+    def prompt_rows(self, tokens: int) -> int:
+        """The share of the prompt's queries that vote."""
+        return 1 + int(tokens * self.recent)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, and how many queries are in each slot's mean."""
@@ -57,7 +66,7 @@ class RecentRows:
 
     def _prompt_mass(self, slots: Slots, seen: Seen, rows: Tensor) -> Tensor:
         """(B, H, S): the weighted mean over each prompt's own last rows; slot j is query j's."""
-        most = 1 + int(seen.num_new * self.recent)  # no prompt has more rows than the longest
+        most = 1 + int(slots.valid.shape[-1] * self.recent)  # no prompt has more rows than the longest
         real = slots.valid[:, 0].long()
         age = (real.flip(-1).cumsum(-1).flip(-1) - real)[:, -most:]  # (B, most): real queries after each
         last = (rows - 1)[:, None]

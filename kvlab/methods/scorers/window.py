@@ -31,6 +31,10 @@ class WindowAttention:
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
 
+    def prompt_rows(self, tokens: int) -> int:
+        """The window's."""
+        return self.window
+
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0 unless `every_step`."""
         if not first and not self.every_step:

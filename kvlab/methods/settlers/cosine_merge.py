@@ -41,6 +41,11 @@ class CosineMerge:
     space: Space = "rotated"
     state: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def across_heads(self) -> bool:
+        """The code judges the heads of a row together."""
+        return self.rule == "code"
+
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for what is similar enough, evictions for the rest."""
         slots = view.slots

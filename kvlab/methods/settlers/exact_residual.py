@@ -43,6 +43,10 @@ class ExactResidual:
     future_weight: float = 0.5
     state: Mapping[str, float] = field(default_factory=dict)
 
+    def prompt_rows(self, tokens: int) -> int:
+        """The window that merging is checked against."""
+        return self.window
+
     def settle(self, view: View, select: Selector) -> Plan:
         """The plan of the share that was closest to the truth in each head."""
         if view.phase == "decode":

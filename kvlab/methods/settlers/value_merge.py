@@ -39,6 +39,11 @@ class ValueMerge:
     draw: Literal["bernoulli", "expected"] = "bernoulli"
     state: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def across_heads(self) -> bool:
+        """Each head of a row draws its own numbers, told apart by its place among them."""
+        return self.draw == "bernoulli"
+
     def settle(self, view: View, select: Selector) -> Plan:
         """Value merges where the draw says so, evictions elsewhere."""
         slots = view.slots

@@ -1,0 +1,96 @@
+"""Streams of similar length: their table, their part of the budget, and how a decision changes both."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.seen import PassSeen
+from kvlab.attention.slot_attention import slot_attention
+from kvlab.cache import executor
+from kvlab.cache.quota import Quota
+from kvlab.cache.settings import LayerSettings
+from kvlab.cache.table import SlotTable
+from kvlab.methods.plan import Plan
+from kvlab.methods.view import Slots, View
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided for one bucket; `before` is a copy of its table from just before, if somebody watches."""
+
+    view: View
+    plan: Plan
+    before: Slots
+    after: Slots
+
+
+class Bucket:
+    """Part of a layer. There is one until the prompt is settled, and longer where all heads keep as much."""
+
+    def __init__(self, table: SlotTable) -> None:
+        self.table = table
+        self.quota: Quota | None = None  # none before the prompt is complete
+        self.started = False  # every row has been over budget before
+        self.dropped = torch.zeros(table.slots.keys.shape[:2], device=table.slots.keys.device)  # votes lost to eviction
+        self.guard_activations = torch.zeros_like(self.dropped)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether some head may hold more than its budget."""
+        return self.quota is not None and self.table.occupied > self.quota.smallest
+
+    def attend(self, seen: PassSeen, every_step: bool) -> Tensor:
+        """Output (N, W * G, q, d) of this pass; a method that needs each query's attention shares one pass with it."""
+        values = self.table.visible().values
+        if seen.has_state:
+            return seen.attend_with_state(values)
+        if seen.num_new == 1 and (every_step or seen.softcap is not None):
+            return seen.attend_one(values)
+        return slot_attention(seen.query, seen.key, values, seen.bias, scaling=seen.scaling, softcap=seen.softcap)
+
+    def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
+        """Plan, and change the table as planned if `check` does not object."""
+        slots, table = view.slots, self.table
+        before = slots.map(torch.clone) if settings.watched_closely else slots
+        plan = settings.pipeline.plan(view)
+        check(plan)
+        self.dropped += _votes_lost(slots, plan)
+        if plan.guard_activations is not None:
+            self.guard_activations += plan.guard_activations
+        after = executor.apply(slots, plan, view.seen.rotary)
+        table.weighted = table.weighted or plan.edges is not None
+        table.head_state |= plan.head_state or {}
+        return Decision(view, plan, before, after)
+
+    def adopt(self, after: Slots, lengths: list[int]) -> None:
+        """Take over the table that a decision left; `lengths` are the tokens each stream has seen."""
+        assert self.quota is not None
+        self.table.adopt(after, self.quota.largest)
+        self.started = self.quota.was_exceeded(lengths)
+
+    def part(self, table: SlotTable, take: Callable[[Tensor], Tensor]) -> Bucket:
+        """Some of the streams, whose slots are in `table` already; `take` picks them from any (N, W, ...) tensor."""
+        part = Bucket(table)
+        part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
+        part.quota, part.started = self.quota and self.quota.part(take(self.quota.slots)), self.started
+        part.dropped, part.guard_activations = take(self.dropped), take(self.guard_activations)
+        return part
+
+    def map_rows(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Keep, repeat or permute streams."""
+        self.table.map_rows(change)
+        self.dropped, self.guard_activations = change(self.dropped), change(self.guard_activations)
+        if self.quota is not None:
+            self.quota.map_rows(change(self.quota.slots))
+
+
+def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
+    """(N, W) votes of the slots that leave without going into another one."""
+    leaving = slots.votes.masked_fill(plan.keep | ~slots.valid, 0.0).sum(-1)
+    if plan.edges is None:
+        return leaving
+    return leaving - slots.votes.gather(2, plan.edges.source).masked_fill(~plan.edges.active, 0.0).sum(-1)

@@ -1,0 +1,117 @@
+"""What a layer does after attention: score, see whether a decision is due, decide, free what was dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from kvlab.attention.seen import PassSeen
+from kvlab.cache.passage import Passage
+from kvlab.cache.regroup import settled
+from kvlab.cache.whole import whole_decision
+from kvlab.methods.plan import Plan
+from kvlab.methods.view import Slots, View
+
+if TYPE_CHECKING:
+    from kvlab.cache.layer import CompressedLayer
+
+
+@dataclass(frozen=True)
+class Moment:
+    """Whether a decision is due: `prompt`, the one about the prompt; `one`, after a decode step of one token."""
+
+    due: bool
+    prompt: bool
+    one: bool
+
+    @property
+    def phase(self) -> Literal["prefill", "decode"]:
+        """As methods are told."""
+        return "prefill" if self.prompt else "decode"
+
+
+def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | None, first: bool) -> None:
+    """Score the slots, and compress the layer if that is due. `first`: this pass completes the prompt."""
+    pipeline = layer.settings.pipeline
+    for table, part in zip(layer.tables, seen, strict=True):
+        slots = table.visible()
+        table.store(pipeline.score.update(slots, part, first))
+        if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
+            layer.settings.statistics[layer.rank] = noted
+    moment = _moment(layer, seen[0].num_new, first)
+    if moment.prompt:
+        assert layer.quota is not None
+        layer.prompt_settled = True
+        layer.quota.allocate_heads(layer.settings, _views(layer, seen, moment)[0])
+    over = moment.due and any(bucket.is_over for bucket in layer.buckets)
+    if first and not over and layer.settings.passage is not None:
+        _pass_on(layer.settings.passage, layer.buckets[0].table.visible())
+    if over:
+        with layer.settings.clock(moment.phase, layer.device):
+            _compress(layer, _views(layer, seen, moment), shown, moment)
+    elif moment.prompt and layer.settings.compresses and not layer.buckets[0].table.is_dense:
+        layer.streams, layer.buckets = settled(layer.streams, layer.buckets, layer.settings)  # padding is freed
+    elif first:
+        layer.buckets[0].table.detach()
+    if moment.due:
+        layer.waiting = 0
+
+
+def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
+    pipeline = layer.settings.pipeline
+    prompt = not layer.prompt_settled and not (first and pipeline.deferred)
+    one = new == 1 and not prompt
+    waited = not one or layer.waiting >= layer.settings.compress_every
+    return Moment(prompt or (pipeline.decode and not first and waited), prompt, one)
+
+
+def _views(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> list[View]:
+    views = []
+    for bucket, part, tokens in zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
+        table, quota = bucket.table, bucket.quota
+        assert quota is not None
+        excess = layer.waiting if moment.one else max(table.occupied - quota.smallest, 0)
+        view = View(
+            slots=table.visible(),
+            seen=part,
+            budget=quota.slots,
+            tokens_seen=tokens,
+            phase=moment.phase,
+            most_excess=min(excess, table.width),
+            largest_budget=quota.largest,
+            started=bucket.started,
+            layer_idx=layer.rank,
+            num_layers=layer.settings.num_layers,
+            generator=layer.generator,
+            statistics=layer.settings.statistics,
+            head_state=table.head_state,
+        )
+        views.append(view)
+    return views
+
+
+def _compress(layer: CompressedLayer, views: list[View], shown: PassSeen | None, moment: Moment) -> None:
+    settings, streams = layer.settings, layer.streams
+    decisions = [
+        bucket.decide(view, settings, layer.rotary.check) if bucket.is_over else None
+        for bucket, view in zip(layer.buckets, views, strict=True)
+    ]
+    if settings.observer is not None and shown is not None:
+        told = whole_decision(streams, shown, views, decisions, settings.watched_closely)
+        settings.observer.compressed(layer.layer_idx, told.view, told.plan, told.before, told.after)
+    if moment.prompt and settings.passage is not None and decisions[0] is not None:
+        _pass_on(settings.passage, views[0].slots, decisions[0].plan)
+    for bucket, decision, members in zip(layer.buckets, decisions, streams.members, strict=True):
+        if decision is not None:
+            bucket.adopt(decision.after, [layer.lengths[streams.row(member)] for member in members])
+    if not moment.one:
+        held = layer.table_bytes()
+        layer.streams, layer.buckets = settled(streams, layer.buckets, settings)
+        layer.note_peak(held)
+
+
+def _pass_on(passage: Passage, slots: Slots, plan: Plan | None = None) -> None:
+    """With prefill saving: the next layer works on the tokens that stay in this one only, the same in every head."""
+    keep = slots.valid if plan is None else plan.keep
+    passage.leave(keep[:, 0], slots.position[:, 0])

@@ -1,0 +1,107 @@
+"""Which bucket each stream of a layer lies in, and the way there and back.
+
+A stream is one KV head of one batch row; where the heads of a row have equal lengths, or a method decides over heads
+together, all heads of a row travel as one. A bucket's tensors are (N, W, ...): N streams of W heads, W being 1 or H.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+class Streams:
+    """`members`: for each bucket its streams, numbered row by row. One bucket with all in order is `whole`."""
+
+    def __init__(self, rows: int, heads: int, width: int, members: Sequence[list[int]], device: torch.device) -> None:
+        self.batch, self.heads, self.width = rows, heads, width
+        self.members = [list(member) for member in members]
+        self.sizes = [len(member) for member in self.members]
+        flat = [stream for member in self.members for stream in member]
+        self.whole = len(self.members) == 1 and width == heads and flat == list(range(rows))
+        self._order = torch.tensor(flat, device=device)
+        self._rows = self._order * width // heads
+        self._back = self._order.argsort()
+
+    @classmethod
+    def all_rows(cls, rows: int, heads: int, device: torch.device) -> Streams:
+        """Everything in one bucket."""
+        return cls(rows, heads, heads, [list(range(rows))], device)
+
+    def row(self, stream: int) -> int:
+        """The batch row a stream belongs to."""
+        return stream * self.width // self.heads
+
+    def by_head(self, tensor: Tensor) -> Sequence[Tensor]:
+        """(B, H * G, ...) as each bucket's (N, W * G, ...)."""
+        if self.whole:
+            return [tensor]
+        apart = self.heads // self.width
+        stacked = tensor.reshape(self.batch * apart, tensor.shape[1] // apart, *tensor.shape[2:])
+        return stacked[self._order].split(self.sizes)
+
+    def by_row(self, tensor: Tensor) -> Sequence[Tensor]:
+        """(B, ...) as each bucket's (N, ...)."""
+        if self.whole:
+            return [tensor]
+        return tensor[self._rows].split(self.sizes)
+
+    def join(self, parts: Sequence[Tensor]) -> Tensor:
+        """(B, H * G, ...) from each bucket's (N, W * G, ...)."""
+        if self.whole:
+            return parts[0]
+        joined = torch.cat(list(parts))[self._back]
+        return joined.reshape(self.batch, -1, *joined.shape[2:])
+
+    def join_padded(self, parts: Sequence[Any]) -> Any:
+        """Tables or plans of all buckets as one, (B, H, S, ...), with zeros (and so invalid slots) behind short ones.
+
+        Takes tensors, and dictionaries and dataclasses of them; None stands for nothing in that bucket.
+        """
+        if self.whole:
+            return parts[0]
+        some = next((part for part in parts if part is not None), None)
+        if isinstance(some, Tensor):
+            return self.join(self._padded(some, parts))
+        if isinstance(some, dict):
+            return {name: self.join_padded([None if p is None else p[name] for p in parts]) for name in some}
+        if is_dataclass(some) and not isinstance(some, type):
+            own = {f.name: [None if p is None else getattr(p, f.name) for p in parts] for f in fields(some)}
+            return replace(some, **{name: self.join_padded(values) for name, values in own.items()})
+        return some
+
+    def mapped(self, old_rows: list[int]) -> tuple[Streams, list[list[int]]]:
+        """(the streams once row i is what row `old_rows[i]` was, for each bucket the places its streams come from).
+
+        A bucket none of whose streams is left has no places, and is not among the new ones.
+        """
+        apart = self.heads // self.width
+        members, places = [], []
+        for member in self.members:
+            at = {stream: place for place, stream in enumerate(member)}
+            new = [
+                (row * apart + part, at[old * apart + part])
+                for row, old in enumerate(old_rows)
+                for part in range(apart)
+                if old * apart + part in at
+            ]
+            members.append([stream for stream, _ in new])
+            places.append([place for _, place in new])
+        kept = [member for member in members if member]
+        return Streams(len(old_rows), self.heads, self.width, kept, self._order.device), places
+
+    def _padded(self, some: Tensor, parts: Sequence[Tensor | None]) -> list[Tensor]:
+        rest = some.shape[2:]
+        there = [
+            some.new_zeros(size, some.shape[1], *((0, *rest[1:]) if rest else ())) if part is None else part
+            for size, part in zip(self.sizes, parts, strict=True)
+        ]
+        if not rest:
+            return there
+        longest = max(part.shape[2] for part in there)
+        return [pad(part, (*(0, 0) * (part.dim() - 3), 0, longest - part.shape[2])) for part in there]

@@ -1,0 +1,92 @@
+"""A layer in several tables, as whoever watches it sees it: one table (B, H, S), one pass, one plan.
+
+Slots keep their places in their own table and short heads get invalid ones behind, so only the last query of such a
+pass may be asked again. Watchers that merely count are given validity and nothing to look at: it would cost a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.low_rank import LowRankState
+from kvlab.attention.seen import PassSeen
+from kvlab.attention.slot_attention import NEVER
+from kvlab.cache.bucket import Decision
+from kvlab.cache.streams import Streams
+from kvlab.methods.plan import Plan
+from kvlab.methods.view import Seen, Slots, View
+
+
+def whole_pass(
+    streams: Streams, seen: Sequence[PassSeen], slots: Sequence[Slots], query: Tensor, closely: bool
+) -> tuple[Slots, PassSeen]:
+    """The tables a pass attended to as one, and the pass."""
+    if streams.whole:
+        return slots[0], seen[0]
+    table = streams.join_padded(slots) if closely else _nothing(streams, query)
+    bias = table.log_mass.masked_fill(~table.valid, NEVER)
+    return table, replace(
+        seen[0],
+        query=query,
+        key=table.keys,
+        bias=bias,
+        row_valid=None,
+        low_rank=_whole_state(streams, seen),
+        _last_logits=None,
+        _last_mass=None,
+    )
+
+
+def whole_decision(
+    streams: Streams, seen: PassSeen, views: Sequence[View], decisions: Sequence[Decision | None], closely: bool
+) -> Decision:
+    """The decisions of all buckets as one; None where a bucket had nothing to decide."""
+    made = [
+        Decision(view, Plan(view.slots.valid), view.slots, view.slots) if decision is None else decision
+        for view, decision in zip(views, decisions, strict=True)
+    ]
+    if streams.whole:
+        return made[0]
+    join = streams.join_padded
+    plan = join([decision.plan for decision in made])
+    if closely:
+        before, after = (join([getattr(decision, name) for decision in made]) for name in ("before", "after"))
+    else:
+        nothing = _nothing(streams, seen.query)
+        before = replace(nothing, valid=join([decision.before.valid for decision in made]))
+        after = replace(nothing, valid=plan.keep)
+    view = replace(
+        views[0],
+        slots=before,
+        seen=replace(seen, low_rank=_whole_state(streams, [view.seen for view in views])),
+        budget=streams.join([view.budget for view in views]),
+        tokens_seen=_of_rows(streams, [view.tokens_seen for view in views]),
+        most_excess=max(view.most_excess for view in views),
+        largest_budget=max(view.largest_budget for view in views),
+        started=all(view.started for view in views),
+        head_state=join([view.head_state for view in views]),
+    )
+    return Decision(view, plan, before, after)
+
+
+def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:
+    """What the heads keep beside their slots, as it is now."""
+    states = [part.low_rank for part in seen if isinstance(part, PassSeen) and part.low_rank is not None]
+    return replace(states[0], noted=streams.join_padded([state.noted for state in states])) if states else None
+
+
+def _of_rows(streams: Streams, parts: Sequence[Tensor]) -> Tensor:
+    """(B,) from each bucket's (N,)."""
+    wide = streams.join([part[:, None].expand(-1, streams.width) for part in parts])
+    return wide[:, 0]
+
+
+def _nothing(streams: Streams, like: Tensor) -> Slots:
+    """A table of no slots: (B, H, 0, 1)."""
+    none = like.new_empty(streams.batch, streams.heads, 0, 1)
+    numbers, no = none[..., 0].float(), torch.zeros_like(none[..., 0], dtype=torch.bool)
+    return Slots(none, none, numbers.int(), numbers, numbers, numbers, no)
