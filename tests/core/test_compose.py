@@ -45,7 +45,8 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
 @pytest.mark.parametrize(("score", "settle"), list(product([s for s in ALL["score"] if s != "gvote"], ALL["settle"])))
 def test_any_score_with_any_settling(score: str, settle: str) -> None:
     """Budgets hold, votes add up, numbers stay finite; the prompt, decoding, and two tokens at once."""
-    method = compose(score=score, settle=settle, **ON_ANY_MODEL.get(settle, {}))
+    needed = {f"settle_{name}": value for name, value in ON_ANY_MODEL.get(settle, {}).items()}
+    method = compose(score=score, settle=settle, **needed)
     layer = Layer(method, BUDGET, ROTARY)
     layer.feed(*prompt(0, TOKENS, 2, 2))
     seen = TOKENS
