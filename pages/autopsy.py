@@ -21,6 +21,7 @@ from kvlab.jobs.counterfactual import counterfactual
 from kvlab.trace.reader import Run
 
 TEXT = "autopsy-text"
+PLACE = "autopsy-place"
 
 
 def main() -> None:
@@ -62,12 +63,10 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         except UserError as error:
             st.warning(plain(str(error)))
     if found:
+        span = found[0]
+    if words.strip() and span is not None:
         with right:
-            places = list(range(len(found)))
-            place = st.selectbox(
-                "Place", places, key="place", bind="query-params", format_func=lambda at: name(found[at], texts)
-            )
-        span = found[min(place, len(found) - 1)]
+            pick_place(texts, words, span)
     codes = states_at(lineage, int(lineage.steps[-1]))
     st.caption("After the last step, in this head")
     tokentext(
@@ -81,6 +80,21 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         scroll=span[0] if span else None,
     )
     return span
+
+
+def pick_place(texts: list[str], words: str, span: tuple[int, int]) -> None:
+    """Every place where the words stand; choosing one puts its span into the address."""
+    try:
+        places = autopsy.find_span(texts, words)
+    except UserError:
+        return
+    options = places if span in places else [span, *places]
+    st.session_state[PLACE] = span
+    st.selectbox("Place", options, key=PLACE, format_func=lambda place: name(place, texts), on_change=remember_place)
+
+
+def remember_place() -> None:
+    st.query_params["span"] = "-".join(map(str, st.session_state[PLACE]))
 
 
 def name(span: tuple[int, int], texts: list[str]) -> str:

@@ -40,29 +40,31 @@ def main() -> None:
 
 def pick_two(runs: list[Run]) -> tuple[Run, Run]:
     """The runs the address names as `a` and `b`; the last two where it names none."""
-    labels = unique_labels(runs)
     by_id = {run.record.run_id: run for run in runs}
-    names = dict(zip(by_id, labels, strict=True))
+    names = dict(zip(by_id, unique_labels(runs), strict=True))
     columns = st.columns([2, 2, 1], vertical_alignment="bottom")
     chosen = []
     for column, key, place in zip(columns, ("a", "b"), (-2, -1), strict=False):
+        asked = st.query_params.get(key)
+        if asked is not None and asked not in by_id:
+            st.warning(f"This comparison has no run `{asked}`: choose another.")
+        widget = f"difference-{key}"
+        st.session_state[widget] = asked if asked in by_id else list(by_id)[place]
         with column:
-            options = list(by_id)
-            chosen.append(
-                st.selectbox(
-                    f"Run {key.upper()}",
-                    options,
-                    index=len(options) + place,
-                    key=key,
-                    bind="query-params",
-                    format_func=names.__getitem__,
-                )
+            label = f"Run {key.upper()}"
+            found = st.selectbox(
+                label, list(by_id), key=widget, format_func=names.__getitem__, on_change=remember, args=(key, widget)
             )
+            chosen.append(found)
     if chosen[0] == chosen[1]:
         st.warning("A and B are the same run: everything is in both.")
     with columns[2]:
         page_keys(by_id[chosen[0]])
     return by_id[chosen[0]], by_id[chosen[1]]
+
+
+def remember(name: str, widget: str) -> None:
+    st.query_params[name] = st.session_state[widget]
 
 
 def outputs(a: Run, b: Run) -> None:
@@ -104,7 +106,7 @@ def words(a: Run, b: Run, kept_a: difference.Kept, kept_b: difference.Kept) -> N
         layer = pick_layer(a)
     with second:
         head = pick_head(a)
-    texts = token_texts(a.tokens, a.record.prompt_tokens + max(0, len(a.tokens[a.tokens["phase"] == "forced"]) - 1))
+    texts = token_texts(a.tokens, difference.tokens_read(a))
     codes = difference.classes(kept_a, kept_b, layer, head, len(texts))
     st.caption(f"A is {plain(a.record.label)}, B is {plain(b.record.label)}; layer {layer}, head {head}")
     tokentext(texts, codes, difference_classes(page_theme()), identity=str(a.path), key="difference-text")

@@ -15,7 +15,7 @@ from kvlab.figures import influence as figures
 from kvlab.figures import lineage as river
 from kvlab.trace.reader import Run
 
-WIDTHS = {"flow": "weight x attention", "votes": "tokens carried"}
+WIDTHS = {"weight x attention": "flow", "tokens carried": "votes"}
 
 
 def main() -> None:
@@ -61,15 +61,14 @@ def one_slot(run: Run, layer: int, head: int) -> None:
         width = st.segmented_control(
             "Width of the river",
             list(WIDTHS),
-            default="flow",
+            default=next(iter(WIDTHS)),
             key="width",
             bind="query-params",
-            format_func=WIDTHS.__getitem__,
             required=True,
         )
     rivers, fading = st.columns([3, 2], gap="large")
     with rivers:
-        draw_river(run, lineage, events, texts, slot, step, width)
+        draw_river(run, lineage, events, texts, slot, step, WIDTHS[width])
     with fading:
         draw_members(run, layer, head, slot, step)
     view.head_text(run, layer, head, step, "lineage-text")

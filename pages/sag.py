@@ -107,15 +107,11 @@ def many_heads(run: Run, layers: list[int]) -> None:
     figure = along_text(figures.sag_against_bound(medians, page_theme()), offset=run.record.prompt_tokens - 1)
     reading = "Medians over heads. " + figures.read_sag_against_bound(medians, predicts(run))
     show(figure, medians, reading, "sag-medians", page.file_name(run, "sag-bound-medians"), origin)
-    measure = st.segmented_control(
-        "Measure",
-        list(figures.MEASURES),
-        default="bounded",
-        key="measure",
-        bind="query-params",
-        format_func=lambda name: figures.MEASURES[name][0],
-        required=True,
+    titles = {title: name for name, (title, _) in figures.MEASURES.items()}
+    chosen = st.segmented_control(
+        "Measure", list(titles), default=next(iter(titles)), key="measure", bind="query-params", required=True
     )
+    measure = titles[chosen]
     heads = bound.heads_summary(table)
     figure, reading = figures.bound_by_head(heads, measure, page_theme()), figures.read_bound_by_head(heads, measure)
     show(figure, heads, reading, "sag-heads", page.file_name(run, f"bound-{measure}"), origin)

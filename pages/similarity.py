@@ -27,7 +27,7 @@ TILE = 384
 MAP = "similarity-map"
 WALL_LAYERS = 12
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
-OUTLINES = {"merged": "merge sets", "threshold": "by threshold", "none": "none"}
+OUTLINES = ("merge sets", "by threshold", "none")
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
 
 
@@ -68,11 +68,10 @@ def main() -> None:
     with columns[4]:
         outlined = st.segmented_control(
             "Outline",
-            list(OUTLINES),
-            default="merged",
+            OUTLINES,
+            default=OUTLINES[0],
             key="sets",
             bind="query-params",
-            format_func=OUTLINES.__getitem__,
             required=True,
             help="Tokens that share a slot in this run, or sets that any threshold would make of the stored vectors.",
         )
@@ -99,9 +98,9 @@ def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, ou
     shown = mode if mode in maps.allowed_modes(span, TILE) else maps.allowed_modes(span, TILE)[0]
     tile = maps.tile(unit, window[:2], window[2:], TILE, shown)
     sets = empty_outlines()
-    if outlined == "merged" and len(lineage.steps):
+    if outlined == OUTLINES[0] and len(lineage.steps):
         sets = sets_in(run, layer, head, window)
-    elif outlined == "threshold":
+    elif outlined == OUTLINES[1]:
         sets = sets_at_threshold(run, layer, head, what, window)
     frame = tile.frame()
     theme, reading = page_theme(), figures.read_similarity_map(frame)

@@ -40,6 +40,11 @@ def kept_at(run: Run, step: int) -> Kept:
     return Kept(~gone, seen)
 
 
+def tokens_read(run: Run) -> int:
+    """How many tokens the run had read after its last step."""
+    return int(run.select("steps", columns=["tokens_seen"])["tokens_seen"].max())
+
+
 def recorded_layers(*runs: Run) -> list[int]:
     """Layers of which every one of these runs recorded something."""
     skipped = {layer for run in runs for layer in run.record.sliding_layers}

@@ -18,8 +18,8 @@ LINES = (
     ("sag", "sag (absolute)", "red", "dot", "triangle-down"),
 )
 MEASURES = {
-    "bounded": ("How often the bound exists", "share of steps with epsilon < 1"),
-    "above": ("How often the change is above the bound", "share of steps"),
+    "bounded": ("Bound exists", "share of steps with epsilon < 1"),
+    "above": ("Above the bound", "share of steps"),
     "epsilon": ("Prediction error", "median epsilon (at most 2 shown)"),
 }
 FLOOR = 1e-7

@@ -1,0 +1,162 @@
+"""The pages of views open for every kind of run, follow the address, and say what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.parts.keys import next_head
+from kvlab import jobs
+from kvlab.errors import UserError
+from kvlab.jobs.counterfactual import counterfactual
+from kvlab.trace import open_run
+from kvlab.trace.synthetic import write_synthetic_run
+
+Open = Callable[..., AppTest]
+PAGES = ("sag", "lineage", "regret", "difference", "autopsy", "memory", "heads")
+
+
+def texts(page: AppTest) -> str:
+    shown = [*page.title, *page.markdown, *page.caption, *page.info, *page.warning, *page.error]
+    return "\n".join(str(element.value) for element in shown)
+
+
+def charts(page: AppTest) -> list[dict]:
+    return [json.loads(element.proto.spec) for element in page.get("plotly_chart")]
+
+
+@pytest.mark.parametrize("method", ["full", "h2o", "keepkv", "pool"])
+@pytest.mark.parametrize("name", PAGES)
+def test_every_view_opens_on_every_kind_of_run(synthetic_runs: Path, open_page: Open, name: str, method: str):
+    path = write_synthetic_run(synthetic_runs, method=method, comparison_id="newer", seed=7)
+    page = open_page(name, run=path.name, layer="1", head="1", words="the")
+    assert not page.exception
+    assert page.title[0].value
+    assert len(charts(page)) >= 1 or (name == "lineage" and "merged nothing" in texts(page))
+
+
+@pytest.mark.parametrize("level", ["light", "off"])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_run_that_recorded_less_says_how_to_record_it(runs_root: Path, open_page: Open, name: str, level: str):
+    for method in ("full", "keepkv"):
+        path = write_synthetic_run(runs_root, method=method, level=level)
+    page = open_page(name, run=path.name)
+    assert not page.exception
+    assert name in ("memory",) or "kvlab compare --level full" in texts(page)
+
+
+@pytest.mark.parametrize("name", [*PAGES, "story"])
+def test_without_runs_it_says_so(runs_root: Path, open_page: Open, name: str):
+    page = open_page(name)
+    assert not page.exception
+    assert "There are no runs yet" in texts(page) or "There is no story yet" in texts(page)
+
+
+def test_a_cancelled_run_shows_what_it_has(runs_root: Path, open_page: Open):
+    for status in ("complete", "cancelled"):
+        path = write_synthetic_run(runs_root, status=status, seed=len(status))
+    for name in PAGES:
+        page = open_page(name, run=path.name)
+        assert not page.exception, name
+        assert name == "difference" or "was cancelled" in texts(page), name
+
+
+def test_charts_along_the_text_say_where_their_tokens_are(synthetic_runs: Path, open_page: Open):
+    for name in ("sag", "regret", "difference", "memory"):
+        first = next(chart for chart in charts(open_page(name, run="newer-keepkv-25pc-0")) if "meta" in chart["layout"])
+        assert first["layout"]["meta"]["tokens"] == {"axis": "x", "offset": 63}, name
+
+
+def test_the_bound_of_all_heads_is_asked_for_in_the_address(synthetic_runs: Path, open_page: Open):
+    page = open_page("sag", run="newer-keepkv-25pc-0", scope="all heads", measure="Prediction error")
+    assert not page.exception
+    assert len(charts(page)) == 2
+    assert "the median error is below 1" in texts(page)
+    assert "Medians over heads" in texts(page)
+
+
+def test_the_worst_head_is_one_click_away(synthetic_runs: Path, open_page: Open):
+    page = open_page("regret", run="newer-h2o-25pc-0", step="4")
+    steps = open_run(synthetic_runs / "newer-h2o-25pc-0").steps.query("step == 4")
+    worst = steps.loc[steps["regret"].idxmax()]
+    if buttons := [button for button in page.button if button.key == "worst-head"]:
+        page = buttons[0].click().run()
+    assert not page.exception
+    assert (page.selectbox(key="layer").value, page.selectbox(key="head").value) == (worst["layer"], worst["head"])
+    assert "misses most at step 4" in texts(page)
+
+
+def test_two_runs_are_those_of_the_address(synthetic_runs: Path, open_page: Open):
+    page = open_page("difference", comparison="newer", a="newer-h2o-25pc-0", b="newer-full-100pc-0", step="3")
+    assert not page.exception
+    assert [page.selectbox(key=f"difference-{key}").value for key in ("a", "b")] == [
+        "newer-h2o-25pc-0",
+        "newer-full-100pc-0",
+    ]
+    assert "A is h2o 25 %, B is full 100 %" in texts(page).replace("\\", "")
+
+
+def test_words_that_are_not_there_get_one_sentence_and_a_span_wins(synthetic_runs: Path, open_page: Open):
+    page = open_page("autopsy", run="newer-h2o-25pc-0", words="zebra")
+    assert not page.exception
+    assert "The text has no “zebra”" in texts(page)
+    page = open_page("autopsy", run="newer-h2o-25pc-0", words="zebra", span="5-7")
+    assert not page.exception
+    assert page.dataframe[0].value["token"].tolist() == [5, 6, 7]
+
+
+def test_keeping_tokens_queues_both_runs(synthetic_runs: Path, open_page: Open):
+    page = open_page("autopsy", run="newer-h2o-25pc-0", span="5-7")
+    page = page.button(key="put-back").click().run()
+    assert not page.exception
+    (job,) = jobs.list_jobs(synthetic_runs)
+    asked = jobs.request_of(synthetic_runs, job.job_id)
+    assert [choice.force_keep for choice in asked.choices] == [(), (5, 6, 7)]
+    assert asked.prompt == open_run(synthetic_runs / "newer-h2o-25pc-0").record.prompt
+
+
+def test_what_cannot_be_kept_is_one_sentence(synthetic_runs: Path):
+    record = open_run(synthetic_runs / "newer-h2o-25pc-0").record
+    with pytest.raises(UserError, match="Choose tokens of the prompt, 0 to 63"):
+        counterfactual(record, 60, 64)
+    with pytest.raises(UserError, match="20 tokens do not fit into a budget of 16 slots"):
+        counterfactual(record, 0, 19)
+
+
+def test_the_next_head_goes_through_all_layers_and_round():
+    place, seen = (0, 0), []
+    for _ in range(6):
+        seen.append(place)
+        place = next_head(*place, 1, [0, 2], 3)
+    assert seen == [(0, 0), (0, 1), (0, 2), (2, 0), (2, 1), (2, 2)] and place == (0, 0)
+    assert next_head(0, 0, -1, [0, 2], 3) == (2, 2)
+
+
+def test_a_threshold_clusters_anew(synthetic_runs: Path, open_page: Open):
+    found = []
+    for threshold in ("0.2", "0.95"):
+        page = open_page("similarity", run="newer-keepkv-25pc-0", sets="by threshold", threshold=threshold)
+        assert not page.exception
+        found.append(next(line.value for line in page.caption if "Sets of neighbours" in line.value))
+    slots = [int(line.split("leave ")[1].split(" ")[0]) for line in found]
+    assert slots[0] < slots[1] <= 80
+
+
+def test_a_view_is_added_to_a_story_and_told(synthetic_runs: Path, open_page: Open):
+    for name, caption in (("sag", "Look **here**."), ("memory", "And there.")):
+        page = open_page(name, run="newer-keepkv-25pc-0", layer="1")
+        page.text_input(key="story-name").set_value("Group meeting")
+        page.text_area(key="story-caption").set_value(caption)
+        page = page.button(key="story-save").click().run()
+        assert not page.exception
+    saved = json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())
+    assert [view["page"] for view in saved["views"]] == ["sag", "memory"]
+    assert saved["views"][0]["query"]["run"] == "newer-keepkv-25pc-0"
+    page = open_page("story")
+    assert [area.value for area in page.text_area] == ["Look **here**.", "And there."]
+    page.button(key="down-0").click().run()
+    assert json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())["views"][0]["page"] == "memory"
