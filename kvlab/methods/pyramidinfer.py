@@ -22,7 +22,9 @@ class PyramidInfer(Method):
     keeping less than 90 % of each lot, so its cache grows with the text; `decode="keep"`, which keeps them all, is
     that behaviour's upper bound. With `prefill_saving`, as published, deeper layers are not given the hidden states of
     tokens that a layer dropped: they compute less, and what they never see they cannot keep. Without it (default) every
-    layer sees the whole prompt and then compresses.
+    layer sees the whole prompt and then compresses. Measured on mini with 8 prompts of 896 tokens, budgets 50, 20 and
+    10 %: operations of the prefill .58, .33 and .25 of those without saving, its time .55, .37 and .29 (median of 7
+    pairs on a busy CPU), KL of a continuation read in one pass .068, .094 and .141 against .047, .104 and .152 without.
     """
 
     name: ClassVar[str] = "pyramidinfer"
