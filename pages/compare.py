@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page
-from app.parts.figure import show
+from app.parts.figure import page_file, show
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
@@ -54,6 +54,9 @@ def main() -> None:
     along_the_text(runs)
     bytes_and_slots(runs, table)
     texts(runs, table)
+    labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
+    versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
+    page_file(f"Comparison {runs[0].record.comparison_id}", f"{runs[0].record.model.name}: {labels}; {versions}.")
 
 
 def headline(table: pd.DataFrame) -> None:

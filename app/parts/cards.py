@@ -19,7 +19,7 @@ from kvlab.figures.palette import Theme
 from kvlab.figures.thumbnail import blank, thumbnail
 
 KEPT_STATES = 500
-CARD_WIDTH = 282
+CARD_WIDTH = 264
 
 
 @dataclass(frozen=True)

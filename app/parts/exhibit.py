@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
-from app.parts.figure import show
+from app.parts.figure import collect, page_file, show
 from app.parts.text import plain
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
@@ -15,7 +15,7 @@ from kvlab.atlas.exhibit import Choice, Claim, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
-from kvlab.figures.export import Section, document
+from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
 from kvlab.figures.template import QUIET
 
@@ -45,7 +45,7 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
         return
     for one in drawn:
         figure(exhibit, one)
-    take_away(exhibit, drawn, paper)
+    page_file(f"{paper}, {exhibit.number}: {exhibit.title}", f"{exhibit.shows} {exhibit.look_for}")
 
 
 def controls(exhibit: Exhibit, sources: Sources) -> Choice:
@@ -97,6 +97,7 @@ def figure(exhibit: Exhibit, drawn: Drawn) -> None:
     """One figure with its export menu, its claim, the paper's own values in grey, and where it came from."""
     key = f"{exhibit.paper}-{exhibit.slug}-{drawn.name}"
     show(drawn.figure, drawn.frame, drawn.reading, key, key, drawn.origin)
+    collect(key, Section(drawn.figure, drawn.reading, drawn.origin, _claim_lines(drawn.claim)))
     if drawn.claim is not None:
         claim(drawn.claim)
     if drawn.grey is not None and len(drawn.grey):
@@ -119,21 +120,6 @@ def grey(values: pd.DataFrame, key: str) -> None:
     """A table of the paper's values, in grey so that nobody takes them for measured here."""
     styled = values.style.set_properties(color=QUIET[page_theme()]).format(precision=4, na_rep="–")
     st.dataframe(styled, hide_index=True, key=key, alt="Values printed in the paper")
-
-
-def take_away(exhibit: Exhibit, drawn: tuple[Drawn, ...], paper: str) -> None:
-    """The page as one HTML file."""
-    title = f"{paper}, {exhibit.number}: {exhibit.title}"
-
-    def make() -> bytes:
-        sections = [Section(one.figure, one.reading, one.origin, _claim_lines(one.claim)) for one in drawn]
-        return document(title, f"{exhibit.shows} {exhibit.look_for}", sections, page_theme())
-
-    name = f"{exhibit.paper}-{exhibit.slug}.html"
-    st.download_button(
-        "This page as one HTML file", make, name, key=f"{exhibit.key}-page", on_click="ignore",
-        icon=":material/download:", type="tertiary",
-    )  # fmt: skip
 
 
 def _claim_lines(judged: Claim | None) -> tuple[str, ...]:

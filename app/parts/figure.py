@@ -13,6 +13,7 @@ from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.figures import export
 
+SHOWN = "shown_figures"
 CONFIG = {
     "displaylogo": False,
     "scrollZoom": False,
@@ -22,6 +23,7 @@ CONFIG = {
 
 def show(figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, filename: str, source: str = "") -> None:
     """Title and export menu, the chart, and its one-line reading; `source` names run and versions in the HTML file."""
+    collect(key, export.Section(figure, reading, source))
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
     # The title is text of the page, so that it wraps and zooms with it.
@@ -29,6 +31,31 @@ def show(figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, filenam
     chart = go.Figure(figure).update_layout(title=None, margin_t=above, height=(figure.layout.height or 400) - 30)
     st.plotly_chart(chart, theme=None, key=key, config=CONFIG, alt=f"{title}. {reading}")
     note(reading)
+
+
+def forget_shown() -> None:
+    """Called where a page begins: what it shows from here on makes up its file."""
+    st.session_state[SHOWN] = {}
+
+
+def collect(key: str, section: export.Section) -> None:
+    """Takes a figure into the page's file, once however often the page is drawn again."""
+    st.session_state.setdefault(SHOWN, {})[key] = section
+
+
+def page_file(title: str, introduction: str) -> None:
+    """A button for all figures the page has shown so far as one HTML file that needs nothing else."""
+    sections, theme = list(st.session_state.get(SHOWN, {}).values()), page_theme()
+    st.download_button(
+        "This page as one HTML file",
+        lambda: export.document(title, introduction, sections, theme),
+        f"{slug(title)}.html",
+        key="page-file",
+        on_click="ignore",
+        icon=":material/download:",
+        type="tertiary",
+        disabled=not sections,
+    )
 
 
 def heading(

@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
+from app.parts.figure import forget_shown
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
+from kvlab.atlas.sources import origin
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 
@@ -16,15 +18,14 @@ OPEN_HEADS = 24
 
 def heading(title: str, sentence: str) -> None:
     """The page's name and what one is looking at."""
+    forget_shown()
     st.title(title)
     st.markdown(sentence)
 
 
 def source(run: Run) -> str:
     """Run, model and versions in one line, for exported figures."""
-    record = run.record
-    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    return f"run {record.run_id} · {record.label} · {record.model.name} · {record.device} · {versions}"
+    return origin(run)
 
 
 def file_name(run: Run, what: str) -> str:

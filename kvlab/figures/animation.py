@@ -8,7 +8,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from kvlab.figures.palette import SURFACES, Theme
-from kvlab.figures.template import GRID, INK
+from kvlab.figures.template import GRID, HEIGHT, INK
 
 MILLISECONDS = 350
 
@@ -16,7 +16,8 @@ MILLISECONDS = 350
 def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = "light", below: int = 74) -> go.Figure:
     """The same figure with a slider over its frames, which must be named, and a button that plays them.
 
-    `active` is the frame whose traces the figure starts with; `below` leaves room for the axis in pixels.
+    `active` is the frame whose traces the figure starts with; `below` leaves room for the axis in pixels. The figure
+    grows by what stands below it.
     """
     names = [frame.name for frame in figure.frames]
     button = {"label": "play", "method": "animate", "args": [None, _jump(MILLISECONDS, fromcurrent=True)]}
@@ -27,10 +28,11 @@ def with_slider(figure: go.Figure, prefix: str, active: int = 0, theme: Theme = 
         updatemenus=[
             {
                 "type": "buttons", "direction": "left", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top",
-                "pad": {"t": below + 14}, "buttons": [button, pause], "showactive": False, **look,
+                "pad": {"t": below + 72}, "buttons": [button, pause], "showactive": False, **look,
             }
         ],
-        margin_b=below + 84,
+        margin_b=below + 120,
+        height=(figure.layout.height or HEIGHT) + below + 64,
     )  # fmt: skip
     return figure
 
@@ -47,7 +49,7 @@ def _slider(names: list[str], prefix: str, active: int, below: int) -> dict[str,
     return {
         "active": active,
         "steps": [{"label": name, "method": "animate", "args": [[name], _jump(0)]} for name in names],
-        "x": 0.16, "len": 0.84, "y": 0, "yanchor": "top", "pad": {"t": below, "b": 8},
+        "x": 0, "len": 1, "y": 0, "yanchor": "top", "pad": {"t": below, "b": 8},
         "currentvalue": {"prefix": prefix, "xanchor": "left"},
     }  # fmt: skip
 

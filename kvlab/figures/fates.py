@@ -26,7 +26,7 @@ def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Fig
     heats = [_strip(strip, names, first.index.to_numpy(), theme) for strip in strips]
     figure = go.Figure([heats[-1], *_legend(seen, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
     finish(figure, title="The same tokens under each method", x="position in the text", y="", theme=theme,
-           height=300 + 62 * len(names))  # fmt: skip
+           height=160 + 62 * len(names))  # fmt: skip
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     figure.update_xaxes(showgrid=False)
     return with_slider(figure, "step ", len(steps) - 1, theme)

@@ -12,6 +12,7 @@ from kvlab.figures.palette import HUES, SURFACES, Theme, mix, pick
 from kvlab.figures.template import finish
 from kvlab.figures.words import plural
 
+MOST_EDGES = 120  # more bars are too narrow for an edge
 MOST_DEEP = 6  # colours end here; the height of a bar goes on
 
 
@@ -26,7 +27,7 @@ def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Fig
     figure = go.Figure(bars[-1], frames=frames_of(steps, [[bar] for bar in bars]))
     end = max(int(table["last"].max()) for table in spans.values())
     finish(figure, title="Windows of tokens that share a slot", x="position in the text",
-           y="least times pooled", theme=theme, height=470, legend=False)  # fmt: skip
+           y="least times pooled", theme=theme, height=330, legend=False)  # fmt: skip
     figure.update_yaxes(range=[-0.6, deepest + 0.7], dtick=1).update_xaxes(range=[-0.01 * end, 1.01 * end])
     return with_slider(figure, "step ", len(steps) - 1, theme)
 
@@ -51,7 +52,7 @@ def _bars(spans: pd.DataFrame, theme: Theme) -> go.Bar:
         width=0.75,
         marker={
             "color": [mix(shallow, deep, share) for share in shares],
-            "line": {"width": 0.6, "color": SURFACES[theme]},
+            "line": {"width": 0.6 if len(spans) <= MOST_EDGES else 0, "color": SURFACES[theme]},
         },
         customdata=spans[["position", "tokens"]].to_numpy(),
         hovertemplate="slot %{customdata[0]}: %{customdata[1]} tokens from %{base:.0f}, pooled at least %{y} times"

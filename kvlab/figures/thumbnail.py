@@ -12,6 +12,7 @@ import numpy as np
 import plotly.graph_objects as go
 from PIL import Image
 
+from kvlab.analysis.blocks import block_edges
 from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.figures.template import GRID, QUIET
 
@@ -66,7 +67,7 @@ class Scale:
 
     def share(self, values: np.ndarray) -> np.ndarray:
         span = self.high - self.low
-        shares = (values - self.low) / span if span > 0 else np.full(len(values), 0.5)
+        shares = (values - self.low) / span if span > 0 else np.where(np.isfinite(values), 0.5, math.nan)
         return 1 - shares if self.reverse else shares
 
 
@@ -125,7 +126,11 @@ def _points(trace: Any, panel: Panel) -> tuple[np.ndarray, np.ndarray]:
         x = np.arange(columns) if x is None else x
         y = np.arange(rows) if y is None else y
     if trace.type == "bar":
-        (panel.y if trace.orientation != "h" else panel.x).numbers([0])
+        lying, base = trace.orientation == "h", trace.base
+        length = x if lying else y
+        (panel.x if lying else panel.y).numbers([0] if base is None else np.add(base, np.asarray(length, float)))
+        if base is not None:
+            x, y = (base, y) if lying else (x, base)
     if trace.type == "histogram":
         return np.zeros(0), np.zeros(0)
     if x is None and y is not None:
@@ -169,13 +174,15 @@ def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, seen: np.ndarr
     lying = trace.orientation == "h"
     along, thick = (y, panel.height) if lying else (x, panel.width)
     size = max(1.0, 0.7 * thick / max(1, len(np.unique(along[seen]))))
-    zero = float((panel.across if lying else panel.up)(np.zeros(1))[0])
+    place_of = panel.across if lying else panel.up
+    tips = np.zeros(len(x)) if trace.base is None else np.add(trace.base, trace.x if lying else trace.y)
+    others = place_of(np.asarray(tips, float))
     fixed = _colour(trace, theme)
     colours = trace.marker.color if isinstance(trace.marker.color, tuple | list) else None
     drawn = []
     for index in np.flatnonzero(seen)[:: max(1, -(-len(x) // MOST_BARS))]:
         fill = colours[index] if colours and isinstance(colours[index], str) else fixed
-        ends = sorted((zero, float(x[index] if lying else y[index])))
+        ends = sorted((float(others[index]), float(x[index] if lying else y[index])))
         start, length = f"{ends[0]:.1f}", f"{ends[1] - ends[0]:.1f}"
         across = f"{along[index] - size / 2:.1f}"
         place = (start, across, length, f"{size:.1f}") if lying else (across, start, f"{size:.1f}", length)
@@ -185,7 +192,10 @@ def _bars(trace: Any, panel: Panel, x: np.ndarray, y: np.ndarray, seen: np.ndarr
 
 def _heat(trace: Any, panel: Panel, theme: Theme) -> str:
     values = np.asarray(trace.z, float)
-    values = values[:: max(1, -(-values.shape[0] // MOST_CELLS)), :: max(1, -(-values.shape[1] // MOST_CELLS))]
+    for axis in (0, 1):
+        # The largest of each block: a thin bright line must not fall between the cells.
+        edges = block_edges(0, values.shape[axis], MOST_CELLS)[:-1]
+        values = np.fmax.reduceat(values, edges, axis=axis)
     if not panel.y.reverse:
         values = values[::-1]
     finite = values[np.isfinite(values)]

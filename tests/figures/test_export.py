@@ -36,6 +36,18 @@ def test_the_page_needs_nothing_else_and_shows_text_as_text(figure: go.Figure):
     assert len(page) > 1_000_000  # plotly itself is inside
 
 
+def test_a_page_of_several_figures_holds_plotly_once(figure: go.Figure):
+    one = export.page(figure, "It rose by 1.", "run 7")
+    sections = [export.Section(figure, f"Reading {place}.", f"run {place}", ("A claim.",)) for place in range(3)]
+    three = export.document("Three <figures>", "What they show.", sections)
+    assert len(three) < len(one) + 100_000
+    text = three.decode()
+    assert all(f"Reading {place}." in text and f"run {place}" in text for place in range(3))
+    assert "Three &lt;figures&gt;" in text
+    assert text.count("A claim.") == 3
+    assert 'src="http' not in text
+
+
 def test_without_a_browser_images_say_what_to_install(figure: go.Figure, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(export, "find_browser", lambda: None)
     with pytest.raises(UserError, match="install it"):
