@@ -44,6 +44,7 @@ class CompareRequest(BaseModel):
     max_new_tokens: int = Field(64, ge=1, le=4096)
     level: RecordLevel = "full"
     compress_every: int = Field(1, ge=1)
+    prefill_chunk: int | None = Field(None, ge=1, description="prompt tokens a pass; none: the whole prompt in one")
     seed: int = 0
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"

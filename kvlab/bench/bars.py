@@ -74,7 +74,7 @@ def _padding(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
     live = {_key(row): row for row in _of(rows, "memory", "live bytes")}
     block = {_key(row): row for row in _of(rows, "memory", "one block a head")}
     for row in _of(rows, "memory", "allocated bytes"):
-        if row.budget is not None and _key(row) in live and _key(row) in block:
+        if not row.method.startswith("full") and _key(row) in live and _key(row) in block:
             yield row, (row.median - block[_key(row)].median) / live[_key(row)].median
 
 

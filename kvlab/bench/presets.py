@@ -35,8 +35,8 @@ def _at(budget: float | int, *methods: str) -> tuple[MethodChoice, ...]:
 
 
 def _every(budget: float) -> tuple[MethodChoice, ...]:
-    """Every registered method that has a budget."""
-    return _at(budget, *(name for name in registered() if make_method(name).needs_budget))
+    """Every registered method that compresses; a budget-free one finds its own."""
+    return _at(budget, *(name for name in registered() if make_method(name).family != "reference"))
 
 
 _FIGURE_3 = {"model": SEVEN, "contexts": (20000, 28000, 36000, 45000, 54000), "choices": _at(18000, "zsmerge")}

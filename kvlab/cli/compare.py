@@ -17,6 +17,7 @@ Model = Annotated[str, typer.Option(help="mini, a local folder, or a hub name")]
 NewTokens = Annotated[int, typer.Option(help="tokens to generate")]
 Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
 Every = Annotated[int, typer.Option(help="decide every N decode steps")]
+Chunk = Annotated[int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")]
 Out = Annotated[Path, typer.Option(help="the folder of runs")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
@@ -40,6 +41,7 @@ def run(
     new_tokens: NewTokens = 64,
     level: Level = "full",
     compress_every: Every = 1,
+    prefill_chunk: Chunk = None,
     out: Out = Path("runs"),
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -56,6 +58,7 @@ def run(
         "model": model,
         "level": level,
         "compress_every": compress_every,
+        "prefill_chunk": prefill_chunk,
         "device": device,
         "dtype": dtype,
         "seed": seed,
@@ -75,6 +78,7 @@ def compare(
     new_tokens: NewTokens = 64,
     level: Level = "full",
     compress_every: Every = 1,
+    prefill_chunk: Chunk = None,
     out: Out = Path("runs"),
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -91,6 +95,7 @@ def compare(
         "model": model,
         "level": level,
         "compress_every": compress_every,
+        "prefill_chunk": prefill_chunk,
         "device": device,
         "dtype": dtype,
         "seed": seed,

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvlab.budget import Budget
 from kvlab.cache import make_cache
+from kvlab.cache.chunks import check_chunks
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.engine.forward import decode_one, greedy, prefill, synchronize
 from kvlab.engine.probe import probe
@@ -58,13 +59,17 @@ def compare(
     loaded = loaded or _cached_model(request.model, request.device, request.dtype)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens)
     _check_positions(choices, ids.shape[1])
+    if request.prefill_chunk is not None:
+        for choice in choices:
+            pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+            check_chunks(pipeline, ids.shape[1], request.prefill_chunk)
     torch.manual_seed(request.seed)
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
     comparison_id = comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
     paths: list[Path] = []
     try:
-        reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch)
+        reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
             record = _record(request, choice, loaded, ids, comparison_id, index)
@@ -175,7 +180,7 @@ def _forced_pass(
     recorder = None if request.level == "off" else Recorder(writer, request.level, ids.shape[1], steps)
     cache = _cache(request, choice, loaded, observer=recorder)
     watch.advance(f"{choice.label}: prompt")
-    start = prefill(loaded, cache, ids)
+    start = prefill(loaded, cache, ids, request.prefill_chunk)
     _write_prompt(request.prompt, loaded, ids, start.prompt_logprobs, reference, writer)
     rows = [start.next_logprobs]
     if recorder is not None:
@@ -205,7 +210,7 @@ def _free_pass(
     watch.advance(f"{choice.label}: its own continuation")
     synchronize(loaded.device)
     begun = time.perf_counter()
-    start = prefill(loaded, cache, ids)
+    start = prefill(loaded, cache, ids, request.prefill_chunk)
     synchronize(loaded.device)
     prefilled = time.perf_counter()
     step = lambda: watch.advance(f"{choice.label}: its own continuation")  # noqa: E731

@@ -22,10 +22,12 @@ class Reference:
     prompt_logprobs: Tensor | None
 
 
-def full_cache_reference(loaded: LoadedModel, ids: Tensor, max_new_tokens: int, watch: Watch) -> Reference:
+def full_cache_reference(
+    loaded: LoadedModel, ids: Tensor, max_new_tokens: int, watch: Watch, prefill_chunk: int | None = None
+) -> Reference:
     """Decode greedily with the full cache, through the same attention function as every method."""
     cache = make_cache(loaded, "full")
-    start: Prefilled = prefill(loaded, cache, ids)
+    start: Prefilled = prefill(loaded, cache, ids, prefill_chunk)
     watch.advance("full cache continuation")
     chosen = list(
         greedy(loaded, cache, start.next_logprobs, max_new_tokens, lambda: watch.advance("full cache continuation"))
