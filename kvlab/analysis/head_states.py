@@ -10,19 +10,21 @@ from kvlab.trace.reader import Run
 
 KEYS, BEFORE, VALUES = "keys as cached", "keys before rotation", "values"
 KINDS = (KEYS, BEFORE, VALUES)
-# Unit vectors read for one figure: 2 million of 128 numbers are half a gigabyte on disk.
-MOST_VECTORS = 2_000_000
+# Unit vectors looked at for one figure: as many as a page can wait for.
+MOST_VECTORS = 400_000
 
 
-def head_states(run: Run, layer: int, head: int) -> dict[str, np.ndarray]:
-    """Unit vectors (tokens, head_dim) by kind; without `BEFORE` where the run did not record its frequencies.
+def head_states(run: Run, layer: int, head: int, tokens: int | None = None) -> dict[str, np.ndarray]:
+    """Unit vectors (tokens, head_dim) by kind, of the first `tokens` or all of them.
+
+    `BEFORE` is missing where the run did not record its frequencies.
 
     Raises:
         UserError: the run has no such layer or head, or did not record its keys.
     """
-    keys, frequencies = run.keys(layer, head)[0], run.record.model.rotary_inverse_frequencies
+    keys, frequencies = run.keys(layer, head)[0][:tokens], run.record.model.rotary_inverse_frequencies
     before = {BEFORE: unrotated(keys, frequencies)} if frequencies is not None else {}
-    return {KEYS: keys, **before, VALUES: run.values(layer, head)[0]}
+    return {KEYS: keys, **before, VALUES: run.values(layer, head)[0][:tokens]}
 
 
 def recorded_layers(run: Run) -> list[int]:
@@ -30,10 +32,12 @@ def recorded_layers(run: Run) -> list[int]:
     return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
 
 
-def spread_heads(run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS) -> list[tuple[int, int]]:
-    """(layer, KV head) pairs, evenly spread, whose tokens together are about `vectors` at most."""
-    tokens, layers = max(1, run.record.prompt_tokens), recorded_layers(run)
-    most = max(1, vectors // tokens)
+def spread_heads(
+    run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS, tokens: int | None = None
+) -> list[tuple[int, int]]:
+    """(layer, KV head) pairs, evenly spread, whose first `tokens` (or all) together are about `vectors` at most."""
+    length, layers = run.record.prompt_tokens, recorded_layers(run)
+    most = max(1, vectors // max(1, length if tokens is None else min(length, tokens)))
     layers = _spread(layers, min(most_layers, most))
     heads = _spread(list(range(run.record.model.num_key_value_heads)), max(1, most // max(1, len(layers))))
     return [(layer, head) for layer in layers for head in heads]

@@ -12,6 +12,7 @@ from kvlab.trace.reader import Run
 
 OFFSETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024)
 NEAR = 8
+MOST_TOKENS = 4096  # of a longer text the first ones are looked at
 COLUMNS = ("kind", "offset", "cosine", "any_pair")
 
 
@@ -32,7 +33,10 @@ def cosine_of_any_pair(unit: np.ndarray) -> float:
 
 def locality_of_heads(run: Run, heads: Iterable[tuple[int, int]]) -> pd.DataFrame:
     """As `locality_of_states` for every kind of `head_states`, with columns layer and head."""
-    parts = [locality_of_states(head_states(run, layer, head)).assign(layer=layer, head=head) for layer, head in heads]
+    parts = [
+        locality_of_states(head_states(run, layer, head, MOST_TOKENS)).assign(layer=layer, head=head)
+        for layer, head in heads
+    ]
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])
 
 

@@ -46,6 +46,7 @@ def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     `frame` has columns kind, offset, cosine, low, high, any_pair.
     """
     figure = go.Figure()
+    ends = frame.groupby("kind", sort=False)["any_pair"].first()
     for (kind, group), (hue, dash, marker) in zip(frame.groupby("kind", sort=False), LINES, strict=False):
         colour = pick(HUES[hue], theme)
         band = {"x": group["offset"], "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip", "showlegend": False}
@@ -63,7 +64,8 @@ def cosine_by_distance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
         figure.add_hline(
             y=float(group["any_pair"].iloc[0]),
             line={"color": colour, "width": 1, "dash": "dot"},
-            annotation={"text": "any two", "font": {"size": 11, "color": colour}, "xanchor": "right"},
+            annotation={"text": "any two", "font": {"size": 11, "color": colour}, "xanchor": "right"}
+            | {"yanchor": "top" if ends[kind] == ends.min() else "bottom"},
         )
     finish(figure, title="Similarity by distance", x="distance (tokens, log)", y="mean cosine", theme=theme)
     return figure.update_xaxes(**log_axis(frame["offset"]))

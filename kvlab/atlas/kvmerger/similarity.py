@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.analysis import similarity as maps
 from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, readable_heads, spread_heads
-from kvlab.analysis.locality import NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
+from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
 from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs, Verdict
 from kvlab.atlas.kvmerger.recorded import run_with_keys
 from kvlab.atlas.sources import Sources, origin
@@ -20,7 +20,7 @@ from kvlab.figures.words import number
 from kvlab.trace.reader import Run
 
 MAP_CELLS = 200
-WALL_LAYERS, WALL_VECTORS = 12, 1_000_000
+WALL_LAYERS, WALL_VECTORS = 12, 800_000
 REACH = 48
 NEAR_OFFSETS = tuple(offset for offset in OFFSETS if offset <= NEAR)
 PAPER_TOKENS = (2000, 3000, 4000)
@@ -49,7 +49,7 @@ def _maps(run: Run, choice: Choice, theme: Theme) -> Drawn:
 
 
 def _by_distance(run: Run, theme: Theme) -> Drawn:
-    heads = readable_heads(run, spread_heads(run))
+    heads = readable_heads(run, spread_heads(run, tokens=MOST_TOKENS))
     table = locality_of_heads(run, heads)
     groups = table.groupby(["kind", "offset"], sort=False)
     frame = groups[["cosine", "any_pair"]].mean()

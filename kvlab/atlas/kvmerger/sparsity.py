@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from kvlab.analysis.compression_ratio import PAPER_THRESHOLD, persistence, ratios
+from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
 from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
 from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
@@ -16,7 +16,7 @@ from kvlab.figures.palette import Theme
 from kvlab.figures.words import number, plural
 from kvlab.trace.reader import Run
 
-VECTORS = 300_000
+VECTORS, SWEEP_VECTORS = 240_000, 40_000
 THRESHOLDS = (0.4, 0.5, 0.6, 0.7, PAPER_THRESHOLD, 0.8, 0.9)
 SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."
 RANK = 0.8  # rank correlation from which on the order of layers counts as the same
@@ -29,7 +29,7 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if isinstance(run, Needs):
         return run
     drawn = _of_model(prompts_of(sources, run.record.model.name), theme)
-    table = ratios(run, readable_heads(run, spread_heads(run, vectors=VECTORS)), THRESHOLDS)
+    table = ratios(run, readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS)), THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
     reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD)
     return drawn, Drawn("by threshold", figure, table, reading, origin(run))
@@ -57,7 +57,7 @@ def _of_model(runs: list[Run], theme: Theme) -> Drawn:
 
 
 def _heads(run: Run, prompts: int) -> list[tuple[int, int]]:
-    return spread_heads(run, vectors=2 * VECTORS // max(2, prompts))
+    return spread_heads(run, vectors=VECTORS // max(2, prompts), tokens=MOST_TOKENS)
 
 
 def _persists(tables: Ratios) -> Claim:
