@@ -24,7 +24,7 @@ EXPERIMENT = Experiment(
     more={"lengths": "512,1024,1536", "depths": "0.05,0.25,0.5,0.75,0.95"},
 )
 BETTER = "CaM and KVMerger find the needle more often than H2O at both budgets."
-FATE = "A needle whose tokens still have slots is found, one whose tokens are gone is not."
+FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."
 HIDDEN = ["hidden_own", "hidden_merged"]
 
 
