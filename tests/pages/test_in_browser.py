@@ -36,6 +36,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     root = tmp_path_factory.mktemp("runs")
     for method in ("full", "h2o", "keepkv"):
         write_synthetic_run(root, method=method, comparison_id="sample", title="a sample comparison")
+    for method in ("h2o", "zsmerge"):
+        write_synthetic_run(root, method=method, comparison_id="papers", title="what the papers' figures need")
     write_synthetic_run(root, comparison_id="nasty", prompt=NASTY, steps=4)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -85,6 +87,7 @@ def visit(browser: Any, url: str, scheme: str = "light") -> Any:
     [
         ("", "light"), ("new_run", "light"), ("timeline", "light"), ("similarity", "light"), ("merges", "light"),
         ("compare", "light"), ("", "dark"), ("timeline", "dark"),
+        ("atlas", "light"), ("zsmerge", "dark"), ("pyramid_pool", "light"),
     ],
 )  # fmt: skip
 def test_every_page_opens_without_a_trace_and_shows_no_markup_of_a_prompt(
@@ -120,4 +123,36 @@ def test_the_menu_keeps_what_is_looked_at(address: str, browser: Any):
     page = visit(browser, f"{address}/timeline?run=sample-keepkv-25pc-0&layer=1&head=1")
     page.get_by_test_id("stSidebar").get_by_role("link", name="Merges").click()
     page.wait_for_url("**/merges?**run=sample-keepkv-25pc-0**")
+    page.context.close()
+
+
+def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(address: str, browser: Any):
+    page = visit(browser, f"{address}/atlas?comparison=papers")
+    page.get_by_text("drawn from").first.wait_for()
+    link = page.get_by_role("link", name="Fig 1", exact=True).first.get_attribute("href")
+    assert link.startswith("zsmerge?exhibit=fig-1&")
+    page.goto(f"{address}/{link}")
+    page.get_by_text("What to look for.").wait_for()
+    page.locator(".js-plotly-plot .updatemenu-button").first.wait_for()
+    last = page.evaluate("document.querySelector('.js-plotly-plot')._transitionData._frames.length - 1")
+    assert last > 1
+    page.locator(".js-plotly-plot .updatemenu-button", has_text="play").click()
+    page.wait_for_function(
+        "last => document.querySelector('.js-plotly-plot')._fullLayout.sliders[0].active < last", arg=last
+    )
+    page.get_by_test_id("stMain").get_by_text("Tab 2", exact=True).click()
+    page.wait_for_url("**exhibit=tab-2**")
+    page.get_by_text("kvlab eval", exact=False).first.wait_for()
+    page.context.close()
+
+
+def test_a_page_of_the_atlas_is_one_file(address: str, browser: Any):
+    page = visit(browser, f"{address}/pyramid_pool?exhibit=fig-1&kv_batch=64")
+    page.get_by_text("batch 64").wait_for()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="This page as one HTML file").click()
+    written = Path(waiting.value.path()).read_text(encoding="utf-8")
+    assert "What the uncompressed cache takes" in written
+    assert "batch 64" in written
+    assert 'src="http' not in written
     page.context.close()
