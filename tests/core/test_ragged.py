@@ -165,3 +165,21 @@ def test_beams_move_between_tables(method: str) -> None:
     for layer, other in zip(slots.compressed_layers(), plain.compressed_layers(), strict=True):
         assert torch.equal(layer.budget, other.budget[source])
         assert torch.allclose(layer.dropped, other.dropped[source])
+
+
+@pytest.mark.parametrize("method", ["snapkv", "adakv", "gvote", "zsmerge", "pyramidkv"])
+def test_the_prompt_never_takes_more_than_one_uncompressed_layer(method: str) -> None:
+    """Before a layer runs, those before it are compressed; its own table and the new ones are its peak."""
+    slots, before = cache_for(model(), method, 0.2), []
+    layers = slots.compressed_layers()
+    for layer in layers:
+        attend = layer.attend
+        layer.attend = lambda *given, attend=attend: before.append(slots.memory().allocated_bytes) or attend(*given)
+    with torch.inference_mode():
+        model()(prompt(1)[0], past_key_values=slots)
+    for index, layer in enumerate(layers):
+        whole = LONG * layer.streams.heads * layer.tables[0].slot_bytes()
+        compressed = [other.table_bytes() for other in layers[:index]]
+        assert before[index] == sum(compressed) + whole
+        assert layer.peak_bytes == whole + layer.table_bytes()
+        assert layer.table_bytes() < whole
