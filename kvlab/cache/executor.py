@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.rotary import Rotary
-from kvlab.methods.view import Slots
+from kvlab.methods.view import KEY_LENGTH, Slots
 
 FEW_EDGES = 16
 
@@ -85,29 +86,47 @@ def _take(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slots:
-    # Inactive edges are pointed at a slot that leaves (or, where none leaves, at slot 0) and write back what is there.
-    leaves = (slots.valid & ~plan.keep).to(torch.int8).argmax(-1, keepdim=True)
-    target = torch.where(edges.active, edges.target, leaves)
+    target = _write_targets(slots, plan, edges)
     combine = _combine_few if target.shape[-1] <= FEW_EDGES else _combine_many
-    key_sources, value_sources = _take(slots.keys, edges.source).float(), _take(slots.values, edges.source).float()
-    if edges.turn is not None and rotary is not None:
-        key_sources = rotary.turn(key_sources, edges.turn)
-    keys = combine(
-        slots.keys,
-        key_sources * edges.key_weight[..., None],
-        target,
-        edges.active,
-        edges.self_key_weight,
-        edges.key_scale,
-        edges.key_shift,
-    )
-    values = combine(
-        slots.values, value_sources * edges.value_weight[..., None], target, edges.active, edges.self_value_weight
-    )
+    keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary, combine)
+    value_sources = _take(slots.values, edges.source).float() * edges.value_weight[..., None]
+    values = combine(slots.values, value_sources, target, edges.active, edges.self_value_weight)
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
     for name, value in (after | (edges.extra_after or {})).items():
         _put(_tensor(slots, name), target, value, edges.active)
     return replace(slots, keys=keys, values=values)
+
+
+def _merged_keys(
+    slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None, combine: Callable[..., Tensor]
+) -> Tensor:
+    assert edges.key_weight is not None
+    sources = _take(slots.keys, edges.source).float()
+    if edges.turn is not None and rotary is not None:
+        sources = rotary.turn(sources, edges.turn)
+    sources = sources * edges.key_weight[..., None]
+    own, scale, shift = edges.self_key_weight, edges.key_scale, edges.key_shift
+    keys = combine(slots.keys, sources, target, edges.active, own, scale, shift)
+    if KEY_LENGTH in slots.extra:
+        _measure_again(slots.extra[KEY_LENGTH], keys, target)
+    return keys
+
+
+def _measure_again(lengths: Tensor, keys: Tensor, target: Tensor) -> None:
+    """The lengths of the keys at `target`, in place; merging many, all of them."""
+    if target.shape[-1] <= FEW_EDGES:
+        lengths.scatter_(2, target, torch.linalg.vector_norm(_take(keys, target), dim=-1))
+    else:
+        lengths.copy_(torch.linalg.vector_norm(keys, dim=-1))
+
+
+def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
+    """(B, H, E) where each edge writes. Inactive ones write back what is there, to a slot no active edge goes into."""
+    if edges.target.shape[-1] == 1:
+        return edges.target
+    # A slot that leaves, or, where none leaves, slot 0.
+    leaves = (slots.valid & ~plan.keep).to(torch.int8).argmax(-1, keepdim=True)
+    return torch.where(edges.active, edges.target, leaves)
 
 
 def _combine_few(
@@ -121,12 +140,19 @@ def _combine_few(
 ) -> Tensor:
     """Decoding: `states` with its few targets rewritten in place; `sources` (B, H, E, d) are weighted already."""
     old = _take(states, target).float()  # (B, H, E, d)
-    same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
-    merged = old * self_weight[..., None] + torch.where(same[..., None], sources[..., None, :, :], 0.0).sum(-2)
+    merged = old * self_weight[..., None] + _shared(sources, target, active)
     merged = merged if scale is None else merged * scale[..., None]
     merged = merged if shift is None else merged + shift
     merged = torch.where(active[..., None], merged, old)
     return states.scatter_(2, _spread(target, states, target.shape[-1]), merged.to(states.dtype))
+
+
+def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
+    """(B, H, E, d): for each edge the sum of `sources` over all active edges with the same target."""
+    if target.shape[-1] == 1:
+        return sources  # an inactive edge writes back what was there
+    same = (target[..., :, None] == target[..., None, :]) & active[..., None, :]
+    return same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
 
 
 def _combine_many(

@@ -167,5 +167,5 @@ def new_slots(keys: Tensor, values: Tensor, position: Tensor, extra: Callable[[T
         log_mass=zeros.clone(),
         score=zeros.clone(),
         valid=torch.ones(keys.shape[:3], dtype=torch.bool, device=keys.device),
-        extra=extra(zeros),
+        extra=extra(keys),
     )

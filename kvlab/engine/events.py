@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kvlab.engine.measure import Answer, relative_error
-from kvlab.methods.plan import Plan
+from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.view import Slots
 
 EVICTED = -1
@@ -100,8 +100,8 @@ def _merges(
         "kind": np.full(len(head), edges.kind, dtype=object),
         "source": _pick(before.position[0], head, slot),
         "target": _pick(before.position[0], head, target),
-        "similarity": _pick(edges.similarity[0], head, index),
-        "key_weight": _pick(edges.key_weight[0], head, index),
+        "similarity": _similarity(before, edges, head, slot, target, index),
+        "key_weight": np.zeros(len(head)) if edges.key_weight is None else _pick(edges.key_weight[0], head, index),
         "value_weight": _pick(edges.value_weight[0], head, index),
         "votes_source": _pick(before.votes[0], head, slot),
         "votes_target": _pick(before.votes[0], head, target),
@@ -111,6 +111,13 @@ def _merges(
         "mass_after": mass_after,
         "sag": _pick(group, head, target) - mass_after,
     }
+
+
+def _similarity(before: Slots, edges: Edges, head: Tensor, slot: Tensor, target: Tensor, index: Tensor) -> np.ndarray:
+    if edges.similarity is not None:
+        return _pick(edges.similarity[0], head, index)
+    keys = before.keys[0].cpu().float()
+    return torch.cosine_similarity(keys[head, slot], keys[head, target], dim=-1).numpy()
 
 
 def _pick(tensor: Tensor, head: Tensor, index: Tensor) -> np.ndarray:

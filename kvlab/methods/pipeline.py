@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.plan import Plan
-from kvlab.methods.view import Seen, Slots, View
+from kvlab.methods.view import KEY_LENGTH, Seen, Slots, View
 
 
 class Scorer(Protocol):
@@ -128,6 +128,16 @@ class Pipeline:
         """New slot state after a chunk of the prompt that is not its last."""
         return self.score.accumulate(slots, seen) if hasattr(self.score, "accumulate") else {}
 
-    def new_extra(self, zeros: Tensor) -> dict[str, Tensor]:
-        """Slot state of the scorer and the settler for new slots shaped like `zeros` (B, H, q)."""
-        return {name: zeros + fill for name, fill in {**self.score.state, **self.settle.state}.items()}
+    def new_extra(self, keys: Tensor) -> dict[str, Tensor]:
+        """Slot state (B, H, q) of the scorer and the settler for new slots with `keys` (B, H, q, d).
+
+        float32, or 16 bits for a state that starts at a whole number: it is a count.
+        """
+        state = {**self.score.state, **self.settle.state}
+        kinds = {name: torch.int16 if isinstance(fill, int) else torch.float32 for name, fill in state.items()}
+        return {
+            name: torch.linalg.vector_norm(keys, dim=-1)
+            if name == KEY_LENGTH
+            else torch.full(keys.shape[:3], fill, dtype=kinds[name], device=keys.device)
+            for name, fill in state.items()
+        }

@@ -20,14 +20,14 @@ class Edges:
     source: Tensor  # int64
     target: Tensor  # int64
     active: Tensor  # bool: the edge exists; elsewhere E is only room
-    key_weight: Tensor
+    key_weight: Tensor | None  # None: keys stay as they are
     value_weight: Tensor
-    self_key_weight: Tensor
+    self_key_weight: Tensor | None
     self_value_weight: Tensor
     votes_after: Tensor
     log_mass_after: Tensor
     score_after: Tensor
-    similarity: Tensor
+    similarity: Tensor | None  # None where it played no part; whoever wants to know takes the cosine of the two keys
     key_scale: Tensor | None = None
     key_shift: Tensor | None = None  # (B, H, E, d)
     turn: Tensor | None = None  # positions by which each source key is turned before it is averaged; None: as it is

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from kvlab.methods.rotary import Rotary
 
+KEY_LENGTH = "key_length"  # slot state that the cache itself keeps current where a settler names it: the key's length
+
 
 @dataclass
 class Slots:

@@ -35,7 +35,7 @@ class EmaScore:
     @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: uncorrected averages and the number of queries seen."""
-        own = {EMA: -math.inf, SEEN_ROWS: 0.0}
+        own = {EMA: -math.inf, SEEN_ROWS: 0}
         return own | {RAW_EMA: -math.inf} if self.raw else own
 
     def prompt_rows(self, tokens: int) -> int:
@@ -45,16 +45,25 @@ class EmaScore:
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` = predicted log attention of each slot (its log mass included), and the averages."""
         rows = min(self.window, seen.num_new) if first else seen.num_new
+        if rows == 1 and not self.raw:
+            return self._one(slots, seen)
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         normalizer = torch.logsumexp(logits + slots.log_mass[:, :, None, None], -1, keepdim=True)
         changed = {
             EMA: self._average(slots.extra[EMA], logits - normalizer),
-            SEEN_ROWS: slots.extra[SEEN_ROWS] + seen.rows_seen(rows),
+            SEEN_ROWS: _more(slots.extra[SEEN_ROWS], seen.rows_seen(rows)),
         }
         if self.raw:
             changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
         changed["score"] = corrected(changed[EMA], changed[SEEN_ROWS], self.alpha) + slots.log_mass
         return changed
+
+    def _one(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """The same after a single query, whose attention probabilities hold all that the centred average needs."""
+        new = seen.last_mass().log() - slots.log_mass + math.log(1 - self.alpha)
+        average = torch.logaddexp(slots.extra[EMA] + math.log(self.alpha), new)
+        rows = _more(slots.extra[SEEN_ROWS], 1)
+        return {EMA: average, SEEN_ROWS: rows, "score": corrected(average, rows, self.alpha) + slots.log_mass}
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:
         group, rows = logits.shape[2], logits.shape[3]
@@ -66,4 +75,14 @@ class EmaScore:
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
     """The bias-corrected log average: average - log(1 - alpha^rows), -inf where no query has looked yet."""
-    return average - torch.log1p(-(alpha ** rows.clamp_min(1)))
+    return average + correction(rows, alpha)
+
+
+def correction(rows: Tensor, alpha: float) -> Tensor:
+    """-log(1 - alpha^rows): what an average over so few queries lacks."""
+    return -torch.log1p(-(rows.clamp_min(1) * math.log(alpha)).exp())
+
+
+def _more(rows: Tensor, seen: Tensor | int) -> Tensor:
+    """Counts of 16 bits: so many rows have long made the correction vanish."""
+    return (rows.int() + seen).clamp_max(torch.iinfo(torch.int16).max)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.settlers.groups import at, nearest, sum_to_target
+from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.view import View
+from kvlab.methods.view import KEY_LENGTH, View
 
 THRESHOLD = "threshold"
 NOT_YET = -2.0  # below every cosine
@@ -39,7 +39,7 @@ class CosineMerge:
     smoothing: float = 0.5
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=lambda: {KEY_LENGTH: 0.0})
 
     @property
     def across_heads(self) -> bool:
@@ -51,7 +51,7 @@ class CosineMerge:
         slots = view.slots
         victims = _by_position(view, select.victims(view, view.excess(), view.most_excess))
         keep = victims.keep(slots.valid)
-        likeness, target = nearest(at(slots.keys, victims.index), slots.keys, keep, "cosine")
+        likeness, target = nearest_slot(slots, victims.index, keep)
         judged = victims.active & torch.isfinite(likeness)
         likeness = torch.where(judged, likeness, 0.0)
         before = view.head_state.get(THRESHOLD, torch.full_like(slots.score[..., 0], NOT_YET))
@@ -101,6 +101,8 @@ class CosineMerge:
 
 
 def _by_position(view: View, victims: Victims) -> Victims:
+    if victims.index.shape[-1] == 1:
+        return victims
     position = at(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
     order = position.argsort(dim=-1, stable=True)
     return Victims(victims.index.gather(2, order), victims.active.gather(2, order))

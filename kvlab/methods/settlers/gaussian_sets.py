@@ -15,7 +15,7 @@ from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.consecutive import Sets, find_sets, nearness
 from kvlab.methods.settlers.draws import uniform_draws
 from kvlab.methods.settlers.evict import Evict
-from kvlab.methods.settlers.groups import at, cosine, max_to_target, sum_to_target
+from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.view import View
 
@@ -117,7 +117,7 @@ class GaussianSets:
             votes_after=votes,
             log_mass_after=self.mass.after(view, parts, votes),
             score_after=at(slots.score, target),
-            similarity=cosine(at(slots.keys, source), at(slots.keys, target)),
+            similarity=None,
             turn=turn,
         )
 

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from kvlab.methods.view import KEY_LENGTH, Slots
+
 Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256
 TINY = 1e-12
@@ -20,14 +22,19 @@ def at(tensor: Tensor, index: Tensor) -> Tensor:
 
 def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """For each edge (B, H, E): the sum of `value` over all active edges with the same target."""
-    total = value.new_zeros(*value.shape[:2], width).scatter_add(2, target, value.masked_fill(~active, 0.0))
-    return total.gather(2, target)
+    own = torch.where(active, value, 0.0)
+    if target.shape[-1] == 1:  # decoding: there is nobody to share a target with
+        return own
+    return value.new_zeros(*value.shape[:2], width).scatter_add(2, target, own).gather(2, target)
 
 
 def max_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """For each edge (B, H, E): the largest `value` over all active edges with the same target."""
+    own = torch.where(active, value, -torch.inf)
+    if target.shape[-1] == 1:
+        return own
     room = value.new_full((*value.shape[:2], width), -torch.inf)
-    return room.scatter_reduce(2, target, value.masked_fill(~active, -torch.inf), "amax").gather(2, target)
+    return room.scatter_reduce(2, target, own, "amax").gather(2, target)
 
 
 def similarity(left: Tensor, right: Tensor, kind: Similarity) -> Tensor:
@@ -55,6 +62,23 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
         for first in range(0, sources.shape[2], ROW_BLOCK)
     ]
     return torch.cat([b.values for b in best], 2), torch.cat([b.indices for b in best], 2)
+
+
+def nearest_slot(slots: Slots, index: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """(cosine, slot), each (B, H, E): the allowed slot with the key most similar to that of each slot in `index`.
+
+    One pass over the keys, in their own type (sums in float32): their lengths are slot state. Of 16-bit keys the
+    cosine returned is measured again in float32.
+    """
+    sources, keys, lengths = at(slots.keys, index), slots.keys, slots.extra[KEY_LENGTH]
+    if index.shape[-1] > ROW_BLOCK:
+        return nearest(sources, keys, allowed, "cosine")
+    products = (sources @ keys.transpose(-1, -2)).float() / lengths.float().clamp_min(TINY)[:, :, None]
+    best = torch.where(allowed[:, :, None], products, -torch.inf).max(-1)
+    if keys.dtype == torch.float32:
+        return best.values / at(lengths, index).clamp_min(TINY), best.indices
+    exact = cosine(sources, at(keys, best.indices))
+    return torch.where(torch.isfinite(best.values), exact, -torch.inf), best.indices
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

@@ -107,6 +107,8 @@ def exact_log_mass(view: View, parts: Parts) -> Tensor:
 
 def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """(B, H, E): the log-sum-exp of a target's `own` and all its active `source` logs."""
+    if target.shape[-1] == 1:
+        return torch.logaddexp(own, max_to_target(source, target, active, width))
     top = torch.maximum(own, max_to_target(source, target, active, width))
     return top + ((own - top).exp() + sum_to_target((source - top).exp(), target, active, width)).log()
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, corrected
-from kvlab.methods.settlers.groups import at, max_to_target, nearest, sum_to_target
+from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction
+from kvlab.methods.settlers.groups import at, max_to_target, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import (
     NEVER_SEEN,
     Mass,
@@ -25,7 +25,7 @@ from kvlab.methods.settlers.mass import (
     turns,
 )
 from kvlab.methods.settlers.merge_first import merge_first
-from kvlab.methods.view import View
+from kvlab.methods.view import KEY_LENGTH, View
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 TINY = 1e-12
@@ -66,7 +66,7 @@ class NearestMerge:
     mass_alpha: float = 0.6
     combine_score: Literal["log-mass", "sum", "max"] = "log-mass"
     prefill_order: Literal["evict-first", "merge-first"] = "evict-first"
-    state: Mapping[str, float] = field(default_factory=dict)
+    state: Mapping[str, float] = field(default_factory=lambda: {KEY_LENGTH: 0.0})
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget that has a similar enough neighbour, evictions for the rest."""
@@ -75,7 +75,7 @@ class NearestMerge:
         choosing = merge_first(view, self.threshold) if first else view
         victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
-        likeness, target = nearest(at(slots.keys, victims.index), slots.keys, keep, "cosine")
+        likeness, target = nearest_slot(slots, victims.index, keep)
         active = victims.active & (likeness >= self.threshold)
         target = torch.where(active, target, victims.index)
         edges, guarded = self._merge(view, victims.index, target, active, likeness)
@@ -83,12 +83,12 @@ class NearestMerge:
 
     def _merge(
         self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor
-    ) -> tuple[Edges, Tensor]:
+    ) -> tuple[Edges, Tensor | None]:
         slots, width = view.slots, view.slots.valid.shape[-1]
-        logit, turn = self._predicted(view), turns(view, source, target, self.space)
-        share, own, log_total = _softmax_over_target(slots.log_mass + logit, source, target, active)
-        entering = at(logit, source) + drift(view, source, turn)
-        mean = own * at(logit, target) + sum_to_target(share * entering, target, active, width)
+        turn = turns(view, source, target, self.space)
+        of_source, of_target = self._predicted(view, source), self._predicted(view, target)
+        share, own, log_total = self._softmax(view, of_source, of_target, source, target, active)
+        mean = own * of_target + sum_to_target(share * (of_source + drift(view, source, turn)), target, active, width)
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
         if self.mass == "rule":
             log_mass = log_total - mean if self.rule == "bias" else votes.log()
@@ -111,7 +111,7 @@ class NearestMerge:
             key_scale=scale,
             key_shift=shift,
             turn=turn,
-            extra_after=self._averages_after(view, source, target, active, log_mass),
+            extra_after=self._averages_after(view, source, target, active, log_mass, log_total),
         )
         return edges, guarded
 
@@ -121,29 +121,46 @@ class NearestMerge:
             return at(score, target) + sum_to_target(at(score, source), target, active, width)
         return torch.maximum(at(score, target), max_to_target(at(score, source), target, active, width))
 
-    def _predicted(self, view: View) -> Tensor:
-        """(B, H, S) the logit each slot is expected to get, log mass not added."""
-        if self.predict == "current":
-            logits = view.seen.last_logits()[:, :, :, 0]
-            expected = torch.logsumexp(logits, 2) - math.log(logits.shape[2])
-        else:
-            raw = self.rule in ("paper", "min-norm")
-            average = view.slots.extra[RAW_EMA if raw else EMA]
-            expected = corrected(average, view.slots.extra[SEEN_ROWS], self.alpha)
-        return torch.nan_to_num(expected, nan=NEVER_SEEN, neginf=NEVER_SEEN)
+    def _predicted(self, view: View, index: Tensor) -> Tensor:
+        """(B, H, E) the logit the slots `index` (B, H, E) are expected to get, log mass not added."""
+        if self.predict == "ema":
+            return self._average(view, self._predicts_by, index)
+        logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
+        logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
+        return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+
+    @property
+    def _predicts_by(self) -> str:
+        return RAW_EMA if self.rule in ("paper", "min-norm") else EMA
+
+    def _average(self, view: View, name: str, index: Tensor) -> Tensor:
+        """(B, H, E) one of the scorer's running averages at some slots, bias-corrected."""
+        extra = view.slots.extra
+        return _finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
+
+    def _softmax(
+        self, view: View, of_source: Tensor, of_target: Tensor, source: Tensor, target: Tensor, active: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(share of each source, share of its target, log-sum-exp), each (B, H, E), over a target and all its sources.
+
+        `of_source` and `of_target` are their logits, to which log mass is added here.
+        """
+        log_mass = view.slots.log_mass
+        of_source, of_target = of_source + at(log_mass, source), of_target + at(log_mass, target)
+        log_total = log_sum_over_target(of_source, of_target, target, active, log_mass.shape[-1])
+        return (of_source - log_total).exp(), (of_target - log_total).exp(), log_total
 
     def _key_change(
         self, view: View, mean: Tensor, exact: Tensor, target: Tensor, active: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor]:
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         """(scale, shift, guard activations per head) that give the mean key the logit its log mass calls for."""
-        none = torch.zeros(mean.shape[:2], device=mean.device)
         if self.rule in ("bias", "votes"):
-            return None, None, none
+            return None, None, None
         query = view.seen.query[:, :, -1].float().unflatten(1, (mean.shape[1], -1)).mean(2)  # (B, H, d)
         step = (exact - mean) / (view.seen.scaling * query.square().sum(-1).clamp_min(TINY))[..., None]
         shift = step[..., None] * query[:, :, None]
         if self.rule == "min-norm":
-            return None, shift, none
+            return None, shift, None
         scale = exact / torch.where(mean.abs() > TINY, mean, TINY)
         sane = ((scale - 1).abs() <= self.guard) & (mean.abs() > TINY)
         edges_of_target = sum_to_target(torch.ones_like(mean), target, active, view.slots.valid.shape[-1]).clamp_min(1)
@@ -151,23 +168,22 @@ class NearestMerge:
         return torch.where(sane, scale, 1.0), torch.where(sane[..., None], 0.0, shift), guarded
 
     def _averages_after(
-        self, view: View, source: Tensor, target: Tensor, active: Tensor, log_mass: Tensor
+        self, view: View, source: Tensor, target: Tensor, active: Tensor, log_mass: Tensor, log_total: Tensor
     ) -> dict[str, Tensor]:
-        """The running averages of a merged slot: whatever makes its predicted mass the sum of its parts' masses."""
+        """The running averages of a merged slot: whatever makes its predicted mass the sum of its parts' masses.
+
+        `log_total` is that sum where this very average was what predicted.
+        """
         extra, after = view.slots.extra, {}
         for name in (EMA, RAW_EMA):
             if name in extra:
-                logit = torch.nan_to_num(corrected(extra[name], extra[SEEN_ROWS], self.alpha), neginf=NEVER_SEEN)
-                total = _softmax_over_target(view.slots.log_mass + logit, source, target, active)[2]
-                rows = at(extra[SEEN_ROWS], target).clamp_min(1)
-                after[name] = total - log_mass + torch.log1p(-(self.alpha**rows))
+                total = log_total
+                if self.predict != "ema" or name != self._predicts_by:
+                    of_source, of_target = self._average(view, name, source), self._average(view, name, target)
+                    total = self._softmax(view, of_source, of_target, source, target, active)[2]
+                after[name] = total - log_mass - correction(at(extra[SEEN_ROWS], target), self.alpha)
         return after
 
 
-def _softmax_over_target(
-    logit: Tensor, source: Tensor, target: Tensor, active: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(share of each source, share of its target, log-sum-exp), each (B, H, E), over a target and all its sources."""
-    of_source, of_target = at(logit, source), at(logit, target)
-    log_total = log_sum_over_target(of_source, of_target, target, active, logit.shape[-1])
-    return (of_source - log_total).exp(), (of_target - log_total).exp(), log_total
+def _finite(logit: Tensor) -> Tensor:
+    return torch.nan_to_num(logit, nan=NEVER_SEEN, neginf=NEVER_SEEN)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan, ValueShift
-from kvlab.methods.settlers.groups import at, cosine, max_to_target, sum_to_target
+from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.settlers.windows import Windows, pool_windows
 from kvlab.methods.view import View
@@ -123,7 +123,7 @@ class Pool:
             votes_after=total,
             log_mass_after=self.mass.after(view, parts, total),
             score_after=score,
-            similarity=cosine(at(slots.keys, source), at(slots.keys, target)),
+            similarity=None,
             turn=parts.turn,
             kind="pool",
         )

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.settlers.groups import Similarity, at, cosine, max_to_target, nearest, sum_to_target
+from kvlab.methods.settlers.groups import Similarity, at, max_to_target, nearest, sum_to_target
 from kvlab.methods.settlers.mass import Mass, MassRule, Parts, Space, turns
 from kvlab.methods.view import View
 
@@ -50,18 +50,40 @@ class ResidualMerge:
         ordinary = slots.live() - residual.sum(-1)
         must_go = torch.where(view.excess() > 0, ordinary - (view.budget - allowed), 0).clamp_min(0)
         # Only the first time must room be made for the residual slots themselves.
-        most = view.most_excess + (0 if view.started else max(1, round(view.largest_budget * self.share)))
+        most = view.most_excess + (0 if view.started else self._most(view))
         victims = select.victims(replace(view, budget=view.budget - allowed), must_go, most, barred=residual)
+        merges = victims.active & (allowed > 0)[..., None]
+        if view.started:  # every head that may have residual slots has them
+            target = self._nearest_residual(view, victims.index, residual)
+            keep = victims.keep(slots.valid)
+            return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
+        return self._start(view, victims, allowed, merges, residual)
+
+    def _most(self, view: View) -> int:
+        """A host-side bound on the residual slots of any head."""
+        return max(1, round(view.largest_budget * self.share))
+
+    def _start(self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor) -> Plan:
+        """The first merge of some heads at least, where residual slots are made."""
+        slots = view.slots
         pivots = self._pivots(view, victims, allowed)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
-        merges = victims.active & (allowed > 0)[..., None]
-        target, active = self._targets(view, victims.index, merges, pivots, residual, start)
+        near = nearest(at(slots.keys, victims.index), slots.keys, residual, self.similarity)[1]
+        target = torch.where(start, pivots, near)
+        active = merges & (target != victims.index)
         leaves = active | (victims.active & ~merges)
         return Plan(
             keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
             edges=self._edges(view, victims.index, target, active),
             extra={RESIDUAL: (residual | (_flag(pivots, merges, residual) & start)).float()},
         )
+
+    def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
+        """(B, H, E) the most similar residual slot of each source; just those few keys are looked at."""
+        # One more than `_most`: it rounds on the host what the device rounds in float32.
+        place = residual.float().topk(min(self._most(view) + 1, residual.shape[-1]), dim=-1).indices
+        keys = view.slots.keys
+        return place.gather(2, nearest(at(keys, source), at(keys, place), at(residual, place), self.similarity)[1])
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor) -> Tensor:
         """(B, H, E) slot each victim would start a residual from: its chunk's first, or the nearest high score."""
@@ -80,13 +102,6 @@ class ResidualMerge:
         first = (chunk * count).add(allowed[..., None] - 1).div(allowed[..., None], rounding_mode="floor")
         pivot = victims.index.gather(2, order.gather(2, first.clamp_max(order.shape[-1] - 1)))
         return torch.where(victims.active, pivot, victims.index)
-
-    def _targets(
-        self, view: View, source: Tensor, merges: Tensor, pivots: Tensor, residual: Tensor, start: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        near = nearest(at(view.slots.keys, source), view.slots.keys, residual, self.similarity)[1]
-        target = torch.where(start, pivots, near)
-        return target, merges & (target != source)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
         slots, width = view.slots, view.slots.valid.shape[-1]
@@ -109,7 +124,7 @@ class ResidualMerge:
             votes_after=total,
             log_mass_after=Mass(self.mass, self.alpha).after(view, parts, total),
             score_after=score_after,
-            similarity=cosine(at(slots.keys, source), at(slots.keys, target)),
+            similarity=None,
             turn=parts.turn,
         )
 

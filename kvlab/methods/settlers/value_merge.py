@@ -11,8 +11,9 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan, ValueShift
+from kvlab.methods.selectors.oldest import Oldest
 from kvlab.methods.settlers.draws import uniform_draws
-from kvlab.methods.settlers.groups import at, cosine, sum_to_target
+from kvlab.methods.settlers.groups import at, sum_to_target
 from kvlab.methods.settlers.spread import share_reaching, spread_forward
 from kvlab.methods.view import View
 
@@ -52,46 +53,64 @@ class ValueMerge:
         # Without a reach of its own a value is spread over all slots that stay after it: the recent window.
         longest = min(self.reach or max(view.largest_budget - 1, 1), slots.valid.shape[-1])
         reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
-        index, exists = self._region(view, keep, longest)
+        index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
         leaves = exists & ~at(keep, index)
-        stays = exists & ~leaves
         # How many slots follow, at most `reach`: the newest tokens have fewer, and the value is split among those.
         after = (exists.flip(-1).cumsum(-1).flip(-1) - 1).clamp_min(1)
-        weight = self._drawn(view, index, leaves, exists, keep, longest) / after.minimum(reach[..., None])
-        values = at(slots.values, index).float()
-        if view.most_excess == 1:  # decoding: nothing passes through a second leaving slot
-            share, gained = weight, _spread_first(values, weight, reach)
-        else:
-            share = share_reaching(weight, stays, reach, longest)
-            gained = spread_forward(values, weight, reach, longest)
+        one = view.most_excess == 1 and index.shape[-1] > 1
+        few = 1 if one else None
+        drawn = self._drawn(view, index, leaves, exists, keep, longest, few)
+        weight = drawn / after[..., :few].minimum(reach[..., None])
+        if one:  # decoding: nothing passes through a second leaving slot
+            return self._plan_one(view, keep, index, exists, weight, reach)
+        stays = exists & ~leaves
+        share = share_reaching(weight, stays, reach, longest)
+        gained = spread_forward(at(slots.values, index).float(), weight, reach, longest)
         return self._plan(view, keep, index, stays, share, gained)
 
-    def _region(self, view: View, keep: Tensor, reach: int) -> tuple[Tensor, Tensor]:
-        """(slots by position (B, H, R), which of them exist): from the first leaving slot as far as its value goes."""
+    def _region(self, view: View, keep: Tensor, reach: int, in_order: bool) -> tuple[Tensor, Tensor]:
+        """(slots by position (B, H, R), which of them exist): from the first leaving slot as far as its value goes.
+
+        `in_order`: no slot stays between two that leave.
+        """
         slots = view.slots
         width = slots.valid.shape[-1]
         far = torch.iinfo(slots.position.dtype).max
         leaving = slots.valid & ~keep
-        start = slots.position.masked_fill(~leaving, far).amin(-1, keepdim=True)
+        start = torch.where(leaving, slots.position, far).amin(-1, keepdim=True)
         inside = slots.valid & (slots.position >= start)
-        size = min(width, reach + 1) if view.most_excess == 1 else width
-        order = slots.position.masked_fill(~inside, far)
-        index = order.topk(size, dim=-1, largest=False, sorted=True).indices
-        return index, at(inside, index)
+        size = min(width, reach + view.most_excess) if in_order or view.most_excess == 1 else width
+        order, index = torch.where(inside, slots.position, far).topk(size, dim=-1, largest=False, sorted=True)
+        return index, order < far
 
-    def _drawn(self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int) -> Tensor:
-        """(B, H, R): b of each leaving slot, 0 elsewhere."""
+    def _drawn(
+        self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None
+    ) -> Tensor:
+        """(B, H, R): b of each leaving slot among the first `few`, 0 elsewhere."""
         received = torch.nan_to_num(view.slots.extra.get(ACCUMULATED, view.slots.score)).clamp_min(0)
         if self.chance == "max":
             received = received / (view.tokens_seen[:, None, None] - view.slots.position).clamp_min(1)
             rival = received.masked_fill(~keep, 0.0).amax(-1, keepdim=True)
         else:
-            rival = _mean_of_next(at(received, index).masked_fill(~exists, 0.0), exists, reach)
-        chance = torch.nan_to_num(at(received, index) / rival, posinf=0.0).clamp(0, 1).masked_fill(~leaves, 0.0)
+            rival = _mean_of_next(torch.where(exists, at(received, index), 0.0), exists, reach)[..., :few]
+        index, leaves = index[..., :few], leaves[..., :few]
+        chance = torch.nan_to_num(at(received, index) / rival, posinf=0.0).clamp(0, 1)
+        chance = torch.where(leaves, chance, 0.0)
         if self.draw == "expected":
             return chance
         seed = 0 if view.generator is None else view.generator.initial_seed()
         return (uniform_draws(seed, at(view.slots.position, index)) < chance).float()
+
+    def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
+        """One slot leaves, the first of its region: the next gets its share along an edge, those after it on top."""
+        source, heir, others = index[..., :1], index[..., 1:2], index[..., 2:]
+        merged = exists[..., 1:2] & (weight > 0)
+        place = torch.arange(2, index.shape[-1], device=index.device)
+        gets = exists[..., 2:] & (place <= reach[..., None]) & merged
+        value = weight[..., None] * at(view.slots.values, source).float()
+        amount = torch.where(gets[..., None], value, 0.0)
+        edges = self._edges(view, source, torch.where(merged, heir, source), merged, weight)
+        return Plan(keep, edges, value_shift=ValueShift(others, amount))
 
     def _plan(self, view: View, keep: Tensor, index: Tensor, stays: Tensor, share: Tensor, gained: Tensor) -> Plan:
         """Edges carry what reaches the next slot that stays; the rest of what any slot gained is added on top."""
@@ -104,36 +123,25 @@ class ValueMerge:
         along = torch.where(merged[..., None], share[..., None] * values, 0.0)
         direct = torch.zeros_like(values).scatter_add(2, heir[..., None].expand_as(values), along)
         amount = torch.where(stays[..., None], gained - values - direct, 0.0)
-        # One leaving slot is the first of its region, so one edge is enough while decoding.
-        few = 1 if view.most_excess == 1 else size
-        edges = self._edges(
-            view, index[..., :few], index.gather(2, heir)[..., :few], merged[..., :few], share[..., :few]
-        )
+        edges = self._edges(view, index, index.gather(2, heir), merged, share)
         return Plan(keep, edges, value_shift=ValueShift(index, amount))
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, share: Tensor) -> Edges:
-        slots, one = view.slots, torch.ones_like(share)
+        slots = view.slots
         votes = sum_to_target(at(slots.votes, source), target, active, slots.valid.shape[-1])
         return Edges(
             source=source,
             target=target,
             active=active,
-            key_weight=torch.zeros_like(share),
+            key_weight=None,
             value_weight=share,
-            self_key_weight=one,
-            self_value_weight=one,
+            self_key_weight=None,
+            self_value_weight=torch.ones_like(share),
             votes_after=at(slots.votes, target) + votes,
             log_mass_after=at(slots.log_mass, target),
             score_after=at(slots.score, target),
-            similarity=cosine(at(slots.keys, source), at(slots.keys, target)),
+            similarity=None,
         )
-
-
-def _spread_first(values: Tensor, weight: Tensor, reach: Tensor) -> Tensor:
-    """(B, H, R, d): `values` with the first one, weighted, added to the next `reach`."""
-    place = torch.arange(values.shape[2], device=values.device)
-    gets = (place > 0) & (place <= reach[..., None])
-    return values + torch.where(gets[..., None], weight[..., :1, None] * values[:, :, :1], 0.0)
 
 
 def _mean_of_next(received: Tensor, exists: Tensor, reach: int) -> Tensor:
