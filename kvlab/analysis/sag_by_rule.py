@@ -15,6 +15,9 @@ EXACT_RULES = ("bias", "paper", "min-norm")
 CONVEX = ("cam", "d2o", "kvmerger", "pyramid-pool")  # unless given a mass rule that kvlab adds
 LEAST_MASS = 1e-4
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+SAG_COLUMNS = [
+    "label", "method", "rule", "merges", *(f"q{round(100 * q):02d}" for q in QUANTILES), "sagging", "total", "size",
+]  # fmt: skip
 
 
 def rule_of(run: Run) -> str:
@@ -49,7 +52,8 @@ def merge_groups(run: Run) -> pd.DataFrame:
 
 def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
     """One row a run that merged: label, method, rule, merges (groups with at least `LEAST_MASS` before), quantiles of
-    the relative change (q05 .. q95), sagging (share of them that lost), total (their whole change over their mass)."""
+    the relative change (q05 .. q95), sagging (share of them that lost), total (their whole change over their mass) and
+    size (the same with every merge's change taken as positive)."""
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         groups = merge_groups(run)
@@ -65,7 +69,7 @@ def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
                 "size": float((heavy["after"] - heavy["before"]).abs().sum() / heavy["before"].sum()),
             }
         )  # fmt: skip
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows, columns=SAG_COLUMNS)
 
 
 def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) -> pd.DataFrame:

@@ -102,6 +102,12 @@ def test_rules_are_told_apart(recorded: Sources):
     assert [sag_by_rule.rule_of(run) for run in recorded.runs[1:]] == ["convex", "exact", "predicted"]
 
 
+def test_runs_that_merged_nothing_of_weight_are_not_judged(synthetic: Sources):
+    table = sag_by_rule.sag_of_runs(synthetic.runs[:2])
+    assert table.empty
+    assert merging.sag_claim(table).verdict == merging.exact_claim(table).verdict == "cannot be judged"
+
+
 def test_claims_that_need_another_run_are_not_judged(recorded: Sources):
     table = sag_by_rule.sag_of_runs(recorded.runs)
     assert merging.sag_claim(table[table["rule"] != "convex"]).verdict == "cannot be judged"

@@ -186,6 +186,9 @@ def rises_claim(frame: pd.DataFrame, option: str, says: str) -> Claim:
     means = frame.groupby(option, sort=False)[["score", "kept"]].mean()
     if len(means) < 2:
         return Claim(says, "cannot be judged", f"Only one value of {option} was evaluated.")
+    if means["score"].max() < ABLE:
+        best = number(means["score"].max())
+        return Claim(says, "cannot be judged", f"No value of {option} scores above {best} on these tasks.")
     change = means.iloc[-1] - means.iloc[0]
     verdict: Verdict = "holds" if change["score"] > 0 and change["kept"] > 0 else "does not hold"
     return Claim(

@@ -29,10 +29,11 @@ def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     if not runs:
         return Needs("This comparison has no run that merged and was recorded in full.", _command(sources))
     every = [run for run in sources.runs or runs if run.record.level == "full"]
+    table = sag_by_rule.sag_of_runs(runs)
     return (
         *_shares(every, runs[0], choice, theme),
-        *_slots(runs, choice, theme),
-        *_all_merges(runs, theme),
+        *_slots(runs, table, choice, theme),
+        *_all_merges(runs, table, theme),
     )
 
 
@@ -45,7 +46,7 @@ def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> t
     return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), origin(first)),)
 
 
-def _slots(runs: list[Run], choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
+def _slots(runs: list[Run], table: pd.DataFrame, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
     found = [one_merge.find_merge(run, choice.layer, choice.head, choice.step, choice.token) for run in runs]
     labelled = [
         (label, run.record.method, merge)
@@ -57,11 +58,10 @@ def _slots(runs: list[Run], choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
     frame = sag_by_rule.before_and_after(labelled)
     figure = figures.slot_before_and_after(frame, theme)
     reading = figures.read_slot_before_and_after(frame)
-    return (Drawn("one slot", figure, frame, reading, origin(runs[0]), exact_claim(sag_by_rule.sag_of_runs(runs))),)
+    return (Drawn("one slot", figure, frame, reading, origin(runs[0]), exact_claim(table)),)
 
 
-def _all_merges(runs: list[Run], theme: Theme) -> tuple[Drawn, ...]:
-    frame = sag_by_rule.sag_of_runs(runs)
+def _all_merges(runs: list[Run], frame: pd.DataFrame, theme: Theme) -> tuple[Drawn, ...]:
     if frame.empty:
         return ()
     figure, reading = figures.change_by_rule(frame, theme), figures.read_change_by_rule(frame)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
+
 from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import Arm, Experiment, arms, gap, gap_words, option_column, verdict_of
+from kvlab.atlas.scores import FULL, Arm, Experiment, arms, gap, gap_words, option_column, verdict_of
 from kvlab.atlas.sources import Sources
 from kvlab.figures import scores as figures
 from kvlab.figures.palette import Theme
+from kvlab.figures.words import number
 
+ABLE = 0.1
 OURS = Arm("keepkv")
 RIVALS = tuple(Arm(name) for name in ("streaming-llm", "h2o", "pyramidinfer", "cam", "d2o"))
 WITH_H2O = Arm("compose", {"score": "h2o", "select": "h2o", "settle": "keepkv"})
@@ -38,9 +42,23 @@ ORDERS = Experiment(
 THRESHOLDS = Experiment("keepkv-tab-4", arms("keepkv", "threshold", 0.7, 0.8, 0.9), budgets=(0.04,), only_budgets=True)
 
 
+def compared(experiment: Experiment, sources: Sources) -> pd.DataFrame:
+    """The experiment's scores on the tasks that any of its arms was evaluated on; empty where there are none."""
+    table = experiment.scores(sources)
+    if table.empty:
+        return table
+    return table[table["task"].isin(table.loc[table["method"] != FULL, "task"])].reset_index(drop=True)
+
+
 def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[tuple[Arm, Arm]]) -> Claim:
-    """Whether the first of each pair scores above the second on the same prompts and budgets."""
+    """Whether the first of each pair scores above the second on the same prompts and budgets.
+
+    Where nothing that was compressed reaches a tenth of the full cache's score, differences say nothing.
+    """
     rows = experiment.rows(sources)
+    best, full = (experiment.scores(sources).query(f"method {sign} 'full'")["score"].max() for sign in ("!=", "=="))
+    if best < ABLE * full:
+        return Claim(says, "cannot be judged", f"No arm scores above {number(best)} (full cache {number(full)}).")
     gaps = {f"{one.name} minus {other.name}": gap(rows, one.name, other.name) for one, other in pairs}
     shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())
     return Claim(says, verdict_of(gaps.values()), f"Mean over the same prompts and budgets, 95 % interval: {shown}.")
@@ -48,7 +66,7 @@ def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 4: score against the tokens really kept."""
-    table = RATIOS.scores(sources)
+    table = compared(RATIOS, sources)
     if table.empty:
         return RATIOS.needs(sources)
     says = "KeepKV outperforms every other method at every compression ratio."
@@ -61,7 +79,7 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     """Figure 5: H2O and PyramidInfer with and without KeepKV's merging."""
     drawn = []
     for name, experiment, title in (("a", ON_H2O, "H2O"), ("b", ON_PYRAMID, "PyramidInfer")):
-        table = experiment.scores(sources)
+        table = compared(experiment, sources)
         if table.empty:
             continue
         plain, merged = experiment.arms
@@ -75,7 +93,7 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
 
 def draw_benchmark(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Table 2: every task at 20 %."""
-    table = BENCHMARK.scores(sources)
+    table = compared(BENCHMARK, sources)
     if table.empty:
         return BENCHMARK.needs(sources)
     says = "At 20 % KeepKV outperforms the other methods on most tasks."
@@ -89,7 +107,7 @@ def draw_option(slug: str, experiment: Experiment, option: str, says: str, best:
     """A table of one option's values: the arm at `best` should beat the others."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        table = experiment.scores(sources)
+        table = compared(experiment, sources)
         if table.empty:
             return experiment.needs(sources)
         winner = experiment.arms[best]
