@@ -21,7 +21,9 @@ from kvlab.bench.race import Skipped
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.room import check_room, give_back
 from kvlab.budget import Budget
-from kvlab.cache import make_cache
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache.chunks import chunk_sizes
+from kvlab.errors import UserError
 from kvlab.methods import make_method
 from kvlab.requests import MethodChoice
 
@@ -85,16 +87,23 @@ class Contender(ABC):
         """Fill a new cache and draw the first token."""
         check_room(self.expected_bytes, self.model.device)
         self.cache = self.make_cache()
-        if self.request.fill == "synthetic":
-            self._fill()
-        else:
-            self.prefill()
+        self._fill() if self.request.fill == "synthetic" else self.prefill()
         self.token = random_token(self.model, self.load.batch)
 
     def prefill(self) -> None:
         """Run a real prompt of random tokens."""
         ids = random_token(self.model, self.load.batch, self.load.context, self.request.seed)
-        self.model.model(ids, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+        for part in ids.split(self._pass_sizes(), dim=1):
+            self.model.model(part, past_key_values=self.cache, use_cache=True, logits_to_keep=1)
+
+    def _pass_sizes(self) -> list[int]:
+        tokens, chunk = self.load.context, self.request.prefill_chunk or self.load.context
+        if not isinstance(self.cache, CompressedCache):
+            return chunk_sizes(tokens, chunk)
+        try:
+            return self.cache.expect(tokens, chunk)
+        except UserError as error:
+            raise Skipped(str(error)) from None
 
     def step(self) -> None:
         """One decode step: the most likely token of each row goes in next, and nothing leaves the device."""

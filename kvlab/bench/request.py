@@ -33,6 +33,7 @@ class BenchRequest(BaseModel):
     warmup: int = Field(2, ge=0, le=1000)
     points: int = Field(3, ge=2, le=50, description="mode generate: lengths at which a step is timed")
     fill: Fill = "synthetic"
+    prefill_chunk: int | None = Field(None, ge=1, description="tokens a pass of a real prompt; none: all in one")
     compress_every: int = Field(1, ge=1)
     scale: int = Field(1, ge=1, description="layers and width of a shape are divided by this")
     shorten: int = Field(1, ge=1)

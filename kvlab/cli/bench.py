@@ -36,6 +36,7 @@ def bench(
     warmup: Annotated[int | None, typer.Option(help="steps before the first timed one")] = None,
     points: Annotated[int | None, typer.Option(help="mode generate: lengths at which steps are timed")] = None,
     fill: Annotated[str | None, typer.Option(help="synthetic states, or prefill: a real prompt")] = None,
+    prefill_chunk: Annotated[int | None, typer.Option(help="feed real prompts in chunks of N tokens")] = None,
     compress_every: Annotated[
         int | None, typer.Option(help="decide every N decode steps; repeats hold whole periods")
     ] = None,
@@ -67,6 +68,7 @@ def bench(
         "warmup": warmup,
         "points": points,
         "fill": fill,
+        "prefill_chunk": prefill_chunk,
         "compress_every": compress_every,
         "device": device,
         "dtype": dtype,

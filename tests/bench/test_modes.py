@@ -201,3 +201,12 @@ def test_the_file_holds_every_row_at_any_time(tmp_path: Path) -> None:
         assert read_rows(file.path) == list(rows())[:count]
     assert {"mode", "model", "method", "budget", "batch", "context", "repeats", "median", "iqr", "unit", "bound",
             "fraction_of_bound", "status", "device", "versions", "timestamp"} <= set(SCHEMA.names)  # fmt: skip
+
+
+def test_prompts_in_chunks_hold_the_same_bytes_or_say_why_not(bench) -> None:
+    fields = {"mode": "memory", "fill": "prefill", "choices": (*CHOICES, MethodChoice(method="gvote"))}
+    whole, chunked = measured(bench(**fields)), measured(bench(**fields, prefill_chunk=40))
+    assert [row for row in chunked if row.method != "gvote"] == [row for row in whole if row.method != "gvote"]
+    (refused,) = [row for row in chunked if row.method == "gvote"]
+    assert refused.status == "skipped"
+    assert "hidden states of the whole prompt" in refused.note
