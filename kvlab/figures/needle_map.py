@@ -49,7 +49,8 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure.update_xaxes(showgrid=False, type="category").update_xaxes(title_text="prompt (tokens)", row=rows)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     bar = colour_bar("mean score", theme)
-    return figure.update_coloraxes(cmin=0, cmax=1, colorscale=SEQUENTIAL[theme], colorbar=bar)
+    figure.update_coloraxes(cmin=0, cmax=1, colorscale=SEQUENTIAL[theme], colorbar=bar)
+    return figure.update_layout(margin_t=76)
 
 
 def read_needle_map(frame: pd.DataFrame) -> str:

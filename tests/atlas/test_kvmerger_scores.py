@@ -95,6 +95,12 @@ def test_other_budgets_and_other_settings_stay_out(tmp_path: Path) -> None:
     assert scores.grey is None, "the paper prints no numbers for this figure"
 
 
+def test_scores_are_of_prompts_that_every_arm_saw(tmp_path: Path) -> None:
+    rows = FULL + arm("kvmerger", 0.5) + [row("kvmerger", 1.0, 3, pivot="random")]
+    scores, _ = drawn("tab-3", evaluation(tmp_path, rows))
+    assert scores.frame.set_index("arm")["samples"].tolist() == [1, 1, 1]
+
+
 def grid(method: str, score: float, own: float | None, merged: float | None) -> list[dict[str, object]]:
     cells = [(length, depth) for length in (512, 1024) for depth in (0.1, 0.9)]
     return [

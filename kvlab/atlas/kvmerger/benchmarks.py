@@ -9,7 +9,18 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import FULL, Arm, Experiment, arms, gap, gap_words, option_column, verdict_of
+from kvlab.atlas.scores import (
+    FULL,
+    PROMPT,
+    Arm,
+    Experiment,
+    arms,
+    gap,
+    gap_words,
+    option_column,
+    score_table,
+    verdict_of,
+)
 from kvlab.atlas.sources import Sources
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.figures import scores as figures
@@ -38,10 +49,11 @@ class Table:
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         """Scores of every task, arm and budget; with an option, also over its values."""
-        table = self.experiment.scores(sources)
-        if table.empty:
-            return self.experiment.needs(sources)
         rows = self.experiment.rows(sources)
+        if rows.empty:
+            return self.experiment.needs(sources)
+        rows = on_the_same_prompts(rows)
+        table = score_table(rows)
         claim, values = contest(self.says, rows, self.pairs), paper_values(PAPER, self.slug)
         figure, reading = figures.benchmark_table(table, theme), figures.read_benchmark_table(table)
         place, beside = self.experiment.origin(sources), grey_table(values) if len(values) else None
@@ -52,6 +64,19 @@ class Table:
         figure = figures.score_by_option(by_value, self.option, theme)
         reading = figures.read_score_by_option(by_value, self.option)
         return (*drawn, Drawn("by option", figure, by_value, reading, place))
+
+
+def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of prompts that every arm there is was asked at one budget; all rows where there is no such prompt."""
+    arm = rows["method"] + rows["hyper_parameters"]
+    compressed = rows.assign(arm=arm)[rows["method"] != FULL]
+    asked = compressed.groupby([*PROMPT, "budget"], dropna=False)["arm"].nunique()
+    common = asked[asked == compressed["arm"].nunique()].reset_index()
+    if common.empty:
+        return rows
+    same = rows.merge(common[[*PROMPT, "budget"]], on=[*PROMPT, "budget"])
+    full = rows[rows["method"] == FULL].merge(common[PROMPT].drop_duplicates(), on=PROMPT)
+    return pd.concat([full, same], ignore_index=True)
 
 
 def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:
