@@ -56,7 +56,7 @@ class Table:
         table = score_table(rows)
         claim, values = contest(self.says, rows, self.pairs), paper_values(PAPER, self.slug)
         figure, reading = figures.benchmark_table(table, theme), figures.read_benchmark_table(table)
-        place, beside = self.experiment.origin(sources), grey_table(values) if len(values) else None
+        place, beside = origin_of(rows), grey_table(values) if len(values) else None
         drawn = (Drawn("scores", figure, table, reading, place, claim, beside),)
         if not self.option:
             return drawn
@@ -77,6 +77,13 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     same = rows.merge(common[[*PROMPT, "budget"]], on=[*PROMPT, "budget"])
     full = rows[rows["method"] == FULL].merge(common[PROMPT].drop_duplicates(), on=PROMPT)
     return pd.concat([full, same], ignore_index=True)
+
+
+def origin_of(rows: pd.DataFrame) -> str:
+    """Which evaluations, model and how many prompts these rows are of."""
+    names = ", ".join(sorted(rows["name"].unique()))
+    model, digest = rows["model"].iloc[0], str(rows["model_digest"].iloc[0])[:12]
+    return f"evaluation {names} · {model} ({digest}) · {len(rows[PROMPT].drop_duplicates())} prompts"
 
 
 def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:

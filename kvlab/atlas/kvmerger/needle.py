@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
-from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest
+from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest, origin_of
 from kvlab.atlas.scores import FULL, Experiment
 from kvlab.atlas.sources import Sources
 from kvlab.figures import needle_map as figures
@@ -41,7 +41,7 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure, reading, place = (
         figures.needle_map(cells, theme),
         figures.read_needle_map(cells),
-        _origin(rows),
+        origin_of(rows),
     )
     drawn = Drawn("map", figure, cells, reading, place, claim)
     followed = rows.dropna(subset=HIDDEN) if set(HIDDEN) <= set(rows) else rows.iloc[:0]
@@ -71,12 +71,6 @@ def fate_claim(rows: pd.DataFrame) -> Claim:
         f"or more, {number(gone.mean(), 2)} over {plural(len(gone), 'prompt')} that kept less (0.1 apart counts)."
     )
     return Claim(FATE, verdict, finding)
-
-
-def _origin(rows: pd.DataFrame) -> str:
-    prompts = len(rows[["length", "depth", "index", "seed"]].drop_duplicates())
-    names = ", ".join(sorted(rows["name"].unique()))
-    return f"evaluation {names} · {rows['model'].iloc[0]} ({rows['model_digest'].iloc[0][:12]}) · {prompts} prompts"
 
 
 def _names(rows: pd.DataFrame) -> list[str]:
