@@ -21,11 +21,11 @@ WITH_H2O = Arm("compose", {"score": "h2o", "select": "h2o", "settle": "keepkv"})
 WITH_PYRAMID = Arm(
     "compose", {"allocate": "pyramidinfer", "score": "pyramidinfer", "select": "pyramidinfer", "settle": "keepkv"}
 )
-RATIOS = Experiment("keepkv-fig-4", (*RIVALS, OURS), budgets=(0.05, 0.1, 0.2, 0.4))
-ON_H2O = Experiment("keepkv-fig-5", (Arm("h2o"), WITH_H2O), budgets=(0.05, 0.1, 0.2, 0.4))
-ON_PYRAMID = Experiment("keepkv-fig-5", (Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.05, 0.1, 0.2, 0.4))
+RATIOS = Experiment("keepkv-fig-4", (*RIVALS, OURS), budgets=(0.1, 0.2, 0.4))
+ON_H2O = Experiment("keepkv-fig-5", (Arm("h2o"), WITH_H2O), budgets=(0.1, 0.2, 0.4))
+ON_PYRAMID = Experiment("keepkv-fig-5", (Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.1, 0.2, 0.4))
 COMBINED = Experiment(
-    "keepkv-fig-5", (Arm("h2o"), WITH_H2O, Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.05, 0.1, 0.2, 0.4)
+    "keepkv-fig-5", (Arm("h2o"), WITH_H2O, Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.1, 0.2, 0.4)
 )
 BENCHMARK = Experiment(
     "keepkv-tab-2",
