@@ -1,7 +1,8 @@
 """One more pass of the full cache over the prompt and its continuation: what GVote and KeepKV say of attention itself.
 
 Run once a comparison, at level `full`, and written into the comparison's first run. It costs one more prefill of the
-prompt, and for each layer as much attention as `PROMPT_ROWS` + continuation + GVote's samples queries ask for.
+prompt, and for each layer as much attention as `PROMPT_ROWS` + continuation + GVote's samples queries ask for: on mini
+(CPU, 1,676 tokens, 48 more) 3.0 to 4.2 times the prefill alone, and 19 MB on disk.
 """
 
 from __future__ import annotations
