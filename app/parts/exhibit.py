@@ -101,8 +101,10 @@ def figure(exhibit: Exhibit, drawn: Drawn) -> None:
     if drawn.claim is not None:
         claim(drawn.claim)
     if drawn.grey is not None and len(drawn.grey):
-        st.caption("The paper's own values, on its own models:")
         grey(drawn.grey, f"{key}-grey")
+    if drawn.further is not None:
+        st.caption(plain(drawn.further.sentence))
+        st.code(drawn.further.command, language="bash", wrap_lines=True)
     st.caption(f":material/folder_open: {plain(drawn.origin)}")
 
 
@@ -117,8 +119,16 @@ def claim(judged: Claim) -> None:
 
 
 def grey(values: pd.DataFrame, key: str) -> None:
-    """A table of the paper's values, in grey so that nobody takes them for measured here."""
-    styled = values.style.set_properties(color=QUIET[page_theme()]).format(precision=4, na_rep="–")
+    """A table of the paper's values, in grey so that nobody takes them for measured here.
+
+    What is the same in every row, such as the model, is said once above it.
+    """
+    texts = [name for name in values if not pd.api.types.is_numeric_dtype(values[name])]
+    same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
+    said = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
+    st.caption(plain(f"The paper's own values{f' ({said})' if said else ''}, on its own models:"))
+    styled = values.drop(columns=same).style.set_properties(color=QUIET[page_theme()])
+    styled = styled.format(lambda value: f"{value:,.6g}", subset=values.select_dtypes("number").columns, na_rep="–")
     st.dataframe(styled, hide_index=True, key=key, alt="Values printed in the paper")
 
 

@@ -61,7 +61,8 @@ class Claim:
 class Drawn:
     """One figure of an exhibit with the frame it shows, its one-line reading, and where the data came from.
 
-    `grey` holds the paper's own values, shown as a grey table under the figure, where there are any.
+    `grey` holds the paper's own values, shown as a grey table under the figure, where there are any; `further` says
+    what measures the same on the paper's own model and data.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Drawn:
     origin: str
     claim: Claim | None = None
     grey: pd.DataFrame | None = None
+    further: Needs | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pandas as pd
 from pydantic import JsonValue
@@ -86,6 +86,7 @@ class Experiment:
             found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL)]
         if self.only_tasks:
             found = found[found["task"].isin(self.tasks)]
+        found = found[found["task"].isin(found.loc[found["method"] != FULL, "task"])]
         arms_found = found.loc[found["method"] != FULL, ["method", "hyper_parameters"]].drop_duplicates()
         # One arm of several compares nothing.
         return _one_model(found, sources) if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
@@ -99,6 +100,13 @@ class Experiment:
         """What is missing while `scores` is empty."""
         names = ", ".join(arm.name for arm in self.arms)
         return Needs(f"No evaluation of {names} was found.", self.command(sources))
+
+    def on_paper_data(self, sources: Sources, model: str, *data: str) -> Needs:
+        """The same on the paper's own model and files, which the user has to have: `data` such as `longbench=FILE`."""
+        theirs = replace(self, tasks=("",), data=data, more={**self.more, "model": model}, samples=200)
+        files = ", ".join(name.partition("=")[2] for name in data)
+        sentence = f"Scores to set beside the paper's own need its model, {model}, and its data ({files})."
+        return Needs(sentence, theirs.command(sources))
 
     def origin(self, sources: Sources) -> str:
         """Which evaluations, model and how many prompts the scores came from."""
@@ -184,12 +192,12 @@ def gap(rows: pd.DataFrame, first: str, second: str, budget: float | None = None
 
 
 def verdict_of(gaps: Iterable[Interval | None]) -> Verdict:
-    """`holds` where every gap's interval lies above zero, `does not hold` where one lies at or below it.
+    """`holds` where every gap's interval lies above zero, `does not hold` where one lies below it.
 
-    With an interval on both sides of zero the prompts are too few to tell: `cannot be judged`.
+    With zero inside an interval the prompts are too few to tell, or all scores are the same: `cannot be judged`.
     """
     found = list(gaps)
-    if any(one is not None and one.high <= 0 for one in found):
+    if any(one is not None and one.high < 0 for one in found):
         return "does not hold"
     decided = bool(found) and all(one is not None and one.low > 0 for one in found)
     return "holds" if decided else "cannot be judged"

@@ -25,7 +25,7 @@ def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Fig
     seen = np.unique(np.concatenate([strip.ravel() for strip in strips]))
     heats = [_strip(strip, names, first.index.to_numpy(), theme) for strip in strips]
     figure = go.Figure([heats[-1], *_legend(seen, theme)], frames=frames_of(steps, [[heat] for heat in heats]))
-    finish(figure, title="The same tokens under each method", x="position in the text", y="", theme=theme,
+    finish(figure, title="The same tokens under each method", x="position in the text", y="method", theme=theme,
            height=160 + 62 * len(names))  # fmt: skip
     figure.update_yaxes(autorange="reversed", showgrid=False, type="category")
     figure.update_xaxes(showgrid=False)

@@ -40,7 +40,7 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )  # fmt: skip
     figure = go.Figure([heat, *_legend(theme)])
-    finish(figure, title="Contents of the cache", x="", y="slot (position, token)", theme=theme,
+    finish(figure, title="Contents of the cache", x="step", y="slot (position, token)", theme=theme,
            height=170 + 20 * len(positions))  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, dtick=1)
     return figure.update_xaxes(side="bottom", type="category", showgrid=False)

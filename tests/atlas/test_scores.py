@@ -101,6 +101,20 @@ def test_the_command_says_what_it_means(tmp_path: Path):
     assert [choice.hyper_parameters for choice in request.choices] == [{"beta": 1}, {"beta": 4}]
 
 
+def test_the_command_for_the_papers_own_data_can_be_read(tmp_path: Path):
+    needs = SWEEP.on_paper_data(Sources(tmp_path), "some/model", "longbench=qasper.jsonl", "summaries=xsum.jsonl")
+    words = shlex.split(needs.command)
+    options = [(words[place], words[place + 1]) for place in range(2, len(words), 2)]
+    assert ("--tasks", "") in options
+    request = parse_request(
+        model=dict(options)["--model"], tasks="", files=[value for name, value in options if name == "--data"],
+        methods=dict(options)["--methods"], budgets="0.2", lengths=None, depths=None, samples=1, seed=0,
+        question_aware="yes", batch_rows=None, skip_malformed=False,
+    )  # fmt: skip
+    assert [file.form for file in request.files] == ["longbench", "summaries"]
+    assert request.tasks == ()
+
+
 def test_without_results_nothing_is_scored(tmp_path: Path):
     assert SWEEP.scores(Sources(tmp_path)).empty
 

@@ -28,6 +28,8 @@ from kvlab.figures import tasks as task_figures
 from kvlab.figures.palette import Theme
 
 OURS: Paper = "pyramid-pool"
+PAPER_MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
+PAPER_TASKS = ("qasper", "musique", "multi_news", "trec", "triviaqa")
 POOLINGS = Experiment("pyramid-pool-fig-6", arms(OURS, "pooling", "mean", "max", "best"), budgets=(0.1, 0.4))
 SLOPES = Experiment("pyramid-pool-fig-7", arms(OURS, "beta", 1, 2, 4, 8, pooling="best"), budgets=(0.2,))
 BUDGETS = Experiment(
@@ -49,12 +51,12 @@ def draw_poolings(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     frame = option_column(shared_budgets(table), "pooling")
     figure = figures.score_by_option(frame, "pooling", theme, "Score by kind of pooling")
     reading = figures.read_score_by_option(frame, "pooling")
-    return (Drawn("pooling", figure, frame, reading, POOLINGS.origin(sources), _best_wins(POOLINGS.rows(sources))),)
+    claim = _best_wins(POOLINGS.rows(sources), sorted(frame["budget"].unique()))
+    return (Drawn("pooling", figure, frame, reading, POOLINGS.origin(sources), claim),)
 
 
-def _best_wins(rows: pd.DataFrame) -> Claim:
+def _best_wins(rows: pd.DataFrame, budgets: list[float]) -> Claim:
     paper = "At small budgets best pooling beats mean and mean beats max; at large ones mean and best beat max."
-    budgets = sorted(rows.loc[rows["method"] == OURS, "budget"].unique())
     pairs = {budgets[0]: (("best", "mean"), ("mean", "max")), budgets[-1]: (("mean", "max"), ("best", "max"))}
     if len(pairs) < 2:
         return Claim(paper, "cannot be judged", "Two budgets or more are needed; this is one.")
@@ -156,7 +158,9 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     really = ", ".join(f"{arm} {slots:.1f}" for arm, slots in used.items())
     reading = f"{figures.read_benchmark_table(table)} Slots really held at the end: {really}."
     grey = grey_table(paper_values(OURS, "tab-2"))
-    return (Drawn("scores", figure, table, reading, RIVALS.origin(sources), _competes(RIVALS.rows(sources)), grey),)
+    claim, where = _competes(RIVALS.rows(sources)), RIVALS.origin(sources)
+    further = RIVALS.on_paper_data(sources, PAPER_MODEL, *(f"longbench={name}.jsonl" for name in PAPER_TASKS))
+    return (Drawn("scores", figure, table, reading, where, claim, grey, further),)
 
 
 def _competes(rows: pd.DataFrame) -> Claim:
