@@ -47,10 +47,16 @@ def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> 
 
 
 def _turn(run: Run) -> None:
-    by = st.session_state[KEY].get("turn")
-    layer, head = st.session_state.get("layer"), st.session_state.get("head")
+    by = (st.session_state[KEY].get("turn") or [0])[0]
     model = run.record.model
     layers = [index for index in range(model.num_hidden_layers) if index not in run.record.sliding_layers]
-    if by and layer in layers and head is not None:
+    # The address is ahead of the widgets: a key pressed while the page is drawn finds them as they were.
+    layer, head = (_asked(name, first) for name, first in (("layer", layers[0]), ("head", 0)))
+    if by and layer in layers:
         chosen = next_head(layer, head, int(by), layers, model.num_key_value_heads)
         st.session_state["layer"], st.session_state["head"] = chosen
+
+
+def _asked(name: str, first: int) -> int:
+    asked = st.query_params.get(name, "")
+    return int(asked) if asked.isdecimal() else first

@@ -34,12 +34,18 @@ class Keys {
     }));
   }
 
+  /* Numbered, so that a key pressed while the page is still drawn counts as another one. */
+  turn(by) {
+    this.count = (this.count ?? 0) + 1;
+    this.component.setTriggerValue("turn", [by, this.count]);
+  }
+
   key(event) {
     const target = event.composedPath()[0];
     if (target.isContentEditable || ["INPUT", "TEXTAREA", "SELECT"].includes(target.tagName) && target.type !== "range") return;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const turns = { j: 1, "]": 1, k: -1, "[": -1 };
     if (event.key === "?") { event.preventDefault(); if (this.dialog.open) this.dialog.close(); else this.dialog.showModal(); }
-    else if (turns[event.key] && this.data.heads) { event.preventDefault(); this.component.setTriggerValue("turn", turns[event.key]); }
+    else if (turns[event.key] && this.data.heads) { event.preventDefault(); this.turn(turns[event.key]); }
   }
 }

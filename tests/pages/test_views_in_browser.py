@@ -1,0 +1,129 @@
+"""The views in real Chromium: charts and text light each other, keys move steps and heads, a story is told."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvlab.bench.modes.pages_server import Dashboard, chromium
+from kvlab.trace.stories import Story, View, save_story
+from kvlab.trace.synthetic import write_synthetic_run
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing"),
+]
+PATIENCE_MS = 90_000
+RUN = "some-keepkv-25pc-0"
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    root = tmp_path_factory.mktemp("runs")
+    for method in ("full", "h2o", "keepkv"):
+        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
+    views = (
+        View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
+        View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
+    )
+    save_story(root, Story(name="Two views", views=views))
+    with Dashboard(root) as dashboard:
+        yield dashboard.address
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    pytest.importorskip("playwright.sync_api")
+    with chromium() as started:
+        yield started
+
+
+def visit(browser: Any, url: str, scheme: str = "light") -> Any:
+    page = browser.new_context(viewport={"width": 1280, "height": 1400}, color_scheme=scheme).new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(url)
+    page.wait_for_selector("h1")
+    return page
+
+
+def test_a_word_marks_the_chart_and_the_chart_lights_the_word(browser: Any, address: str):
+    page = visit(browser, f"{address}/sag?run={RUN}&layer=1&head=0")
+    chart = page.locator(".js-plotly-plot[data-linked]").first
+    chart.wait_for()
+    word = page.locator(".kv-text-panel .t[data-p='62']")
+    word.scroll_into_view_if_needed()
+    word.hover()
+    page.wait_for_selector(".kv-token-mark", state="attached")
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
+    page.mouse.move(box["x"] + box["width"] * 0.52, box["y"] + box["height"] * 0.55)
+    page.wait_for_selector(".kv-text-panel .t.lit", state="attached")
+    lit = int(page.locator(".kv-text-panel .t.lit").get_attribute("data-p"))
+    assert 59 <= lit <= 65, "steps 0 to 6 are tokens 59 to 65"
+    page.context.close()
+
+
+def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any, address: str):
+    page = visit(browser, f"{address}/sag?run={RUN}&step=3")
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url(re.compile("step=4"))
+    page.wait_for_selector(".kv-scrubber[data-step='4']")
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("head=1"))
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("layer=1"))
+    page.keyboard.press("?")
+    page.locator(".kv-keys dialog[open] dl").wait_for()
+    assert "next head" in page.locator(".kv-keys dialog").inner_text()
+    page.context.close()
+
+
+def test_words_are_chosen_in_the_text(browser: Any, address: str):
+    page = visit(browser, f"{address}/autopsy?run={RUN}")
+    page.locator(".kv-text-panel .t[data-p='9']").click()
+    page.wait_for_url(re.compile("span=9-9"))
+    page.wait_for_selector(".kv-text-panel .t.chosen", state="attached")
+    page.locator(".kv-text-panel .t[data-p='12']").click(modifiers=["Shift"])
+    page.wait_for_url(re.compile("span=9-12"))
+    page.get_by_text("What if they had stayed?").wait_for()
+    page.context.close()
+
+
+def test_a_story_leads_from_view_to_view(browser: Any, address: str):
+    page = visit(browser, f"{address}/story")
+    page.get_by_role("button", name="Tell it").click()
+    page.get_by_text("First, the sag.").wait_for()
+    page.wait_for_url(re.compile(r"/sag\?.*head=1"))
+    page.get_by_role("button", name="Next").click()
+    page.get_by_text("Then <b>bytes</b>.").wait_for()
+    page.wait_for_url(re.compile("/memory"))
+    page.get_by_role("button", name="Previous").click()
+    page.wait_for_url(re.compile(r"/sag\?.*head=1"))
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+@pytest.mark.parametrize("name", ["sag", "lineage", "regret", "difference", "autopsy", "memory", "heads", "story"])
+def test_nothing_is_cut_at_125_percent(browser: Any, address: str, name: str, width: int):
+    size = {"width": int(width / 1.25), "height": 900}
+    page = browser.new_context(viewport=size, color_scheme="dark").new_page()
+    page.set_default_timeout(PATIENCE_MS)
+    page.goto(f"{address}/{name}?run={RUN}&words=the")
+    page.wait_for_selector("h1")
+    page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+    page.wait_for_timeout(800)
+    assert page.locator("[data-testid=stException]").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+    page.context.close()
+
+
+def test_stories_live_beside_the_runs(tmp_path: Path):
+    file = save_story(tmp_path, Story(name="A b!"))
+    assert file == tmp_path / "stories" / "a-b.json"
