@@ -1,0 +1,40 @@
+"""Mode `pages`: its synthetic runs are as large as said, its rows say whether a target was met."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvlab.bench.modes import pages
+from kvlab.bench.request import make_request
+from kvlab.trace import open_run
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.large import HEADS, write_large_runs
+
+
+def test_large_runs_have_the_events_asked_for_and_agree_with_one_another(tmp_path: Path):
+    names = write_large_runs(tmp_path, layers=2, tokens=512, events=2 * HEADS * 60)
+    opened = [open_run(tmp_path / name, strict=True) for name in names]
+    assert [run.record.run_id for run in opened] == names and len(set(names)) == 3
+    assert {entry.run_id for entry in list_runs(tmp_path)} == set(names)
+    counts = {len(run.events) for run in opened}
+    assert counts == {2 * HEADS * 60}
+    assert opened[0].record.prompt_tokens == 512
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "verdict"),
+    [
+        ("first picture, timeline", 1999.0, "within 2,000 ms"),
+        ("change of head, sag", 501.0, "above 500 ms"),
+        ("zoom of the similarity map", 350.0, "within 350 ms"),
+        ("memory", 1.2e9, "above 1 GB"),
+    ],
+)
+def test_a_row_says_whether_its_target_was_met(figure: str, value: float, verdict: str):
+    assert pages._verdict(figure, value) == verdict
+
+
+def test_layers_may_be_divided_without_a_shape():
+    assert make_request(mode="pages", scale=8, shorten=16, contexts=(32_768,)).shortened(32_768) == 2048
