@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from kvlab.bench.rows import ResultFile
 
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,zsmerge,keepkv"
+RESULTS = Path("runs/bench")
 UNTIL_FULL = tuple(2**n for n in range(11))
 LARGE_RUN_TOKENS = (32_768,)
 TABLE_WIDTH = 170  # where there is no terminal to measure
@@ -49,7 +50,7 @@ def bench(
         str | None,
         typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars"),
     ] = None,
-    out: Annotated[Path, typer.Option(help="the folder of result files")] = Path("bench"),
+    out: Annotated[Path, typer.Option(help="the folder of result files; the atlas reads this one")] = RESULTS,
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
     """Measure memory and speed of compressed caches.

@@ -14,7 +14,12 @@ TABLE_WIDTH = 120  # a pipe says 80, which would break the intervals
 
 
 def evaluate(
-    out: Annotated[Path, typer.Option(help="folder of the results; a killed evaluation goes on where it stopped")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="folder of the results, which a killed evaluation goes on with; the atlas reads runs/eval/NAME"
+        ),
+    ],
     model: Annotated[str, typer.Option(help="mini, a local folder, or a hub name")] = "mini",
     tasks: Annotated[
         str, typer.Option(help="such as needle,key_value:pairs=64; 'all'; '' with --data")
