@@ -60,7 +60,10 @@ def read_where_attention_goes(frame: pd.DataFrame) -> str:
 
 def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """For each run one slot: what the merged slot gets of the attention its parts had together, at the same query."""
-    names = [f"{row.label}<br>slot {row.slot}, {number(row.votes)} votes" for row in frame.itertuples()]
+    names = [
+        f"{row.label.replace(' (', '<br>(')}<br>slot {row.slot},<br>{number(row.votes)} votes"
+        for row in frame.itertuples()
+    ]
     own, absorbed, pivot = (
         pick(pair, theme) for pair in (STATE_COLOURS["kept"], STATE_COLOURS["absorbed"], STATE_COLOURS["pivot"])
     )
@@ -81,6 +84,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
         )  # fmt: skip
     finish(figure, title="One slot before and after its merge", x="the heaviest merge of each run",
            y="attention (parts = 100 %)", theme=theme, height=430)  # fmt: skip
+    figure.update_xaxes(tickangle=0, tickfont={"size": 11})
     return figure.update_layout(barmode="group", bargap=0.35).update_yaxes(tickformat=".0%")
 
 
