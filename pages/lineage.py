@@ -71,7 +71,7 @@ def one_slot(run: Run, layer: int, head: int) -> None:
         draw_river(run, lineage, events, texts, slot, step, WIDTHS[width])
     with fading:
         draw_members(run, layer, head, slot, step)
-    view.head_text(run, layer, head, step, "lineage-text")
+    view.head_text(run, layer, head, step, "lineage-text", shown=slot)
 
 
 def chosen_slot(merged: dict[int, int], texts: list[str]) -> int:

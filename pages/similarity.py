@@ -27,7 +27,7 @@ TILE = 384
 MAP = "similarity-map"
 WALL_LAYERS = 12
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
-OUTLINES = ("merge sets", "by threshold", "none")
+OUTLINES = ("merge sets", "threshold", "none")
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
 
 
@@ -46,7 +46,7 @@ def main() -> None:
         page.explain_level(run, "keys and values")
         return
     page_keys(run, steps=False, more=MAP_KEYS)
-    columns = st.columns([1, 1, 1.3, 1.4, 2.1], vertical_alignment="bottom")
+    columns = st.columns([1, 1, 1.2, 1.4, 2.2], vertical_alignment="bottom")
     with columns[0]:
         layer = pick_layer(run)
     with columns[1]:

@@ -33,11 +33,12 @@ def run_scrubber(run: Run, first: int | None = None) -> int:
     return scrubber(steps, events, words, identity=str(run.path), first=first)
 
 
-def head_text(run: Run, layer: int, head: int, step: int, key: str) -> None:
-    """The text of the run with the state of every token in this head at this step."""
+def head_text(run: Run, layer: int, head: int, step: int, key: str, shown: int | None = None) -> None:
+    """The text of the run with the state of every token in this head at this step; `shown` is outlined and in view."""
     lineage, _, texts = page.head_history(run, layer, head)
     codes = states_at(lineage, step)
-    tokentext(texts, codes, state_classes(theme()), identity=str(run.path), key=key)
+    chosen = None if shown is None else (shown, shown)
+    tokentext(texts, codes, state_classes(theme()), identity=str(run.path), key=key, chosen=chosen, scroll=shown)
 
 
 def nothing_recorded(run: Run) -> bool:

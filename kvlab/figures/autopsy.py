@@ -109,6 +109,8 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_needle_mass(frame: pd.DataFrame) -> str:
     """The step that wants them most, in words."""
     top = frame.loc[frame["true"].idxmax()]
+    if top["true"] < 1e-4:
+        return f"The full cache gives them less than 0.01 % of this head's attention at any of {len(frame)} steps."
     return (
         f"Step {int(top['step'])} wants them most: {percent(top['true'])} of the full cache's attention, of which the "
         f"slots that hold them get {number(float(top['received']))}. A merged slot counts whole."

@@ -32,7 +32,10 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
         hovertemplate="after %{x} merges: %{y:.3g} of the token left<br>%{customdata:,} cases<extra></extra>",
     )
     ink = pick(HUES["ink"], theme)
-    figure.add_hline(y=0.5, line={"color": ink, "dash": "dot", "width": 1.2}, annotation_text="half")
+    ends = [frame["merges"].min(), frame["merges"].max()]
+    figure.add_scatter(
+        x=ends, y=[0.5, 0.5], name="half", mode="lines", line={"color": ink, "dash": "dot", "width": 1.2}
+    )
     if math.isfinite(half):
         figure.add_vline(x=half, line={"color": ink, "dash": "dash", "width": 1.2})
     finish(
@@ -42,6 +45,8 @@ def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") ->
         y="share of the slot's value (log)",
         theme=theme,
     )
+    if ends[1] <= 20:
+        figure.update_xaxes(dtick=1)
     return figure.update_yaxes(**log_axis(pd.concat([frame["low"], pd.Series([1.0, 0.4])]).clip(lower=1e-6)))
 
 

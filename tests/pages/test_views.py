@@ -139,7 +139,7 @@ def test_the_next_head_goes_through_all_layers_and_round():
 def test_a_threshold_clusters_anew(synthetic_runs: Path, open_page: Open):
     found = []
     for threshold in ("0.2", "0.95"):
-        page = open_page("similarity", run="newer-keepkv-25pc-0", sets="by threshold", threshold=threshold)
+        page = open_page("similarity", run="newer-keepkv-25pc-0", sets="threshold", threshold=threshold)
         assert not page.exception
         found.append(next(line.value for line in page.caption if "Sets of neighbours" in line.value))
     slots = [int(line.split("leave ")[1].split(" ")[0]) for line in found]
