@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +13,7 @@ from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache
 from kvlab.engine.events import absent_columns, event_columns
 from kvlab.engine.measure import Answer, answer, mass_columns, rows_by_position
+from kvlab.engine.pending import PendingRows
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.ema import EMA
@@ -20,7 +22,7 @@ from kvlab.requests import RecordLevel
 from kvlab.trace import RunWriter
 
 MOST_ATTENTION_BYTES = 2**29
-FLUSH_EVERY = 64
+FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
 
 
 @dataclass
@@ -33,7 +35,6 @@ class LayerRecord:
     given: Answer | None = None
     true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row a step
     slot_mass: list[np.ndarray] = field(default_factory=list)
-    guarded: np.ndarray | float = 0.0  # guard activations up to the last step
 
 
 class Recorder:
@@ -48,6 +49,9 @@ class Recorder:
         self.step = 0
         self.layers: dict[int, LayerRecord] = {}
         self.keeps_attention = True
+        self.pending = PendingRows(writer)
+        self.none: Tensor | None = None  # (H,) zeros: what leaves in most steps
+        self.flushed = time.monotonic()
 
     # Observer
 
@@ -55,7 +59,7 @@ class Recorder:
         """Ask the shadow what the last query would have seen, before anything is decided."""
         layer = self.layers.setdefault(layer_idx, LayerRecord(Shadow(self.capacity)))
         heads = slots.keys.shape[1]
-        layer.columns = {"evicted": torch.zeros(heads), "merged": torch.zeros(heads)}
+        layer.columns = self._nothing_left(heads, query=seen.query)
         if not self.full:
             return
         # Of a prompt in chunks only the last is shown, with the slots of all of them.
@@ -71,10 +75,11 @@ class Recorder:
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Write the events of this decision, and follow where the tokens went."""
         layer = self.layers[layer_idx]
-        leaving = (before.valid & ~plan.keep)[0].sum(-1).cpu()
-        merged = torch.zeros_like(leaving) if plan.edges is None else plan.edges.active[0].sum(-1).cpu()
+        leaving = (before.valid & ~plan.keep)[0].sum(-1)
+        merged = torch.zeros_like(leaving) if plan.edges is None else plan.edges.active[0].sum(-1)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
-        layer.columns |= {"evicted": leaving - merged + absent, "merged": merged}
+        evicted = leaving - merged
+        layer.columns |= {"evicted": evicted + absent if absent else evicted, "merged": merged}
         if not self.full:
             return
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
@@ -95,30 +100,13 @@ class Recorder:
     # per step
 
     def end_step(self, cache: CompressedCache) -> None:
-        """Write this step's rows of `steps` and `memory`."""
+        """Note this step's rows of `steps` and `memory`; they are on disk after the next flush."""
         for layer in cache.compressed_layers():
-            assert layer.budget is not None
-            record = self.layers[layer.layer_idx]
-            own, guarded = record.columns, layer.guard_activations[0].cpu().numpy()
-            heads = layer.streams.heads
-            seen = layer.cumulative_length
-            rows = {name: values.cpu().numpy() for name, values in own.items()}
-            rows |= {
-                "step": np.full(heads, self.step),
-                "layer": np.full(heads, layer.layer_idx),
-                "head": np.arange(heads),
-                "live_slots": layer.per_head(Slots.live)[0].cpu().numpy(),
-                "tokens_seen": np.full(heads, seen),
-                "budget_slots": layer.budget[0].clamp_max(seen).cpu().numpy(),
-                "max_votes": layer.per_head(Slots.most_votes)[0].cpu().numpy(),
-                "guard_activations": np.rint(guarded - record.guarded),
-            }
-            record.guarded = guarded.copy()
-            self.writer.append("steps", rows)
-        self.writer.append("memory", memory_columns(cache, self.step))
+            self.pending.note(self.step, layer, self.layers[layer.layer_idx].columns)
         self.step += 1
-        if self.step % FLUSH_EVERY == 0:
+        if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()
+            self.flushed = time.monotonic()
 
     def write_arrays(self) -> None:
         """Write unit keys and values, and the attention rows if they were kept."""
@@ -130,6 +118,11 @@ class Recorder:
                 masses = {"true_mass": _stack(layer.true_mass, layer.shadow.tokens)}
                 masses["slot_mass"] = _stack(layer.slot_mass, layer.shadow.tokens)
                 self.writer.write_arrays("attention", index, masses)
+
+    def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
+        if self.none is None or self.none.shape[0] != heads or self.none.device != query.device:
+            self.none = torch.zeros(heads, device=query.device)
+        return {"evicted": self.none, "merged": self.none}
 
     def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
         """With prefill saving: what never reached a layer left it before it began."""

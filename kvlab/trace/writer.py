@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -42,6 +42,7 @@ class RunWriter:
         self.record = record if record.worker_pid else record.model_copy(update={"worker_pid": os.getpid()})
         self._buffers: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
         self._buffered_rows = dict.fromkeys(TABLES, 0)
+        self.before_flush: list[Callable[[], None]] = []  # whoever holds rows back appends them then
         self._part_rows: dict[str, list[int]] = {name: [] for name in TABLES}
         _make_folder(self.path)
         try:
@@ -62,6 +63,8 @@ class RunWriter:
 
     def flush(self) -> None:
         """Put every buffered row on disk as a further part of its table."""
+        for bring in self.before_flush:
+            bring()
         written = [self._flush_table(name) for name in TABLES]
         if any(written):
             self._save_part_list()

@@ -1,0 +1,127 @@
+"""Rows of `steps` and `memory` that wait on the device, so that recording a step never waits for it.
+
+A step leaves one small tensor a layer; they are read all at once when the writer puts its rows on disk.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from kvlab.cache.layer import CompressedLayer
+from kvlab.methods.view import Slots
+from kvlab.trace import RunWriter
+
+LIVE, GUARDED = "live_slots", "guard_activations"
+
+
+@dataclass(frozen=True)
+class _Held:
+    """What the host knows of one layer's tables."""
+
+    physical_slots: int
+    slot_bytes: int
+    head_bytes: int
+    allocated_bytes: int
+
+
+@dataclass(frozen=True)
+class _Noted:
+    """One layer after one step: columns (K, H) on the device, and what the host knew."""
+
+    step: int
+    layer: int
+    tokens_seen: int
+    peak_bytes: int
+    held: _Held
+    names: tuple[str, ...]
+    columns: Tensor
+
+
+class PendingRows:
+    """Takes each layer's numbers after each step and writes them to `writer` whenever that flushes."""
+
+    def __init__(self, writer: RunWriter) -> None:
+        self.writer = writer
+        self.noted: list[_Noted] = []
+        self.guarded: dict[int, np.ndarray | float] = {}  # guard activations of each layer up to the last row written
+        self._held: dict[int, tuple[object, _Held]] = {}
+        writer.before_flush.append(self.write)
+
+    def note(self, step: int, layer: CompressedLayer, columns: dict[str, Tensor]) -> None:
+        """The numbers of `layer` after `step`: `columns` (H,) each, and what its tables hold."""
+        assert layer.budget is not None
+        own = {
+            LIVE: layer.per_head(Slots.live)[0],
+            "budget_slots": layer.budget[0].clamp_max(layer.cumulative_length),
+            "max_votes": layer.per_head(Slots.most_votes)[0],
+            GUARDED: layer.guard_activations[0],
+        }
+        both = columns | own
+        stacked = torch.stack([column.float() for column in both.values()])
+        known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
+        self.noted.append(_Noted(*known, tuple(both), stacked))
+
+    def write(self) -> None:
+        """Append everything noted; the first time that the device is waited for."""
+        noted, self.noted = self.noted, []
+        for _, same in groupby(noted, key=lambda one: (one.names, one.columns.shape)):
+            group = list(same)
+            read = torch.stack([one.columns for one in group]).cpu().numpy()  # (rows, K, H)
+            self.writer.append("steps", self._step_columns(group, read))
+            self.writer.append("memory", _memory_columns(group, read[:, group[0].names.index(LIVE)]))
+
+    def _step_columns(self, group: list[_Noted], read: np.ndarray) -> dict[str, np.ndarray]:
+        heads = read.shape[2]
+        columns = {name: read[:, place] for place, name in enumerate(group[0].names)}
+        columns[GUARDED] = np.rint(self._since_last(group, columns[GUARDED]))
+        own = {
+            "step": [one.step for one in group],
+            "layer": [one.layer for one in group],
+            "tokens_seen": [one.tokens_seen for one in group],
+        }
+        columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in own.items()}
+        columns["head"] = np.tile(np.arange(heads), (len(group), 1))
+        return {name: values.reshape(-1) for name, values in columns.items()}
+
+    def _since_last(self, group: list[_Noted], guarded: np.ndarray) -> np.ndarray:
+        """Counts that only grow, as what came new in each step."""
+        new = guarded.copy()
+        for row, one in enumerate(group):
+            new[row] -= self.guarded.get(one.layer, 0.0)
+            self.guarded[one.layer] = guarded[row]
+        return new
+
+    def _tables(self, layer: CompressedLayer) -> _Held:
+        """Asked again only when a table was made, grown or given state of its heads."""
+        tables = layer.tables
+        key = tuple((id(table), table.capacity, len(table.head_state)) for table in tables)
+        if layer.layer_idx not in self._held or self._held[layer.layer_idx][0] != key:
+            held = _Held(
+                max(table.capacity for table in tables),
+                tables[0].slot_bytes(),
+                sum(table.head_bytes() for table in tables),
+                layer.table_bytes(),
+            )
+            self._held[layer.layer_idx] = (key, held)
+        return self._held[layer.layer_idx][1]
+
+
+def _memory_columns(group: list[_Noted], live: np.ndarray) -> dict[str, list]:
+    slots = live.astype(np.int64).sum(1)
+    return {
+        "step": [one.step for one in group],
+        "layer": [one.layer for one in group],
+        "logical_tokens": [one.tokens_seen for one in group],
+        "physical_slots": [one.held.physical_slots for one in group],
+        "live_slots": (slots / live.shape[1]).tolist(),
+        "live_bytes": [
+            int(count) * one.held.slot_bytes + one.held.head_bytes for count, one in zip(slots, group, strict=True)
+        ],
+        "allocated_bytes": [one.held.allocated_bytes for one in group],
+        "peak_bytes": [one.peak_bytes for one in group],
+    }

@@ -1,0 +1,56 @@
+"""A decode step of a method with a fixed budget can be captured: nothing is read, and every step is the same work."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.methods import registered
+from kvlab.models.load import prepare
+from tests.engine.steady import NoReading
+from tests.families import tiny_model
+
+# Budget-free methods and those that keep what is generated have tables that grow; LESS needs weights of its own.
+FIXED = [
+    name
+    for name, method in registered().items()
+    if name != "less" and method.needs_budget and method().pipeline().decode and name != "compose"
+]
+PROMPT, WARM, WATCHED = 40, 12, 8
+
+
+@pytest.mark.parametrize("every", [1, 4])
+@pytest.mark.parametrize("method", FIXED)
+def test_a_decode_step_reads_nothing_and_has_fixed_shapes(method: str, every: int) -> None:
+    model = prepare(tiny_model("llama"))
+    cache = make_cache(model, method, 0.4, compress_every=every)
+    work = []
+    with torch.inference_mode():
+        model(torch.arange(2 * PROMPT).view(2, -1) % 90 + 3, past_key_values=cache)
+        for step in range(WARM):
+            model(torch.full((2, 1), 3 + step), past_key_values=cache)
+        where = _places(cache)
+        for step in range(WATCHED):
+            token = torch.full((2, 1), 20 + step)
+            with NoReading() as watched:
+                model(token, past_key_values=cache)
+            work.append(watched.shapes)
+    assert _places(cache) == where, "the table moved"
+    for step in range(WATCHED - every):
+        assert work[step] == work[step + every], "steps of one kind differ"
+
+
+def _places(cache: CompressedCache) -> list[int]:
+    return [table.slots.keys.data_ptr() for layer in cache.compressed_layers() for table in layer.tables]
+
+
+def test_the_watch_can_fail() -> None:
+    numbers = torch.arange(5)
+    with NoReading():
+        with pytest.raises(AssertionError, match="reads a number"):
+            int(numbers.sum())
+        with pytest.raises(AssertionError, match="depends on values"):
+            numbers.nonzero()
+        with pytest.raises(AssertionError, match="mask"):
+            numbers[numbers > 2]
