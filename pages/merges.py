@@ -136,12 +136,20 @@ def picture(
     show(figure, table, read(table), f"merges-{key}", page.file_name(run, name), page.source(run))
 
 
-TABLES: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
-    "counts": merges.events_over_steps,
-    "by_head": merges.events_by_head,
-    "alike": merges.similarity_distribution,
-    "votes": lambda events: merges.votes_distribution(merges.final_votes(events)),
-    "balance": merges.mass_balance,
+PLACE = ("layer", "head")
+# Each table with the columns of the events it is made of.
+TABLES: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], tuple[str, ...]]] = {
+    "counts": (merges.events_over_steps, ("step", "kind")),
+    "by_head": (merges.events_by_head, (*PLACE, "kind")),
+    "alike": (merges.similarity_distribution, ("target", "similarity", "kind")),
+    "votes": (
+        lambda events: merges.votes_distribution(merges.final_votes(events)),
+        ("step", *PLACE, "source", "target", "votes_after"),
+    ),
+    "balance": (
+        merges.mass_balance,
+        ("step", *PLACE, "source", "target", "mass_source", "mass_target", "mass_after", "sag", "votes_after"),
+    ),
 }
 
 
@@ -152,12 +160,8 @@ def table_of(run: Run, layer: int | None, head: int | None, name: str) -> pd.Dat
 
 @st.cache_data(max_entries=128, show_spinner=False)
 def _table_of(_run: Run, path: str, written: int, layer: int | None, head: int | None, name: str) -> pd.DataFrame:
-    return TABLES[name](_events(_run, path, written, layer, head))
-
-
-@st.cache_resource(max_entries=1, show_spinner=False)
-def _events(_run: Run, path: str, written: int, layer: int | None, head: int | None) -> pd.DataFrame:
-    return _run.select("events", layer, head)
+    make, columns = TABLES[name]
+    return make(_run.select("events", layer, head, columns, ordered=name in ("votes", "balance")))
 
 
 def what_it_did(run: Run, steps: pd.DataFrame) -> None:

@@ -54,16 +54,23 @@ class Run:
         return self.select("memory")
 
     def select(
-        self, table: str, layer: int | None = None, head: int | None = None, columns: Sequence[str] | None = None
+        self,
+        table: str,
+        layer: int | None = None,
+        head: int | None = None,
+        columns: Sequence[str] | None = None,
+        ordered: bool = True,
     ) -> pd.DataFrame:
         """The rows of one table, of one layer and KV head where given; only the asked columns are read.
+
+        `ordered=False` leaves the rows as they lie, which is quicker where only their number counts.
 
         Raises:
             UserError: the run has no such layer or head.
         """
         schema = TABLES[table]
         condition = self._condition(layer, head)
-        order = [name for name in ORDER if name in schema.names]
+        order = [name for name in ORDER if name in schema.names and ordered]
         wanted = list(columns) if columns is not None else schema.names
         read = wanted + [name for name in order if name not in wanted]
         rows = ds.dataset(self._parts[table], schema=schema, format="parquet").to_table(read, filter=condition)
