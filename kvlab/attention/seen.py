@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from kvlab.attention.kernels import one_query_kernel
 from kvlab.attention.low_rank import LowRankState, StateShare
 from kvlab.attention.queries import project_queries
 from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_logits
@@ -36,6 +37,12 @@ class PassSeen:
 
     def attend_one(self, value: Tensor) -> Tensor:
         """The output (B, Hq, 1, d) of a single query; its logits and mass are kept: one pass for both."""
+        kernel = one_query_kernel(self.query.device) if self.softcap is None else None
+        if kernel is not None:
+            packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
+            output, mass, logits = kernel(packed, self.key, value, self.bias, self.scaling)
+            self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
+            return output.flatten(1, 2)[:, :, None]
         self._last_logits = self._logits(0, 1)
         mass = probabilities(self._last_logits, self.bias)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
