@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kvlab.attention.log_mass import channel_attention, prompt_way
+
 ROW_BLOCK = 256
 NEVER = float("-inf")
 
@@ -27,6 +29,8 @@ def slot_attention(
     if bias is None and rows == columns:
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
     bias = None if bias is None else repeat_heads(bias[..., None], query)[..., 0]
+    if bias is not None and rows == columns and prompt_way(query.device) == "channels":
+        return channel_attention(query, key, value, bias, scaling, causal=True)
     blocks = []
     for first in range(0, rows, ROW_BLOCK):
         last = min(first + ROW_BLOCK, rows)
