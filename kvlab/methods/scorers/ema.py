@@ -14,6 +14,7 @@ from kvlab.methods.view import Seen, Slots
 EMA = "ema"
 RAW_EMA = "raw_ema"
 SEEN_ROWS = "ema_rows"
+MOST_ROWS = torch.iinfo(torch.int16).max
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,11 @@ class EmaScore:
 
     def _one(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """The same after a single query, whose attention probabilities hold all that the centred average needs."""
-        new = seen.last_mass().log() - slots.log_mass + math.log(1 - self.alpha)
+        new = seen.last_mass().log().sub_(slots.log_mass).add_(math.log(1 - self.alpha))
         average = torch.logaddexp(slots.extra[EMA] + math.log(self.alpha), new)
-        rows = _more(slots.extra[SEEN_ROWS], 1)
-        return {EMA: average, SEEN_ROWS: rows, "score": corrected(average, rows, self.alpha) + slots.log_mass}
+        rows = slots.extra[SEEN_ROWS].clamp_max(MOST_ROWS - 1) + 1
+        score = (average - _missing(rows, self.alpha)).add_(slots.log_mass)
+        return {EMA: average, SEEN_ROWS: rows, "score": score}
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:
         group, rows = logits.shape[2], logits.shape[3]
@@ -75,14 +77,18 @@ class EmaScore:
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
     """The bias-corrected log average: average - log(1 - alpha^rows), -inf where no query has looked yet."""
-    return average + correction(rows, alpha)
+    return average - _missing(rows.clamp_min(1), alpha)
 
 
 def correction(rows: Tensor, alpha: float) -> Tensor:
     """-log(1 - alpha^rows): what an average over so few queries lacks."""
-    return -torch.log1p(-(rows.clamp_min(1) * math.log(alpha)).exp())
+    return -_missing(rows.clamp_min(1), alpha)
+
+
+def _missing(rows: Tensor, alpha: float) -> Tensor:
+    return (rows * math.log(alpha)).exp_().neg_().log1p_()
 
 
 def _more(rows: Tensor, seen: Tensor | int) -> Tensor:
     """Counts of 16 bits: so many rows have long made the correction vanish."""
-    return (rows.int() + seen).clamp_max(torch.iinfo(torch.int16).max)
+    return (rows.int() + seen).clamp_max(MOST_ROWS)
