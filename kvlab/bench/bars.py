@@ -29,9 +29,18 @@ class Bar:
 def judge(rows: Sequence[Row], device: str) -> list[Row]:
     """A row for every figure that a bar of this device (`cpu` or `cuda`) is about, `note` saying whether it is met.
 
-    A bar without a figure gives one row of status `skipped`.
+    A bar without a figure gives one row of status `skipped`; so does every figure measured on another kind of device,
+    where the experiment was exercised and its promise not tested.
     """
-    return [judged for bar in BARS[device] for judged in _judged(bar, rows)]
+    kinds = {row.device.partition(":")[0] for row in rows} - {device, ""}
+    elsewhere = ", ".join(sorted(kinds))
+    judged = [judged for bar in BARS[device] for judged in _judged(bar, rows)]
+    return [_unmeasured(row, elsewhere) for row in judged] if elsewhere else judged
+
+
+def _unmeasured(row: Row, elsewhere: str) -> Row:
+    promise = row.note.partition(": ")[2]
+    return replace(row, status="skipped", note=f"unmeasured, exercised on {elsewhere}: {promise}")
 
 
 def _judged(bar: Bar, rows: Sequence[Row]) -> Iterator[Row]:

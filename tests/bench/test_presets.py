@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -212,7 +213,7 @@ def test_bars_are_judged_by_the_figures() -> None:
     assert cpu["recording light, step over recording off"].note == "NOT met: at most 1.05"
     assert cpu["recording full, step over recording off"].status == "skipped"
     assert "unmeasured" in cpu["recording full, step over recording off"].note
-    gpu = {row.figure: row for row in judge(bar_rows(), "cuda")}
+    gpu = {row.figure: row for row in judge([replace(row, device="cuda: some GPU") for row in bar_rows()], "cuda")}
     bandwidth = gpu["speed-up at 5 % over the bandwidth bound's"]
     assert (bandwidth.median, bandwidth.note) == (pytest.approx(0.8), "met: at least 0.8")  # 4 of 100 / 20
     assert gpu["merging step over eviction's"].note.startswith("NOT met")
@@ -232,3 +233,18 @@ def test_a_setting_without_a_row_says_so() -> None:
     assert found["ours"].isna().all()
     assert found[found["method"] == "full"]["paper_ratio"].tolist() == [1.0]
     assert "kvlab.bench" in sys.modules
+
+
+def test_a_gpu_promise_is_not_judged_on_another_device() -> None:
+    """Figures of an exercise on CPU are shown, and neither met nor failed."""
+    known = {"model": "shape:llama2-7b", "batch": 1, "context": 100, "unit": "ms/token", "budget": 0.05}
+    steps = [
+        Row(mode="decode", figure="decode step", method=name, median=1.0, device="cpu: x86_64", **known)
+        for name in ("h2o", "keepkv")
+    ]
+    rows = [row for row in judge(steps, "cuda") if row.figure == "merging step over eviction's"]
+    assert [row.median for row in rows] == [1.0]
+    assert rows[0].status == "skipped"
+    assert rows[0].note == "unmeasured, exercised on cpu: at most 1.05"
+    there = [replace(row, device="cuda: some GPU") for row in steps]
+    assert [row.note for row in judge(there, "cuda") if row.median] == ["met: at most 1.05"]
