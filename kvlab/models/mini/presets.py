@@ -112,15 +112,14 @@ CHAINS_AND_PAIRS = MappingProxyType(
 )
 LONG_TEXT = MappingProxyType(
     {
-        "text": 0.46,
+        "text": 0.5,
         "mixed": 0.14,
-        "needle": 0.06,
-        "multi_query": 0.02,
-        "multi_value": 0.02,
-        "key_value": 0.1,
-        "variables": 0.15,
+        "needle": 0.05,
+        "multi_query": 0.03,
+        "key_value": 0.16,
+        "variables": 0.08,
         "labels": 0.02,
-        "copy": 0.03,
+        "copy": 0.02,
     }
 )
 CIRCUIT = MappingProxyType({"repeat": 0.5, "pairs": 0.5})
