@@ -24,8 +24,9 @@ class AttendingLayer(Protocol):
         scaling: float,
         softcap: float | None,
         module: nn.Module | None = None,
+        slopes: Tensor | None = None,
     ) -> Tensor:
-        """Attention output (B, Hq, q, d)."""
+        """Attention output (B, Hq, q, d); `slopes` (Hq,) are those of a model with ALiBi."""
         ...
 
 

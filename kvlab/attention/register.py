@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
+from kvlab.attention.alibi import Alibi
 from kvlab.attention.handoff import take
 from kvlab.attention.slot_attention import NEVER, repeat_heads, slot_attention
 from kvlab.errors import UserError
@@ -42,12 +43,13 @@ def kvlab_attention(
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    slopes: Tensor | None = None,
     **kwargs: object,
 ) -> tuple[Tensor, None]:
     """Attention output (B, q, Hq, d) and None: through the compressed layer the keys came from, else plain attention.
 
-    Raises UserError where the model asks for something that would make the numbers wrong (learned attention sinks,
-    custom 4-D masks over compressed slots).
+    `slopes` (Hq,) come from kvlab's attention modules of models with ALiBi. Raises UserError where the model asks for
+    something that would make the numbers wrong (learned attention sinks, custom 4-D masks over compressed slots).
     """
     if s_aux is not None:
         raise UserError("This model adds learned attention sinks, which kvlab does not support; use another model.")
@@ -56,13 +58,12 @@ def kvlab_attention(
     if layer is not None:
         if attention_mask is not None and attention_mask.dim() == 4:
             raise UserError("Custom 4-D attention masks do not fit compressed slots; pass a 2-D padding mask instead.")
-        output = layer.attend(query, key, value, attention_mask, scaling, softcap, module)
+        output = layer.attend(query, key, value, attention_mask, scaling, softcap, module, slopes)
+    elif attention_mask is None or attention_mask.dim() == 2:
+        bias, alibi = _plain_bias(attention_mask, key), _plain_alibi(slopes, attention_mask, query, key)
+        output = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi)
     else:
-        output = (
-            slot_attention(query, key, value, _plain_bias(attention_mask, key), scaling=scaling, softcap=softcap)
-            if attention_mask is None or attention_mask.dim() == 2
-            else _masked(query, key, value, attention_mask, scaling, softcap)
-        )
+        output = _masked(query, key, value, attention_mask, scaling, softcap)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -71,6 +72,16 @@ def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:
         return None
     hidden = torch.zeros(padding.shape, device=key.device).masked_fill(~padding.bool(), NEVER)
     return hidden[:, None, -key.shape[2] :].expand(-1, key.shape[1], -1)
+
+
+def _plain_alibi(slopes: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Alibi | None:
+    """With every token in its own place: positions count what is not padding."""
+    if slopes is None:
+        return None
+    (batch, heads, tokens), rows = key.shape[:3], query.shape[2]
+    real = torch.ones(batch, tokens, dtype=torch.int64, device=key.device) if padding is None else padding[:, -tokens:]
+    position = (real.long().cumsum(-1) - 1)[:, None].expand(-1, heads, -1)
+    return Alibi(slopes.expand(batch, -1).unflatten(1, (heads, -1)), position, position[:, :, -rows:])
 
 
 def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None) -> Tensor:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
+from kvlab.attention.alibi import Alibi
 from kvlab.attention.kernels import one_query_kernel
 from kvlab.attention.low_rank import LowRankState, StateShare
 from kvlab.attention.queries import project_queries
@@ -32,12 +33,13 @@ class PassSeen:
     rotary: Rotary | None = field(default=None, repr=False)
     generator: torch.Generator | None = field(default=None, repr=False)
     low_rank: LowRankState | None = field(default=None, repr=False)  # what the method keeps beside the slots
+    alibi: Alibi | None = field(default=None, repr=False)
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
 
     def attend_one(self, value: Tensor) -> Tensor:
         """The output (B, Hq, 1, d) of a single query; its logits and mass are kept: one pass for both."""
-        kernel = one_query_kernel(self.query.device) if self.softcap is None else None
+        kernel = one_query_kernel(self.query.device) if self.softcap is None and self.alibi is None else None
         if kernel is not None:
             packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
             output, mass, logits = kernel(packed, self.key, value, self.bias, self.scaling)
@@ -114,15 +116,44 @@ class PassSeen:
     def logits_of(self, query: Tensor) -> Tensor:
         """(B, H, G, n, S): logits of any queries (B, Hq, n, d) at any slot, log mass not added, -inf if invalid.
 
-        No query counts as one of the sequence's own, so there is no causal order. Keys are taken in blocks.
+        No query counts as one of the sequence's own, so there is no causal order, and all ask from where the last one
+        does: with ALiBi a query further on gets the same attention. Keys are taken in blocks.
         """
         blocks = [
             slot_logits(query, key, first=0, rows=1, scaling=self.scaling, softcap=self.softcap)
             for key in self.key.split(KEY_BLOCK, dim=2)
         ]
         logits = torch.cat(blocks, -1)
+        if self.alibi is not None:
+            logits = logits + self.alibi.of_last(self.alibi.slots).rows(0, 1) * self.scaling
         hidden = None if self.bias is None else torch.isneginf(self.bias)[:, :, None, None]
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
+
+    def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
+        """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S)."""
+        alibi = None if self.alibi is None else self.alibi.of_last(position)
+        query = self.query[:, :, -1:]
+        return slot_logits(query, key, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
+
+    def place_bias(self, index: Tensor) -> Tensor | None:
+        """(B, H, G, E): what ALiBi adds to the last query's logits at slots `index` (B, H, E); None without ALiBi."""
+        if self.alibi is None:
+            return None
+        return self.alibi.of_last(self.alibi.slots.gather(2, index)).rows(0, 1)[:, :, :, 0] * self.scaling
+
+    def up_to(self, tokens: int) -> PassSeen:
+        """A whole prompt's pass as if the text had ended after so many tokens; log mass is left out."""
+        states = self.hidden_states
+        return replace(
+            self,
+            query=self.query[:, :, :tokens],
+            key=self.key[:, :, :tokens],
+            hidden_states=None if states is None else states[:, :tokens],
+            bias=None,
+            alibi=None if self.alibi is None else self.alibi.up_to(tokens),
+            _last_logits=None,
+            _last_mass=None,
+        )
 
     def last_mass(self) -> Tensor:
         """(B, H, S): attention of the last query, mean over the group."""
@@ -147,5 +178,12 @@ class PassSeen:
         return probabilities(self._logits(first, last), self.bias)
 
     def _logits(self, first: int, last: int) -> Tensor:
-        block = self.query[:, :, first:last]
-        return slot_logits(block, self.key, first=first, rows=self.num_new, scaling=self.scaling, softcap=self.softcap)
+        return slot_logits(
+            self.query[:, :, first:last],
+            self.key,
+            first=first,
+            rows=self.num_new,
+            scaling=self.scaling,
+            softcap=self.softcap,
+            alibi=self.alibi,
+        )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kvlab.attention.alibi import Alibi
 from kvlab.attention.log_mass import channel_attention, prompt_way
 
 ROW_BLOCK = 256
@@ -13,16 +14,24 @@ NEVER = float("-inf")
 
 
 def slot_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, *, scaling: float, softcap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    *,
+    scaling: float,
+    softcap: float | None = None,
+    alibi: Alibi | None = None,
 ) -> Tensor:
     """Attention output (B, Hq, q, d) of q queries over S slots, the last q of which are the queries' own tokens.
 
     `query` (B, Hq, q, d); `key`, `value` (B, H, S, d); `bias` None or (B, H, S) float32, added to every logit of the
-    head's group (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i.
+    head's group (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i. Kernels know
+    neither soft-capping nor ALiBi's float32 bias of each query head: with these the sums are written out.
     """
     rows, columns = query.shape[2], key.shape[2]
-    if softcap is not None:
-        return _explicit_attention(query, key, value, bias, scaling, softcap)
+    if softcap is not None or alibi is not None:
+        return _explicit_attention(query, key, value, bias, scaling, softcap, alibi)
     if rows == 1:
         return _one_query(query, key, value, bias, scaling)
     key, value = repeat_heads(key, query), repeat_heads(value, query)
@@ -45,7 +54,14 @@ def slot_attention(
 
 
 def slot_logits(
-    query: Tensor, key: Tensor, *, first: int, rows: int, scaling: float, softcap: float | None = None
+    query: Tensor,
+    key: Tensor,
+    *,
+    first: int,
+    rows: int,
+    scaling: float,
+    softcap: float | None = None,
+    alibi: Alibi | None = None,
 ) -> Tensor:
     """Logits (B, H, G, r, S) float32 of the r queries starting at row `first` of `rows`, -inf above the diagonal.
 
@@ -57,6 +73,8 @@ def slot_logits(
     logits = (grouped @ key.float().transpose(-1, -2)).mul_(scaling).view(batch, heads, -1, block, columns)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
+    if alibi is not None:
+        logits = logits + alibi.rows(first, first + block) * scaling
     if rows > 1:
         logits = logits.masked_fill(~_causal(first, first + block, rows, columns, query.device), NEVER)
     return logits
@@ -85,12 +103,18 @@ def _one_query(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, s
 
 
 def _explicit_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float, softcap: float
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    scaling: float,
+    softcap: float | None,
+    alibi: Alibi | None,
 ) -> Tensor:
     rows, blocks = query.shape[2], []
     for first in range(0, rows, ROW_BLOCK):
         block = query[:, :, first : first + ROW_BLOCK]
-        logits = slot_logits(block, key, first=first, rows=rows, scaling=scaling, softcap=softcap)
+        logits = slot_logits(block, key, first=first, rows=rows, scaling=scaling, softcap=softcap, alibi=alibi)
         output = probabilities(logits, bias).flatten(2, 3) @ value.float()
         blocks.append(output.view(block.shape[0], block.shape[1], block.shape[2], -1).to(query.dtype))
     return torch.cat(blocks, dim=2)

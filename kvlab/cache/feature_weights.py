@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from kvlab.assets import asset_path
+from kvlab.cache.find_rotary import uses_alibi
 from kvlab.errors import UserError
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.pipeline import Pipeline
@@ -29,9 +30,14 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
     """The same pipeline, with the maps its settler names read from their file; others are returned as they are.
 
     `name` is what the model was asked for by. Raises UserError for a file that is not there, not one of feature maps,
-    of another rank, or fitted to other weights than the model's.
+    of another rank, or fitted to other weights than the model's, and for any maps of a model with ALiBi.
     """
     settle = pipeline.settle
+    if isinstance(settle, Absorb) and uses_alibi(model):
+        raise UserError(
+            "This model tells distances by ALiBi, and what LESS absorbs has no place in the text any more: use another "
+            "method."
+        )
     if not isinstance(settle, Absorb) or settle.weights == UNTRAINED:
         return pipeline
     name = name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"

@@ -17,7 +17,7 @@ NAMES = ("inv_freq", "full_attention_inv_freq")
 
 def find_rotary(model: nn.Module) -> Rotary | None:
     """The rotary embedding of the model's full-attention layers, or None for a model that does not rotate."""
-    found = _place(model)
+    found = None if uses_alibi(model) else _place(model)
     return None if found is None else Rotary(getattr(*found).float())
 
 
@@ -27,7 +27,7 @@ def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
     Dynamic NTK makes new frequencies whenever a text is longer than any before; longrope (Phi-3) has a short and a long
     set. Either is settled for all tokens of a pass before its first layer runs.
     """
-    found = _place(model)
+    found = None if uses_alibi(model) else _place(model)
     if found is None:
         return None
     kinds = getattr(found[0], "rope_type", "default")
@@ -35,6 +35,12 @@ def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
     if not any("dynamic" in str(kind) or kind == "longrope" for kind in kinds):
         return None
     return lambda: Rotary(getattr(*found).float().clone())
+
+
+def uses_alibi(model: nn.Module) -> bool:
+    """Whether the model tells distances by ALiBi; it may hold a rotary embedding that it never uses."""
+    config = getattr(model, "config", None)
+    return config is not None and bool(getattr(config.get_text_config(decoder=True), "alibi", False))
 
 
 class RotaryOfPasses:

@@ -18,6 +18,7 @@ from kvlab.cache.contents import Contents
 from kvlab.cache.deciding import decide
 from kvlab.cache.find_rotary import RotaryOfPasses
 from kvlab.cache.passage import Rows
+from kvlab.cache.placed import placed
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
@@ -137,6 +138,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         scaling: float,
         softcap: float | None,
         module: nn.Module | None = None,
+        slopes: Tensor | None = None,
     ) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
         rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
@@ -155,10 +157,11 @@ class CompressedLayer(Contents, CacheLayerMixin):
         hidden = None if module is None else take_hidden_states(module)
         common = scaling, softcap, module, hidden, self.rotary.now(), self.generator
         real = [None] * len(self.tables) if row_valid is None else self.streams.by_row(row_valid)
+        where = placed(self.streams, self.tables, slopes, self.tokens_seen, rows, row_valid)
         seen = []
-        for table, part, valid in zip(self.tables, self.streams.by_head(query), real, strict=True):
+        for table, part, valid, alibi in zip(self.tables, self.streams.by_head(query), real, where, strict=True):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
-            seen.append(PassSeen(part, table.visible().keys, table.bias(), valid, *common, state))
+            seen.append(PassSeen(part, table.visible().keys, table.bias(), valid, *common, state, alibi))
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
         if incomplete:

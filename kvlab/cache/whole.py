@@ -36,6 +36,7 @@ def whole_pass(
         bias=bias,
         row_valid=None,
         low_rank=_whole_state(streams, seen),
+        alibi=streams.join_padded([part.alibi for part in seen]),
         _last_logits=None,
         _last_mass=None,
     )

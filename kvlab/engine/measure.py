@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import NEVER, probabilities, slot_logits
+from kvlab.attention.slot_attention import NEVER, probabilities
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.view import Slots
 
@@ -27,11 +27,10 @@ class Answer:
 
 def answer(slots: Slots, seen: PassSeen) -> Answer:
     """Ask the last query of `seen` again, of the table `slots`."""
-    query = seen.query[:, :, -1:]
-    logits = slot_logits(query, slots.keys, first=0, rows=1, scaling=seen.scaling, softcap=seen.softcap)
+    logits = seen.logits_at(slots.keys, slots.position)
     bias = slots.log_mass.masked_fill(~slots.valid, NEVER)
     if seen.low_rank is not None and seen.has_state:
-        share = seen.low_rank.share(query, logits, bias)
+        share = seen.low_rank.share(seen.query[:, :, -1:], logits, bias)
         return Answer(
             share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
         )

@@ -7,8 +7,6 @@ prompt, and for each layer as much attention as `PROMPT_ROWS` + continuation + G
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -87,8 +85,7 @@ def history(seen: PassSeen, prompt_tokens: int) -> dict[str, np.ndarray]:
     masses, scores = [], []
     for first in range(max(prompt_tokens - PROMPT_ROWS, 0), tokens, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, tokens)
-        block = replace(seen, query=seen.query[:, :, :last], key=seen.key[:, :, :last], bias=None)
-        logits = block.last_logits(last - first)[0]  # (H, G, r, last)
+        logits = seen.up_to(last).last_logits(last - first)[0]  # (H, G, r, last)
         room = (0, tokens - last)
         masses.append(torch.nn.functional.pad(torch.softmax(logits, -1).mean(1), room))
         score = torch.logsumexp(logits, 1) - torch.tensor(float(logits.shape[1])).log()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
@@ -30,7 +28,7 @@ def sampled_queries(gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: i
     """
     score, protect = _parts(gvote)
     slots = slots.map(lambda tensor: tensor[:, :, :prompt_tokens])
-    prompt = _prompt_of(seen, prompt_tokens)
+    prompt = seen.up_to(prompt_tokens)
     inner = slots.position[:, 0] >= score.sinks  # (1, T)
     eligible = torch.ones_like(inner) if score.count_sinks else inner
     tokens = torch.tensor([prompt_tokens], device=inner.device)
@@ -55,20 +53,6 @@ def _parts(gvote: GVote) -> tuple[Ballots, ChosenSlots]:
     pipeline = gvote.pipeline()
     assert isinstance(pipeline.score, Ballots) and isinstance(pipeline.allocate, ChosenSlots)
     return pipeline.score, pipeline.allocate
-
-
-def _prompt_of(seen: PassSeen, prompt_tokens: int) -> PassSeen:
-    """The same pass as if the text had ended with the prompt."""
-    assert seen.hidden_states is not None
-    return replace(
-        seen,
-        query=seen.query[:, :, :prompt_tokens],
-        key=seen.key[:, :, :prompt_tokens],
-        hidden_states=seen.hidden_states[:, :prompt_tokens],
-        bias=None,
-        _last_logits=None,
-        _last_mass=None,
-    )
 
 
 def _view(slots: Slots, seen: PassSeen, tokens: Tensor) -> View:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import NEVER, probabilities, slot_logits
+from kvlab.attention.slot_attention import NEVER, probabilities
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
 
@@ -69,8 +69,7 @@ class Shadow:
     def truth(self, seen: PassSeen) -> Truth:
         """What the last query of this pass would have seen."""
         keys, values = self._known()
-        query = seen.query[:, :, -1:]
-        logits = slot_logits(query, keys, first=0, rows=1, scaling=seen.scaling, softcap=seen.softcap)
+        logits = seen.logits_at(keys, torch.arange(self.tokens, device=keys.device).expand(keys.shape[:3]))
         if self.absent is not None:
             logits = logits.masked_fill(self.absent[: self.tokens], NEVER)
         mass = probabilities(logits, None)[0, :, :, 0]  # (H, G, T)

@@ -111,6 +111,10 @@ class Seen(Protocol):
         """Logits of the last `rows` queries, log mass not added, -inf where a row cannot look; (B, H, G, rows, S)."""
         ...
 
+    def place_bias(self, index: Tensor) -> Tensor | None:
+        """(B, H, G, E): what ALiBi adds to the last query's logits at slots `index` (B, H, E); None without ALiBi."""
+        ...
+
     def last_mass(self) -> Tensor:
         """Attention of the last query, mean over the group; (B, H, S) float32."""
         ...

@@ -1,16 +1,20 @@
 """Falcon does its attention inline instead of through the attention interface; this routes it there.
 
 The states it would repeat for every query head (its newer architecture) stay at the number of KV heads, so the cache
-holds each of them once.
+holds each of them once. A Falcon with ALiBi hands its slopes to the attention function, because the bias must follow
+each slot's position; transformers' own tensor of biases knows no slots. (transformers 5.23 adds that tensor twice under
+`eager`, once in the mask and once in the layer; kvlab adds it once, as `sdpa` and the original model do.)
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb
+from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb, build_alibi_tensor
 
 
 class SlotFalconAttention(FalconAttention):
@@ -30,13 +34,20 @@ class SlotFalconAttention(FalconAttention):
     ) -> tuple[Tensor, None]:
         """Output (B, q, hidden) and None."""
         query, key, value = self._states(self.query_key_value(hidden_states))
-        assert position_embeddings is not None
-        query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
+        slopes = self.slopes
+        if slopes is None:
+            assert position_embeddings is not None
+            query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
         if layer_past is not None:
             key, value = layer_past.update(key, value, self.layer_idx)
         attend = AttentionInterface()[self.config._attn_implementation]
-        output, _ = attend(self, query, key, value, attention_mask, scaling=self.inv_norm_factor)
+        output, _ = attend(self, query, key, value, attention_mask, scaling=self.inv_norm_factor, slopes=slopes)
         return self.dense(output.flatten(2)), None
+
+    @property
+    def slopes(self) -> Tensor | None:
+        """(Hq,) by how much a logit of each query head changes per position, before scaling; None without ALiBi."""
+        return _slopes(self.num_heads, self.query_key_value.weight.device) if self.config.alibi else None
 
     def _states(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, rows, _ = fused.shape
@@ -48,6 +59,13 @@ class SlotFalconAttention(FalconAttention):
             parts = self._split_heads(fused)
         query, key, value = (part.transpose(1, 2) for part in parts)
         return query, key, value
+
+
+@lru_cache
+def _slopes(num_heads: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # kept for passes that want gradients too
+        two = torch.ones(1, 2, dtype=torch.int64, device=device)
+        return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1]
 
 
 def use_slot_attention(model: PreTrainedModel, name: str) -> None:

@@ -74,13 +74,18 @@ def load_model(name_or_path: str = "mini", device: str = "auto", dtype: str = "a
         check_supported(config)
         tokenizer = AutoTokenizer.from_pretrained(where)
         model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=_pick_dtype(dtype, place), use_safetensors=True, attn_implementation=register_attention()
+            where, dtype=_pick_dtype(dtype, place), use_safetensors=True, attn_implementation=_made_with(config)
         )
     except (OSError, ValueError) as error:
         if isinstance(error, UserError):
             raise
         raise UserError(_not_loaded(name_or_path, error)) from error
     return LoadedModel(prepare(model).to(place).eval(), tokenizer, name_or_path)  # type: ignore[arg-type]
+
+
+def _made_with(config: Any) -> str:
+    """The attention a model is made with; Falcon picks a class by it and knows its own only, `prepare` changes it."""
+    return "eager" if config.model_type == "falcon" else register_attention()
 
 
 def _check_reachable(name: str, folder: Path) -> None:
@@ -114,8 +119,6 @@ def check_supported(config: Any) -> None:
     config = config.get_text_config(decoder=True)
     if config.model_type not in SUPPORTED:
         raise UserError(f"Models of family {config.model_type!r} are not supported; kvlab runs {', '.join(SUPPORTED)}.")
-    if getattr(config, "alibi", False):
-        raise UserError("This Falcon model uses ALiBi position biases, which kvlab does not support; use a rotary one.")
 
 
 def pick_device(device: str) -> torch.device:

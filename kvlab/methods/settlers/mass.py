@@ -70,18 +70,23 @@ def turns(view: View, source: Tensor, target: Tensor, space: Space) -> Tensor | 
 
 
 def turned(view: View, source: Tensor, turn: Tensor | None) -> Tensor:
-    """(B, H, E, d) float32 source keys as they enter the average."""
+    """(B, H, E, d) float32 source keys as they enter the average; keys that no model rotated stay as they are."""
     keys = at(view.slots.keys, source).float()
     rotary = view.seen.rotary
     return keys if turn is None or rotary is None else rotary.turn(keys, turn)
 
 
-def drift(view: View, source: Tensor, turn: Tensor | None) -> Tensor | float:
-    """(B, H, E): by how much turning a source key changes its logit at the last query, mean over the group."""
+def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Tensor | float:
+    """(B, H, E): by how much a source key's logit at the last query changes on its way, mean over the group.
+
+    Turning changes it, and with ALiBi the place it then stands at.
+    """
+    there, here = view.seen.place_bias(target), view.seen.place_bias(source)
+    moved = 0.0 if there is None or here is None else (there - here).mean(2)
     if turn is None or view.seen.rotary is None:
-        return 0.0
+        return moved
     change = turned(view, source, turn) - at(view.slots.keys, source).float()
-    return (_last_query(view).mean(2)[:, :, None] * change).sum(-1) * view.seen.scaling
+    return moved + (_last_query(view).mean(2)[:, :, None] * change).sum(-1) * view.seen.scaling
 
 
 def exact_log_mass(view: View, parts: Parts) -> Tensor:
@@ -97,11 +102,11 @@ def exact_log_mass(view: View, parts: Parts) -> Tensor:
     )
     merged = own * at(raw, target) + sum_to_target(weight * entering, target, active, width)
     log_mass = slots.log_mass.masked_fill(~slots.valid, -torch.inf).repeat_interleave(group, 1)
-    whole = _capped(view, raw) + log_mass
+    whole = _capped(view, raw) + _bias(view) + log_mass
     normalizer = torch.logsumexp(whole, -1, keepdim=True)
     part = (whole - normalizer).clamp_min(NEVER_SEEN)
     before = log_sum_over_target(at(part, source), at(part, target), target, active, width)
-    after = _capped(view, merged) - normalizer
+    after = _capped(view, merged) + _bias(view, parts.target) - normalizer
     return torch.logsumexp(before.unflatten(1, (-1, group)), 2) - torch.logsumexp(after.unflatten(1, (-1, group)), 2)
 
 
@@ -116,6 +121,14 @@ def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Ten
 def _last_query(view: View) -> Tensor:
     """(B, H, G, d) float32."""
     return view.seen.query[:, :, -1].float().unflatten(1, (view.slots.keys.shape[1], -1))
+
+
+def _bias(view: View, index: Tensor | None = None) -> Tensor | float:
+    """(B, H * G, E): what ALiBi adds at slots `index` (B, H, E), default all; 0 without ALiBi."""
+    if index is None:
+        index = torch.arange(view.slots.valid.shape[-1], device=view.slots.valid.device).expand_as(view.slots.position)
+    bias = view.seen.place_bias(index)
+    return 0.0 if bias is None else bias.flatten(1, 2)
 
 
 def _capped(view: View, logits: Tensor) -> Tensor:

@@ -88,7 +88,8 @@ class NearestMerge:
         turn = turns(view, source, target, self.space)
         of_source, of_target = self._predicted(view, source), self._predicted(view, target)
         share, own, log_total = self._softmax(view, of_source, of_target, source, target, active)
-        mean = own * of_target + sum_to_target(share * (of_source + drift(view, source, turn)), target, active, width)
+        arriving = of_source + drift(view, source, target, turn)
+        mean = own * of_target + sum_to_target(share * arriving, target, active, width)
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
         if self.mass == "rule":
             log_mass = log_total - mean if self.rule == "bias" else votes.log()
@@ -161,6 +162,10 @@ class NearestMerge:
         shift = step[..., None] * query[:, :, None]
         if self.rule == "min-norm":
             return None, shift, None
+        # What ALiBi adds at the target does not scale with its key.
+        fixed = view.seen.place_bias(target)
+        if fixed is not None:
+            exact, mean = exact - fixed.mean(2), mean - fixed.mean(2)
         scale = exact / torch.where(mean.abs() > TINY, mean, TINY)
         sane = ((scale - 1).abs() <= self.guard) & (mean.abs() > TINY)
         edges_of_target = sum_to_target(torch.ones_like(mean), target, active, view.slots.valid.shape[-1]).clamp_min(1)

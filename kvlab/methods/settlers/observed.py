@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.methods.plan import Edges
 from kvlab.methods.scorers.future import FutureQueries
 from kvlab.methods.settlers.groups import ROW_BLOCK, at, cosine, similarity
-from kvlab.methods.view import Slots, View
+from kvlab.methods.view import View
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,8 @@ class Observed:
 
     `logits` (B, H, N, S) and `mass` (B, H, N, S), the attention they gave; `normalizer` (B, H, N, 1), the log of what
     the masses were divided by; `output` (B, H, N, d), what they got; `weight` (B, 1, N), how much each counts, 0 for
-    padding. All float32.
+    padding; `places` (B, H, N, S), what of the logits is ALiBi's, up to a constant for each query, None without ALiBi.
+    All float32.
     """
 
     logits: Tensor
@@ -28,17 +29,18 @@ class Observed:
     output: Tensor
     weight: Tensor
     held_back: Tensor  # (N,) bool: every second query, on which choices are checked
+    places: Tensor | None = None
 
     @classmethod
     def of(cls, view: View, rows: int) -> Observed:
         """The last `rows` queries of the pass, each with weight 1."""
-        slots, seen = view.slots, view.seen
+        seen = view.seen
         rows = min(rows, seen.num_new)
         logits = seen.last_logits(rows)  # (B, H, G, rows, S)
         # A padding query looks at nothing but itself, and nothing is what it may teach.
         real = (~torch.isneginf(logits[:, 0, 0]).all(-1)).float()
         age = torch.arange(rows - 1, -1, -1, device=logits.device)
-        return cls._of_logits(slots, logits, real, age % 2 == 1)
+        return cls._of_logits(view, logits, real, age % 2 == 1)
 
     def and_future(self, view: View, future: FutureQueries, sinks: int, weight: float) -> Observed:
         """These queries, and GVote's samples of queries to come, which together weigh `weight` times as much as these.
@@ -51,8 +53,8 @@ class Observed:
         count = logits.shape[3]
         each = weight * self.weight.sum(-1) / (count * logits.shape[2])  # (B, 1)
         place = torch.arange(count, device=logits.device)
-        more = Observed._of_logits(slots, logits, each.expand(-1, count), place % 2 == 1)
-        rows = ("logits", "mass", "normalizer", "output")
+        more = Observed._of_logits(view, logits, each.expand(-1, count), place % 2 == 1)
+        rows = ("logits", "mass", "normalizer", "output", *(("places",) if self.places is not None else ()))
         joined = {name: torch.cat([getattr(self, name), getattr(more, name)], 2) for name in rows}
         return replace(
             self,
@@ -62,13 +64,17 @@ class Observed:
         )
 
     @classmethod
-    def _of_logits(cls, slots: Slots, logits: Tensor, weight: Tensor, held_back: Tensor) -> Observed:
+    def _of_logits(cls, view: View, logits: Tensor, weight: Tensor, held_back: Tensor) -> Observed:
         """From logits (B, H, G, n, S), weights (B, n) and what is held back (n,)."""
-        group, logits = logits.shape[2], logits.flatten(2, 3)
+        slots, (group, rows), logits = view.slots, logits.shape[2:4], logits.flatten(2, 3)
+        every = torch.arange(logits.shape[-1], device=logits.device).expand_as(slots.position)
+        places = view.seen.place_bias(every)  # (B, H, G, S): a constant aside, the same for all rows
+        places = None if places is None else places.repeat_interleave(rows, 2)
         whole = logits + slots.log_mass[:, :, None]
         mass, normalizer = torch.nan_to_num(torch.softmax(whole, -1)), torch.logsumexp(whole, -1, keepdim=True)
         normalizer, output = normalizer.masked_fill(torch.isinf(normalizer), 0.0), mass @ slots.values.float()
-        return cls(logits, mass, normalizer, output, weight.repeat(1, group)[:, None], held_back.repeat(group))
+        counts = weight.repeat(1, group)[:, None]
+        return cls(logits, mass, normalizer, output, counts, held_back.repeat(group), places)
 
     def total_mass(self) -> Tensor:
         """(B, H, S): the attention each slot got from all the queries, by their weights."""
@@ -138,6 +144,9 @@ class Grouping:
         """
         share, share_pivot = self.shares(weight)
         logits = self._columns(observed.logits, share, share_pivot)  # (B, H, N, R) of the mean keys
+        if observed.places is not None:  # a merged slot stands where its pivot does
+            there = at(observed.places.transpose(-1, -2), self.pivot).transpose(-1, -2)
+            logits = logits + there - self._columns(observed.places, share, share_pivot)
         parts = self._columns(observed.mass, self.active.float(), torch.ones_like(share_pivot))
         weight_of = observed.weight[..., None]
         normalizer = observed.normalizer
