@@ -8,7 +8,8 @@ from functools import cached_property
 from pathlib import Path
 
 import pandas as pd
-import pyarrow.dataset as ds
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from kvlab.trace.reader import Run
 
@@ -67,5 +68,6 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _parts(folder: Path) -> pd.DataFrame:
-    files = [str(path) for path in sorted(folder.rglob("*.parquet"))]
-    return ds.dataset(files, format="parquet").to_table().to_pandas() if files else pd.DataFrame()
+    """All parts of an evaluation as one frame; a column that only some parts have is empty in the others."""
+    tables = [pq.read_table(path, partitioning=None) for path in sorted(folder.rglob("*.parquet"))]
+    return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()

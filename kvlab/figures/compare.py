@@ -42,7 +42,7 @@ def read_kl_along_text(frame: pd.DataFrame) -> str:
     return (
         f"Closest to the full cache: {means.index[0]}, {number(means.iloc[0])} nats a token on average; the "
         f"largest single jump is {number(worst['kl'])} nats, {worst['label']} at token {worst['token']}. "
-        f"Values below {FLOOR:g} are drawn at {FLOOR:g}."
+        f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
     )
 
 

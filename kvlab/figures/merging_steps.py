@@ -61,11 +61,12 @@ def evicted(walk: Walkthrough, kept: int = KEPT) -> np.ndarray:
 def read_three_ways(walk: Walkthrough) -> str:
     """What each way keeps and how far its keys are off, in words."""
     attention = walk.tokens["attention"]
-    share = float(attention.nlargest(KEPT).sum() / attention.sum())
+    total = float(attention.sum())
+    had = f"had {percent(float(attention.nlargest(KEPT).sum()) / total)} of" if total else "like the others had none of"
     rounded, merged = key_error(walk.keys, quantized(walk.keys)), key_error(walk.keys, represented(walk))
     return (
         f"Of {len(attention)} tokens, quantising keeps all, with keys {percent(rounded)} off on average; evicting "
-        f"keeps {KEPT}, which had {percent(share)} of the window's attention; merging leaves {_slots(walk)} slots that "
+        f"keeps {KEPT}, which {had} the window's attention; merging leaves {_slots(walk)} slots that "
         f"stand for all, with keys {percent(merged)} off."
     )
 

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import QUIET, finish
-from kvlab.figures.words import number, percent, plural, visible
+from kvlab.figures.words import number, percent, plural, signed_percent, visible
 
 RULES = {
     "exact": "exact at this query",
@@ -91,7 +91,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
 def read_slot_before_and_after(frame: pd.DataFrame) -> str:
     """The change of each run's slot."""
     changes = [
-        f"{row.label} {100 * ((row.after - row.own - row.sources) / max(row.own + row.sources, 1e-12)):+.3g} %"
+        f"{row.label} {signed_percent((row.after - row.own - row.sources) / max(row.own + row.sources, 1e-12))}"
         for row in frame.itertuples()
     ]
     return "Attention of the merged slot against the sum of its parts: " + ", ".join(changes) + "."
@@ -122,7 +122,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_change_by_rule(frame: pd.DataFrame) -> str:
     """Total change of each run's merges."""
     shown = [
-        f"{row.label} {100 * row.total:+.3g} % ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
+        f"{row.label} {signed_percent(row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
         for row in frame.itertuples()
     ]
     return "Attention of merged slots against the sum of their parts, all together: " + ", ".join(shown) + "."

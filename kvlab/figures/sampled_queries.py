@@ -155,7 +155,7 @@ def read_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
     """Both correlations."""
     return (
         f"Pearson's r over {tokens:,} prompt tokens: {number(correlation)}, {number(inner)} without the sinks. "
-        f"Values below {FLOOR:g} are drawn at {FLOOR:g}."
+        f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
     )
 
 

@@ -7,6 +7,8 @@ import math
 from collections.abc import Iterable
 
 MARKS = str.maketrans({" ": "·", "\n": "⏎", "\t": "⇥", "\r": "␍"})
+RAISED = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+SMALLEST_SHARE = 1e-5  # a thousandth of a per cent: below it the digits say nothing
 
 
 def visible(text: str, limit: int = 24) -> str:
@@ -22,18 +24,26 @@ def token_labels(positions: Iterable[int], texts: list[str]) -> list[str]:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many significant digits, without an exponent where a person would not write one."""
+    """A number with so many significant digits, as a power of ten (2×10⁻⁷) only where a person would write one."""
     if value is None or not math.isfinite(value):
         return "not recorded"
     if value and not 1e-4 <= abs(value) < 1e6:
-        return f"{value:.{digits - 1}e}"
+        factor, exponent = f"{value:.{digits - 1}e}".split("e")
+        return f"{float(factor):g}×10{str(int(exponent)).translate(RAISED)}"
     shown = f"{value:.{digits}g}"
     return f"{float(shown):,.0f}" if "e" in shown else shown
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage."""
-    return "not recorded" if share is None or not math.isfinite(share) else f"{100 * share:.3g} %"
+    """A share as a percentage; one too small to matter as `under 0.001 %`, whatever its sign."""
+    if share is None or not math.isfinite(share):
+        return "not recorded"
+    return "under 0.001 %" if 0 < abs(share) < SMALLEST_SHARE else f"{number(100 * share)} %"
+
+
+def signed_percent(change: float | None) -> str:
+    """A change as a percentage with its sign, such as `+2.5 %`."""
+    return ("+" if change is not None and change >= SMALLEST_SHARE else "") + percent(change)
 
 
 def byte_size(count: float | None) -> str:
@@ -42,7 +52,7 @@ def byte_size(count: float | None) -> str:
         return "not recorded"
     for unit in ("B", "KiB", "MiB", "GiB"):
         if abs(count) < 1024 or unit == "GiB":
-            return f"{count:.3g} {unit}" if unit != "B" else f"{count:.0f} B"
+            return f"{number(count)} {unit}" if unit != "B" else f"{count:.0f} B"
         count /= 1024
     raise AssertionError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.sources import Sources
 from kvlab.engine import compare
+from kvlab.figures.merging_steps import read_three_ways
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
@@ -228,6 +231,15 @@ def test_three_ways_leave_what_they_say(sources: Sources) -> None:
     assert np.abs(quantised - cached).max() <= (cached.max(0) - cached.min(0)).max() / 6 + 1e-5
     assert (~np.isnan(evicted).all(1)).sum() == 3
     assert (~np.isnan(merged).all(1)).sum() == figure.frame["set"].nunique()
+
+
+def test_tokens_that_no_query_attends_to_are_said_so(runs: tuple[Run, ...]) -> None:
+    walk = walkthrough(runs[0], 2, 1)
+    unseen = replace(walk, tokens=walk.tokens.assign(attention=0.0))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "like the others had none of the window's attention" in read_three_ways(unseen)
+    assert "% of the window's attention" in read_three_ways(walk)
 
 
 def test_walls_show_every_head_of_every_kind(sources: Sources) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.figures.words import byte_size, byte_unit, number, percent, plural, token_labels, visible
+from kvlab.figures.words import byte_size, byte_unit, number, percent, plural, signed_percent, token_labels, visible
 
 
 @given(st.text(max_size=80))
@@ -37,7 +37,9 @@ def test_labels_are_unique_even_for_equal_words():
         (0, "0"),
         (0.12345, "0.123"),
         (1234, "1,230"),
-        (2e-7, "2.00e-07"),
+        (2e-7, "2×10⁻⁷"),
+        (-2.5e-7, "-2.5×10⁻⁷"),
+        (1.5e6, "1.5×10⁶"),
         (math.nan, "not recorded"),
         (None, "not recorded"),
     ],
@@ -48,8 +50,16 @@ def test_numbers(value: float | None, shown: str):
 
 def test_shares_bytes_and_counts():
     assert percent(0.1234) == "12.3 %"
+    assert percent(0) == "0 %"
+    assert percent(12.3456) == "1,230 %"
+    assert percent(1e-5) == "0.001 %"
+    assert percent(3e-12) == percent(-3e-12) == "under 0.001 %"
     assert byte_size(2048) == "2 KiB"
     assert byte_size(3 * 1024**3) == "3 GiB"
+    assert byte_size(1020 * 1024) == "1,020 KiB"
+    assert signed_percent(-0.0293) == "-2.93 %"
+    assert signed_percent(0.5) == "+50 %"
+    assert signed_percent(-4e-11) == "under 0.001 %"
     assert byte_unit(5e6) == (1024**2, "MiB")
     assert plural(1, "merge") == "1 merge"
     assert plural(1200, "merge") == "1,200 merges"

@@ -15,7 +15,7 @@ from kvlab.atlas.keepkv.recorded import RULES, merging_runs
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import one_merge as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent
+from kvlab.figures.words import number, percent, signed_percent
 from kvlab.trace.reader import Run
 
 SAGS, EXACT = 0.05, 0.01
@@ -75,7 +75,7 @@ def sag_claim(frame: pd.DataFrame) -> Claim:
         return Claim(SAG_CLAIM, "cannot be judged", "No run of this comparison merges by a plain convex combination.")
     lost = -float((convex["total"] * convex["merges"]).sum() / convex["merges"].sum())
     shown = "; ".join(
-        f"{row.label} {100 * row.total:+.3g} %, {percent(row.sagging)} of its {row.merges:,} merges sag"
+        f"{row.label} {signed_percent(row.total)}, {percent(row.sagging)} of its {row.merges:,} merges sag"
         for row in convex.itertuples()
     )
     verdict: Verdict = "holds" if lost > SAGS and (convex["total"] < 0).all() else "does not hold"
@@ -89,7 +89,7 @@ def exact_claim(frame: pd.DataFrame) -> Claim:
         return Claim(EXACT_CLAIM, "cannot be judged", "No run of this comparison merges by KeepKV's rule.")
     exact = ours[ours["rule"] == "exact"]
     shown = "; ".join(
-        f"{row.label} ({figures.RULES[row.rule]}) {100 * row.total:+.3g} % in all, {percent(row.size)} of it moved"
+        f"{row.label} ({figures.RULES[row.rule]}) {signed_percent(row.total)} in all, {percent(row.size)} of it moved"
         for row in ours.itertuples()
     )
     note = "What is left of it under the exact rule comes from query heads that share one key."

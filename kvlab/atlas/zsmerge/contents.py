@@ -18,25 +18,25 @@ from kvlab.trace.reader import Run
 
 EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
 TOKEN_BLOCKS = 192
-TRAINED = (
-    "kvlab trains no residuals (the paper's panel B), so eviction (A) and ZSMerge's merging (C) stand side by side."
+PANELS = "These are the paper's panels A (eviction), B (trained residuals: LESS) and C (ZSMerge)."
+WITHOUT_B = (
+    "These are the paper's panels A (eviction) and C (ZSMerge); for B, trained residuals, add less to the comparison."
 )
 
 
 def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 1: the same tokens under an evicting method and under ZSMerge."""
-    pair = [recorded(sources, *EVICTING), recorded(sources, "zsmerge")]
-    runs = [run for run in pair if isinstance(run, Run)]
-    if len(runs) < 2:
-        return Needs(
-            "A comparison of an evicting method with ZSMerge is needed.", compare_command(sources, ("h2o", "zsmerge"))
-        )
+    """Figure 1: the same tokens under an evicting method, under LESS where it is there, and under ZSMerge."""
+    evicting, trained, merging = (recorded(sources, *names) for names in (EVICTING, ("less",), ("zsmerge",)))
+    if isinstance(evicting, Needs) or isinstance(merging, Needs):
+        why = "A comparison of an evicting method with ZSMerge is needed."
+        return Needs(why, compare_command(sources, ("h2o", "less", "zsmerge")))
+    runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
     mosaics = {run.record.label: mosaic(head_of(run, choice).lineage, TOKEN_BLOCKS) for run in runs}
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
-    reading = f"{fates.read_fates(mosaics)} {TRAINED}"
+    reading = f"{fates.read_fates(mosaics)} {PANELS if len(runs) == 3 else WITHOUT_B}"
     where = "; ".join(origin(run) for run in runs)
-    return (Drawn("strategies", fates.fates(mosaics, theme), frame, reading, where, _closer(runs)),)
+    return (Drawn("strategies", fates.fates(mosaics, theme), frame, reading, where, _closer([evicting, merging])),)
 
 
 def _closer(runs: list[Run]) -> Claim:
