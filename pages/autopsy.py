@@ -8,6 +8,7 @@ import streamlit as st
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.links import go
+from app.parts.tables import show_table
 from app.parts.text import plain
 from app.parts.tokentext import along_text, state_classes, tokentext
 from app.state import current_run, runs_root, session_id
@@ -147,7 +148,7 @@ def here(run: Run, table: pd.DataFrame, layer: int, head: int) -> None:
     left, right = st.columns(2, gap="large")
     with left:
         rows = autopsy.token_rows(table, texts, layer, head)
-        st.dataframe(rows, hide_index=True, height=min(420, 38 + 35 * len(rows)), alt="Fate of each chosen token")
+        show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
         st.download_button(
             "CSV",
             rows.to_csv(index=False),

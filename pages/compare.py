@@ -24,13 +24,13 @@ from kvlab.trace.reader import Run
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
 COLUMNS = {
-    "live KiB": NUMBER(format="%.1f", help="Valid slots with their metadata, all layers, after the last step."),
-    "live": NUMBER(format="percent", help="Live bytes against the full cache's run (computed where there is none)."),
-    "allocated": NUMBER(format="percent", help="What the tensors take, against the full cache's run."),
-    "tokens/s": NUMBER(format="%.1f", help="Free decoding with recording off."),
+    "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
+    "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
+    "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
+    "tokens/s": NUMBER(format="%.0f", help="Free decoding with recording off."),
     "speed": NUMBER(format="%.2f x", help="Tokens a second against the full cache's run."),
-    "mean KL": NUMBER(format="%.4g", help="Nats a token from the full cache, over the forced continuation."),
-    "top-1": NUMBER(format="percent", help="How often both caches prefer the same next token."),
+    "mean KL": NUMBER(format="%.3g", help="Nats a token from the full cache, over its continuation; less is closer."),
+    "same choice": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
 STYLE = """<style>
@@ -80,13 +80,13 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
     columns = {
         "method": table["label"],
         "status": table["status"],
-        "live KiB": table["live_bytes"].astype(float) / 1024,
-        "live": table["live_ratio"].astype(float),
-        "allocated": table["allocated_ratio"].astype(float),
+        "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
+        "of full": 100 * table["live_ratio"].astype(float),
+        "allocated": 100 * table["allocated_ratio"].astype(float),
         "tokens/s": table["tokens_per_second"].astype(float),
         "speed": table["speed_ratio"].astype(float),
         "mean KL": table["mean_kl"].astype(float),
-        "top-1": table["top1_agreement"].astype(float),
+        "same choice": 100 * table["top1_agreement"].astype(float),
         "own text": [difference(row) for row in table.itertuples()],
     }
     shown = pd.DataFrame(columns)

@@ -78,7 +78,7 @@ def outputs(a: Run, b: Run) -> None:
         column.metric(label, "never" if token is None else f"at token {token}", help="In their own continuations.")
     table = difference.kl_of_both(a, b)
     labels = (a.record.label, b.record.label)
-    figure = along_text(figures.kl_of_both(table, labels, page_theme()), offset=a.record.prompt_tokens - 1)
+    figure = along_text(figures.kl_of_both(table, labels, page_theme(), hues(a, b)), offset=a.record.prompt_tokens - 1)
     show(figure, table, figures.read_kl_of_both(table), "difference-kl", "kl-of-both", origin(a, b))
 
 
@@ -95,8 +95,8 @@ def tokens(a: Run, b: Run) -> None:
         show(figure, table, reading, "difference-jaccard", "jaccard-by-head", origin(a, b))
     with right:
         table = difference.along_positions(kept_a, kept_b, layers)
-        figure, reading = along_text(figures.along_positions(table, theme)), figures.read_along_positions(table)
-        show(figure, table, reading, "difference-along", "kept-along-text", origin(a, b))
+        figure = along_text(figures.along_positions(table, theme, hues(a, b)))
+        show(figure, table, figures.read_along_positions(table), "difference-along", "kept-along-text", origin(a, b))
     words(a, b, kept_a, kept_b)
 
 
@@ -109,7 +109,11 @@ def words(a: Run, b: Run, kept_a: difference.Kept, kept_b: difference.Kept) -> N
     texts = token_texts(a.tokens, difference.tokens_read(a))
     codes = difference.classes(kept_a, kept_b, layer, head, len(texts))
     st.caption(f"A is {plain(a.record.label)}, B is {plain(b.record.label)}; layer {layer}, head {head}")
-    tokentext(texts, codes, difference_classes(page_theme()), identity=str(a.path), key="difference-text")
+    tokentext(texts, codes, difference_classes(page_theme(), hues(a, b)), identity=str(a.path), key="difference-text")
+
+
+def hues(a: Run, b: Run) -> figures.Hues:
+    return figures.hues_of(a.record.method, b.record.method)
 
 
 def origin(a: Run, b: Run) -> str:

@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.figure import show
+from app.parts.tables import show_table
 from app.state import current_run
 from app.state import theme as page_theme
 from kvlab.analysis import fingerprints
@@ -57,7 +58,8 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
         figure, reading = figures.groups_by_head(table, theme), figures.read_groups_by_head(table)
         show(figure, table, reading, "heads-where", page.file_name(run, "groups-by-head"), origin)
         shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
-        st.dataframe(shown.round(4), hide_index=True, alt="One row a group: means of the four features")
+        shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
+        show_table(shown, "One row a group: means of the four features")
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading every head")

@@ -17,7 +17,7 @@ from kvlab.analysis import merges, sag
 from kvlab.figures import merges as merge_figures
 from kvlab.figures import sag as sag_figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent
+from kvlab.figures.words import percent
 from kvlab.trace.reader import Run
 
 
@@ -69,8 +69,8 @@ def facts(run: Run, steps: pd.DataFrame) -> None:
         ("Slots merged", f"{total['merged']:,.0f}", "All merges and pools, over the layers and heads shown."),
         ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with what they held."),
         ("Guard activations", f"{total['guard_activations']:,.0f}", "How often the method's guard stepped in."),
-        ("Mean sag", number(total["sag"]), "True mass of merged tokens minus what their slots receive."),
-        ("Mean regret", number(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
+        ("Mean sag", percent(total["sag"]), "True mass of merged tokens minus what their slots receive."),
+        ("Mean regret", percent(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
         ("Mean output error", percent(total["output_error"]), "Relative distance from the full cache's output."),
     ]
     for column, (label, value, explanation) in zip(st.columns(len(values)), values, strict=True):

@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.tables import show_table
 from app.parts.tokentext import along_text
 from app.state import current_run
 from app.state import theme as page_theme
@@ -74,7 +75,7 @@ def dropped(run: Run, layer: int, head: int, step: int) -> None:
             st.caption("No token of this head has been dropped by then.")
             return
         st.caption("Dropped tokens the full cache would attend to most, at this step")
-        st.dataframe(table, hide_index=True, height=380, alt="Dropped tokens by the attention they would get")
+        show_table(table, "Dropped tokens by the attention they would get", height=380)
 
 
 def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:

@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.tables import show_table
 from app.parts.tokenstrip import tokenstrip
 from app.parts.tokentext import along_text
 from app.state import current_run
@@ -83,7 +84,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
     slots, happened, flow = st.tabs(["Slots at this step", "Events of this step", "What flowed into a slot"])
     with slots:
         table = slot_table(lineage, texts, step, masses)
-        st.dataframe(table, hide_index=True, height=360, alt=f"Slots of layer {layer}, head {head} after step {step}")
+        show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)
     with happened:
         events_table(events, texts, step)
     with flow:
@@ -95,7 +96,7 @@ def events_table(events: pd.DataFrame, texts: list[str], step: int) -> None:
     if table.empty:
         st.caption(f"Nothing left this head in step {step}.")
         return
-    st.dataframe(table, hide_index=True, height=360, alt=f"Events of step {step}")
+    show_table(table, f"Events of step {step}", height=360)
 
 
 def lineage_of_slot(

@@ -12,8 +12,10 @@ STATIC = Path(__file__).parent / "static"
 KEY = "page-keys"
 HTML = """
 <div class="kv-keys">
-  <button class="open" title="Keys of this page (?)">keys ?</button>
-  <dialog aria-label="Keys of this page"><h4>Keys</h4><dl></dl><button class="close">close</button></dialog>
+  <button class="open" title="Keyboard shortcuts of this page (?)">shortcuts ?</button>
+  <dialog aria-label="Keyboard shortcuts of this page">
+    <h4>Keyboard shortcuts</h4><dl></dl><button class="close">close</button>
+  </dialog>
 </div>
 """
 STEP_KEYS = (

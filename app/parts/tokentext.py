@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from kvlab.analysis.difference import NAMES
-from kvlab.figures.difference import CLASS_LOOK
+from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
 from kvlab.figures.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick
 
 STATIC = Path(__file__).parent / "static"
@@ -61,10 +61,10 @@ def state_classes(theme: Theme) -> list[TokenClass]:
     return [TokenClass(STATE_NAMES[state], pick(STATE_COLOURS[state], theme), cue) for state, cue in names]
 
 
-def difference_classes(theme: Theme) -> list[TokenClass]:
-    """The classes of `kvlab.analysis.difference.NAMES`, in its order."""
-    hues = [CLASS_LOOK.get(name, ("grey", ""))[0] for name in NAMES]
-    looks = zip(NAMES, hues, DIFFERENCE_CUES, strict=True)
+def difference_classes(theme: Theme, hues: Hues = HUES_OF_TWO) -> list[TokenClass]:
+    """The classes of `kvlab.analysis.difference.NAMES`, in its order; `hues` as the figures beside the text have."""
+    named = class_looks(hues)
+    looks = zip(NAMES, [named.get(name, ("grey", ""))[0] for name in NAMES], DIFFERENCE_CUES, strict=True)
     return [TokenClass(name, pick(HUES[hue], theme), cue) for name, hue, cue in looks]
 
 

@@ -8,18 +8,36 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.difference import NAMES
 from kvlab.figures.merges import whole_numbers
-from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
+from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, method_hue, pick
 from kvlab.figures.template import colour_bar, finish, log_axis
 from kvlab.figures.words import number, percent, plural, visible
 
 FLOOR = 1e-6
-# (hue, pattern) of each class of `analysis.difference.NAMES`: a pattern as the second cue beside colour.
-CLASS_LOOK = {
-    "in both": ("ink", ""),
-    "only in A": ("blue", "/"),
-    "only in B": ("orange", "\\"),
-    "in neither": ("grey", "."),
-}
+Hues = tuple[str, str]  # of A and of B
+HUES_OF_TWO: Hues = ("blue", "orange")
+
+
+def hues_of(method_a: str, method_b: str) -> Hues:
+    """The hues that two methods have everywhere; others where they share one or it already stands for both or neither.
+
+    Ink and grey are what tokens in both and in neither are drawn with.
+    """
+    hues = [method_hue(method) for method in (method_a, method_b)]
+    free = [hue for hue in HUES_OF_TWO if hue not in hues]
+    if hues[0] == hues[1]:
+        hues[1] = free.pop(0)
+    a, b = (free.pop(0) if hue in ("ink", "grey") else hue for hue in hues)
+    return a, b
+
+
+def class_looks(hues: Hues = HUES_OF_TWO) -> dict[str, tuple[str, str]]:
+    """(hue, pattern) of each class of `analysis.difference.NAMES`: a pattern as the second cue beside colour."""
+    return {
+        "in both": ("ink", ""),
+        "only in A": (hues[0], "/"),
+        "only in B": (hues[1], "\\"),
+        "in neither": ("grey", "."),
+    }
 
 
 def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -53,11 +71,11 @@ def read_jaccard_by_head(frame: pd.DataFrame) -> str:
     return f"Mean Jaccard index {number(float(frame['jaccard'].mean()), 2)}; least alike {least}, most alike {most}."
 
 
-def along_positions(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HUES_OF_TWO) -> go.Figure:
     """Share of heads that keep a place of the text in both, in A, in B or in neither, stacked along the text."""
-    figure = go.Figure()
+    figure, looks = go.Figure(), class_looks(hues)
     for name in NAMES[:4]:
-        hue, pattern = CLASS_LOOK[name]
+        hue, pattern = looks[name]
         colour = pick(HUES[hue], theme)
         figure.add_bar(
             x=frame["position"],
@@ -77,13 +95,15 @@ def read_along_positions(frame: pd.DataFrame) -> str:
     return "Over the text: " + ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4]) + "."
 
 
-def kl_of_both(frame: pd.DataFrame, labels: tuple[str, str], theme: Theme = "light") -> go.Figure:
+def kl_of_both(
+    frame: pd.DataFrame, labels: tuple[str, str], theme: Theme = "light", hues: Hues = HUES_OF_TWO
+) -> go.Figure:
     """KL of each run from the full cache at every token of the forced continuation."""
     figure = go.Figure()
     words = [visible(text) for text in frame["text"]]
     for column, label, hue, dash, marker in (
-        ("a", f"A: {labels[0]}", "blue", "solid", "circle"),
-        ("b", f"B: {labels[1]}", "orange", "dash", "diamond"),
+        ("a", f"A: {labels[0]}", hues[0], "solid", "circle"),
+        ("b", f"B: {labels[1]}", hues[1], "dash", "diamond"),
     ):
         if not frame[column].notna().any():
             continue

@@ -11,6 +11,7 @@ from kvlab.figures.template import colour_bar, finish, log_axis
 from kvlab.figures.words import number, percent, plural
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
+FLOOR = 1e-7
 PATTERNS = {"evict": "/", "merge": "", "pool": "x"}
 
 
@@ -142,8 +143,7 @@ def read_votes_distribution(frame: pd.DataFrame) -> str:
 
 def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention of each merged group before against after its step; below the diagonal, attention sagged."""
-    floor = 1e-7
-    before, after = frame["mass_before"].clip(lower=floor), frame["mass_after"].clip(lower=floor)
+    before, after = frame["mass_before"].clip(lower=FLOOR), frame["mass_after"].clip(lower=FLOOR)
     low, high = float(min(before.min(), after.min())), float(max(before.max(), after.max()))
     details = frame[["step", "layer", "head", "slot", "votes", "sag"]].to_numpy(np.float32)
     figure = go.Figure()
@@ -179,10 +179,11 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_mass_balance(frame: pd.DataFrame) -> str:
     """How many groups sagged, in words."""
     lost = frame["sag"] > 0.01 * frame["mass_before"]
-    largest, mean = number(float(frame["sag"].max())), number(float(frame["sag"].mean()))
+    largest, mean = percent(float(frame["sag"].max())), percent(float(frame["sag"].mean()))
     return (
         f"{percent(float(lost.mean()))} of the {plural(len(frame), 'group')} shown lost more than 1 % of their "
-        f"attention in the merge; the largest sag is {largest}, the mean {mean}."
+        f"attention in the merge; the largest sag is {largest} of the head's attention, "
+        f"the mean {mean}; below the dashed line is lost, and what is under {number(FLOOR)} is drawn there."
     )
 
 

@@ -23,6 +23,7 @@ HUES: dict[str, tuple[str, str]] = {  # (on light, on dark)
     "red": ("#C8500A", "#FF8A4C"),
     "purple": ("#A8528F", "#E79BCB"),
     "gold": ("#8A7400", "#E8D44D"),
+    "wine": ("#8C1D40", "#FF6F91"),
 }
 METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "full": ("ink", "circle", "solid"),
@@ -31,16 +32,16 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "h2o": ("orange", "diamond", "solid"),
     "snapkv": ("green", "square", "dash"),
     "pyramidkv": ("green", "triangle-down", "dashdot"),
-    "adakv": ("gold", "pentagon", "dash"),
-    "pyramidinfer": ("orange", "triangle-left", "dashdot"),
+    "adakv": ("purple", "pentagon", "dash"),
+    "pyramidinfer": ("wine", "triangle-left", "dashdot"),
     "cam": ("purple", "hexagon", "dash"),
     "d2o": ("red", "triangle-right", "dash"),
     "less": ("sky", "star", "dashdot"),
     "zsmerge": ("purple", "cross", "solid"),
     "kvmerger": ("red", "x", "solid"),
-    "pyramid-pool": ("gold", "hourglass", "solid"),
+    "pyramid-pool": ("wine", "hourglass", "solid"),
     "keepkv": ("blue", "circle", "solid"),
-    "gvote": ("green", "star-diamond", "solid"),
+    "gvote": ("gold", "star-diamond", "solid"),
     "exactmerge": ("sky", "circle", "solid"),
 }
 FALLBACK_MARKERS = ("diamond-tall", "bowtie", "octagon", "hexagram", "diamond-wide")
@@ -104,6 +105,11 @@ class Style:
 def pick(pair: tuple[str, str], theme: Theme) -> str:
     """The colour of a (light, dark) pair for the theme."""
     return pair[1] if theme == "dark" else pair[0]
+
+
+def method_hue(method: str) -> str:
+    """The name of the hue that a method has everywhere, one of `HUES`."""
+    return (METHODS.get(method) or _fallback(method))[0]
 
 
 def method_style(method: str, theme: Theme = "light", rank: int = 0) -> Style:

@@ -24,8 +24,8 @@ def regret_map(frame: pd.DataFrame, step: int | None = None, theme: Theme = "lig
         zmin=0,
         zmax=float(np.nanmax(values)) or 1.0 if np.isfinite(values).any() else 1.0,
         colorscale=LOSS[theme],
-        colorbar=colour_bar("regret (share of attention)", theme),
-        hovertemplate="layer %{y}, step %{x}<br>regret %{z:.4f}<extra></extra>",
+        colorbar=colour_bar("regret (share of attention)", theme, tickformat=".0%"),
+        hovertemplate="layer %{y}, step %{x}<br>regret %{z:.1%}<extra></extra>",
     )
     figure = go.Figure(heat)
     if step is not None and len(frame.columns) > 1:
@@ -75,10 +75,10 @@ def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             mode="lines+markers" if len(frame) < 4 else "lines",
             line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
             customdata=words,
-            hovertemplate=f"step %{{x}}, predicting %{{customdata}}<br>{name} %{{y:.3f}}<extra></extra>",
+            hovertemplate=f"step %{{x}}, predicting %{{customdata}}<br>{name} %{{y:.1%}}<extra></extra>",
         )
     finish(figure, title="Attention missed at each step", x="step", y="regret (share of attention)", theme=theme)
-    return figure.update_yaxes(range=[0, 1.02])
+    return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
 def read_regret_over_steps(frame: pd.DataFrame) -> str:
@@ -114,7 +114,9 @@ def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
             "<br>output error %{customdata[1]:.3g}<extra></extra>",
         )
     title, few = "Is the budget where the loss is?", len(layers) <= 16
-    return finish(figure, title=title, x="slots", y="mean regret", theme=theme, legend=few)
+    return finish(
+        figure, title=title, x="slots", y="mean regret (share of attention)", theme=theme, legend=few
+    ).update_yaxes(tickformat=".3~p")
 
 
 def read_budget_against_regret(frame: pd.DataFrame, correlation: float) -> str:

@@ -15,10 +15,11 @@ from kvlab.figures.words import number, percent, plural
 MEASURES = {
     "sag": ("Sag by head", "sag (share of attention)"),
     "regret": ("Regret by head", "regret (share of attention)"),
-    "output_error": ("Output error by head", "relative output error"),
+    "output_error": ("Output error by head", "relative distance from the full cache's output"),
     "guard_activations": ("Guard activations by head", "activations"),
     "max_votes": ("Largest votes by head", "votes"),
 }
+SHARES = ("sag", "regret", "output_error")  # shown in per cent
 
 
 def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -65,7 +66,7 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             hovertemplate="step %{x}: %{y:.3f}<extra></extra>",
         )
     finish(figure, title="Where the full cache's attention would go", x="step", y="share of attention", theme=theme)
-    return figure.update_yaxes(range=[0, 1.02])
+    return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
 
 def read_mass_over_steps(frame: pd.DataFrame) -> str:
@@ -94,7 +95,8 @@ def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
             hovertemplate=f"step %{{x}}: {name} %{{y:.4f}}<extra></extra>",
         )
-    return finish(figure, title="Attention sag", x="step", y="share of attention", theme=theme)
+    finish(figure, title="Attention sag", x="step", y="share of attention", theme=theme)
+    return figure.update_yaxes(tickformat=".3~p")
 
 
 def read_sag_over_steps(frame: pd.DataFrame) -> str:
@@ -105,8 +107,8 @@ def read_sag_over_steps(frame: pd.DataFrame) -> str:
     share = mean / frame["merged_true_mass"].mean()
     way = "too little" if mean >= 0 else "too much"
     return (
-        f"Merged slots get {percent(abs(share))} {way} attention: mean sag {number(mean)}, largest "
-        f"{number(top['sag'])} at step {int(top['step'])}."
+        f"Merged slots get {percent(abs(share))} {way} attention: mean sag {percent(mean)}, largest "
+        f"{percent(top['sag'])} at step {int(top['step'])}."
     )
 
 
@@ -188,7 +190,7 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -
     table = frame.pivot(index="layer", columns="head", values=measure)
     values = table.to_numpy(np.float32)
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
-    signed = measure == "sag"
+    signed, share = measure == "sag", measure in SHARES
     heat = go.Heatmap(
         z=values,
         x=table.columns.to_numpy(),
@@ -198,8 +200,8 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -
         zmin=-largest if signed else 0,
         zmax=largest or 1.0,
         colorscale=DIVERGING[theme][::-1] if signed else LOSS[theme],
-        colorbar=colour_bar(unit, theme),
-        hovertemplate="layer %{y}, head %{x}<br>" + unit + " %{z:.4g}<extra></extra>",
+        colorbar=colour_bar(unit, theme, tickformat=".3~p" if share else ""),
+        hovertemplate=f"layer %{{y}}, head %{{x}}<br>{unit} %{{z:.3~{'p' if share else 'g'}}}<extra></extra>",
     )
     return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
 
@@ -213,6 +215,5 @@ def read_measure_by_head(frame: pd.DataFrame, measure: str) -> str:
         return f"Zero in all {plural(len(frame), 'head')}."
     top = frame.loc[values.abs().idxmax()]
     place = f"layer {int(top['layer'])}, head {int(top['head'])}"
-    return (
-        f"Largest in {place}: {number(top[measure])}; mean {number(values.mean())} over {plural(len(frame), 'head')}."
-    )
+    shown = percent if measure in SHARES else number
+    return f"Largest in {place}: {shown(top[measure])}; mean {shown(values.mean())} over {plural(len(frame), 'head')}."

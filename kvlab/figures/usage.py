@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.figures.palette import HUES, SURFACES, Theme, mix, pick
+from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS
 from kvlab.figures.template import finish
 from kvlab.figures.words import number, percent, plural
@@ -17,7 +17,7 @@ MOST_TASKS = len(TASK_HUES)
 
 def usage_by_task(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Share of the tokens kept, a box a task over its prompts; columns task, kept (one row a prompt)."""
-    figure, colour = go.Figure(), pick(HUES["green"], theme)
+    figure, colour = go.Figure(), method_style("gvote", theme).colour
     for task, group in frame.groupby("task", sort=False):
         q = group["kept"].quantile([0.05, 0.25, 0.5, 0.75, 0.95])
         figure.add_box(

@@ -31,6 +31,12 @@ def test_no_two_methods_look_the_same():
         assert len(set(styles.values())) == len(METHODS)
 
 
+def test_the_methods_one_compares_first_have_hues_of_their_own():
+    first = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote")
+    for papers_rivals in (first, ("gvote", "streaming-llm", "snapkv", "adakv"), ("h2o", "pyramidinfer", "cam", "d2o")):
+        assert len({METHODS[method][0] for method in papers_rivals}) == len(papers_rivals)
+
+
 def test_budgets_of_a_method_share_the_hue_and_differ_in_dash():
     styles = run_styles([("a 10 %", "keepkv"), ("a 20 %", "keepkv"), ("b", "h2o")])
     first, second = styles["a 10 %"], styles["a 20 %"]

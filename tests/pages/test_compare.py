@@ -27,7 +27,7 @@ def test_the_headline_table_comes_first_and_agrees_with_the_runs(runs_root: Path
     expected = headline([open_run(path) for path in paths]).set_index("label")
     assert shown.index.tolist() == expected.index.tolist()
     assert shown["mean KL"].tolist() == pytest.approx(expected["mean_kl"].tolist())
-    assert shown["live"].tolist() == pytest.approx(expected["live_ratio"].tolist())
+    assert (shown["of full"] / 100).tolist() == pytest.approx(expected["live_ratio"].tolist())
     best = expected.drop(index=expected.index[0])["mean_kl"].astype(float).idxmin()
     sentence = next(line for line in texts(page).splitlines() if line.startswith("Closest to the full cache first"))
     ranks = sentence.split("a token): ")[1]

@@ -1,0 +1,44 @@
+"""Tables of slots, tokens and events as a person reads them: words for names, shares in per cent, few digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from kvlab.figures.words import visible
+
+SHARES = {  # columns that hold shares of one: what each is, for the tip at its head
+    "mass": "What this slot gets of the head's attention at this step.",
+    "true mass": "What the full cache gives the tokens of this slot.",
+    "sag": "True mass minus mass: what merging took from these tokens.",
+    "mass source": "Attention of the slot that left, before the step.",
+    "mass target": "Attention of the slot it went into, before the step.",
+    "mass after": "Attention of that slot after all merges of the step, same query.",
+    "perturbation": "Relative change of the head's output by the whole step.",
+    "key weight": "Share of the slot that left in the other's new key.",
+    "value weight": "The same for its value.",
+    "sink": "Attention on the first 4 tokens.",
+    "local": "Attention on the last 32 tokens.",
+    "regret": "Share of the full cache's attention that goes to dropped tokens.",
+}
+PLAIN = {
+    "similarity": "Cosine of the two keys.",
+    "key likeness": "Mean cosine of neighbouring keys.",
+    "votes": "How many tokens the slot stands for.",
+    "votes source": "Tokens the slot that left stood for.",
+    "votes target": "Tokens the slot it went into stood for before.",
+    "votes after": "Tokens it stands for after all merges of the step.",
+}
+
+
+def show_table(table: pd.DataFrame, alt: str, **options: Any) -> None:
+    """The table without its index; token texts show their white space."""
+    words = table.rename(columns=lambda name: str(name).replace("_", " "))
+    shown = words.assign(**{name: 100 * words[name].astype(float) for name in words if name in SHARES})
+    texts = [name for name in shown if name == "text" or str(name).endswith(" text")]
+    shown = shown.assign(**{name: [visible(text) for text in shown[name]] for name in texts})
+    shares = {name: st.column_config.NumberColumn(format="%.3f %%", help=SHARES[name]) for name in SHARES}
+    plain = {name: st.column_config.NumberColumn(format="%.3g", help=text) for name, text in PLAIN.items()}
+    st.dataframe(shown, hide_index=True, column_config={**shares, **plain}, alt=alt, **options)
