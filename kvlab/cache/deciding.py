@@ -34,12 +34,15 @@ class Moment:
 def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | None, first: bool) -> None:
     """Score the slots, and compress the layer if that is due. `first`: this pass completes the prompt."""
     pipeline = layer.settings.pipeline
+    moment = _moment(layer, seen[0].num_new, first)
     for table, part in zip(layer.tables, seen, strict=True):
         slots = table.visible()
-        table.store(pipeline.score.update(slots, part, first))
+        if first or part.num_new > 1 or not pipeline.notes:
+            table.store(pipeline.score.update(slots, part, first))
+        else:
+            pipeline.note(slots, part, moment.due or layer.settings.watched_closely)
         if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
             layer.settings.statistics[layer.rank] = noted
-    moment = _moment(layer, seen[0].num_new, first)
     if moment.prompt:
         assert layer.quota is not None
         layer.prompt_settled = True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import torch
@@ -65,11 +65,15 @@ def append(slots: Slots, more: Slots) -> Slots:
     return replace(slots, **own, extra={name: joined[name] for name in slots.extra})
 
 
-def write(slots: Slots, index: Tensor, new: Slots) -> None:
-    """Overwrite slot `index` (B, H) of every head with the one-slot table `new`, in place."""
-    for name in slots.metadata().keys() | {"keys", "values"}:
-        tensor, value = _tensor(slots, name), _tensor(new, name)
-        tensor.scatter_(2, _spread(index[..., None], tensor, 1), value.to(tensor.dtype))
+def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> None:
+    """Overwrite slot `index` (B, H, 1) of every head, in place, with one number each or with (B, H, 1[, d]) values."""
+    for name, value in new.items():
+        tensor = _tensor(slots, name)
+        at = _spread(index, tensor, 1)
+        if isinstance(value, Tensor):
+            tensor.scatter_(2, at, value.to(tensor.dtype))
+        else:
+            tensor.scatter_(2, at, value)
 
 
 def _tensor(slots: Slots, name: str) -> Tensor:

@@ -80,7 +80,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
             self.lazy_initialization(key_states, value_states)
         rows = key_states.shape[2]
         self._append(key_states, value_states)
-        self.tokens_seen = self.tokens_seen + rows
+        self.tokens_seen += rows
         self.cumulative_length += rows
         self.lengths = [length + rows for length in self.lengths]
         self.waiting += rows
@@ -187,8 +187,13 @@ class CompressedLayer(Contents, CacheLayerMixin):
     # what appending and batch changes do to the buckets
 
     def _append(self, key_states: Tensor, value_states: Tensor) -> None:
-        position = self.tokens_seen[:, None] + torch.arange(key_states.shape[2], device=self.device)
         keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
+        if key_states.shape[2] == 1 and self.quota is not None:
+            places = self.streams.by_row(self.tokens_seen)
+            for table, key, value, place in zip(self.tables, keys, values, places, strict=True):
+                table.append_one(key, value, place, self.settings.pipeline.one_extra(key))
+            return
+        position = self.tokens_seen[:, None] + torch.arange(key_states.shape[2], device=self.device)
         new_extra = self.settings.pipeline.new_extra
         arrived = [new_slots(*new, new_extra) for new in zip(keys, values, self.streams.by_row(position), strict=True)]
         if not self.buckets:
@@ -198,15 +203,12 @@ class CompressedLayer(Contents, CacheLayerMixin):
             self.buckets[0].table.reserve(self.settings.prompt_tokens)
             return
         for table, new in zip(self.tables, arrived, strict=True):
-            if key_states.shape[2] == 1 and self.quota is not None:
-                table.append_one(new)
-            else:
-                table.append_many(new)
+            table.append_many(new)
 
     def _mark_narrowed(self, given: Rows) -> Tensor | None:
         """The prompt's tokens that reached this layer; the others count as seen and dropped. Returns real rows."""
         bucket = self.buckets[0]
-        self.tokens_seen, self.cumulative_length = given.tokens, given.length
+        self.tokens_seen, self.cumulative_length = given.tokens.clone(), given.length
         self.lengths = given.tokens.tolist()
         bucket.dropped = bucket.dropped + (given.tokens - given.valid.sum(-1))[:, None]
         dense = bucket.table.is_dense and given.all_valid

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -52,19 +52,23 @@ class SlotTable:
         if self.is_dense and not self.weighted:
             return None
         slots = self.visible()
-        return slots.log_mass.masked_fill(~slots.valid, NEVER)
+        return torch.where(slots.valid, slots.log_mass, NEVER)
 
-    def append_one(self, new: Slots) -> None:
-        """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used."""
+    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
+        """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used.
+
+        `keys`, `values` (B, H, 1, d) at `position` (B,); `extra` is the method's own state of a new slot.
+        """
         self.left_bytes = 0
         if self.occupied == self.width:
             self._make_room(1, room_to_grow(self.width))
             self.width += 1
         if self.is_dense:
-            free = torch.full(new.votes.shape[:2], self.occupied, dtype=torch.int64, device=new.votes.device)
-        else:
-            free = (~self.slots.valid[:, :, : self.width]).to(torch.int8).argmax(-1)
-        executor.write(self.slots, free, new)
+            free = torch.full((*keys.shape[:2], 1), self.occupied, dtype=torch.int64, device=keys.device)
+        else:  # the first that is not valid
+            free = self.slots.valid[:, :, : self.width].view(torch.uint8).argmin(-1, keepdim=True)
+        place = position[:, None, None].expand(*keys.shape[:2], 1)
+        executor.write(self.slots, free, {"keys": keys, "values": values, "position": place, **_FRESH, **extra})
         self.occupied += 1
 
     def append_many(self, new: Slots) -> None:
@@ -154,6 +158,10 @@ def _tensors(slots: Slots) -> dict[str, Tensor]:
 
 def _bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+# What a token of its own starts with.
+_FRESH: Mapping[str, float] = {"votes": 1.0, "log_mass": 0.0, "score": 0.0, "valid": True}
 
 
 def new_slots(keys: Tensor, values: Tensor, position: Tensor, extra: Callable[[Tensor], dict[str, Tensor]]) -> Slots:

@@ -128,12 +128,36 @@ class Pipeline:
         """New slot state after a chunk of the prompt that is not its last."""
         return self.score.accumulate(slots, seen) if hasattr(self.score, "accumulate") else {}
 
+    @property
+    def notes(self) -> bool:
+        """Whether the score of a decode step can be kept up in place, by `note`; a scorer may say no by `notes`."""
+        return hasattr(self.score, "note") and getattr(self.score, "notes", True)
+
+    def note(self, slots: Slots, seen: Seen, wanted: bool) -> None:
+        """`Scorer.update` after a single query, in place. Unless `wanted`, scores may be left for a later step.
+
+        A scorer whose scores follow from its state works them out only when they are `wanted`, by `rate`.
+        """
+        self.score.note(slots, seen)  # type: ignore[attr-defined]
+        if wanted and hasattr(self.score, "rate"):
+            self.score.rate(slots)
+
+    @property
+    def state(self) -> dict[str, float]:
+        """Slot state of the scorer and the settler, with the value a new slot starts at."""
+        return {**self.score.state, **self.settle.state}
+
+    def one_extra(self, keys: Tensor) -> dict[str, Tensor | float]:
+        """The same state for one new slot a head with `keys` (B, H, 1, d), as numbers where it starts alike."""
+        lengths = {KEY_LENGTH: torch.linalg.vector_norm(keys, dim=-1)} if KEY_LENGTH in self.settle.state else {}
+        return {**self.state, **lengths}
+
     def new_extra(self, keys: Tensor) -> dict[str, Tensor]:
         """Slot state (B, H, q) of the scorer and the settler for new slots with `keys` (B, H, q, d).
 
         float32, or 16 bits for a state that starts at a whole number: it is a count.
         """
-        state = {**self.score.state, **self.settle.state}
+        state = self.state
         kinds = {name: torch.int16 if isinstance(fill, int) else torch.float32 for name, fill in state.items()}
         return {
             name: torch.linalg.vector_norm(keys, dim=-1)

@@ -27,6 +27,12 @@ class AccumulatedAttention:
         """`score` after a chunk of the prompt: sums need not come from one pass."""
         return self.update(slots, seen, False)
 
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """The update after a single query, in place."""
+        if self.decay != 1.0:
+            slots.score.mul_(self.decay)
+        slots.score.add_(seen.last_mass())
+
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32. Rows whose weight is below 1e-6 are not computed."""
         if self.decay == 1.0:

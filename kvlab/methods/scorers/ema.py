@@ -46,8 +46,6 @@ class EmaScore:
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` = predicted log attention of each slot (its log mass included), and the averages."""
         rows = min(self.window, seen.num_new) if first else seen.num_new
-        if rows == 1 and not self.raw:
-            return self._one(slots, seen)
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         normalizer = torch.logsumexp(logits + slots.log_mass[:, :, None, None], -1, keepdim=True)
         changed = {
@@ -59,13 +57,25 @@ class EmaScore:
         changed["score"] = corrected(changed[EMA], changed[SEEN_ROWS], self.alpha) + slots.log_mass
         return changed
 
-    def _one(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """The same after a single query, whose attention probabilities hold all that the centred average needs."""
+    @property
+    def notes(self) -> bool:
+        """Only the centred average: the printed one needs logits, which probabilities have lost."""
+        return not self.raw
+
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """The averages after a single query, in place; its probabilities hold all that the centred one needs.
+
+        Scores are left to `rate`: between decisions nobody reads them.
+        """
+        average, rows = slots.extra[EMA], slots.extra[SEEN_ROWS]
         new = seen.last_mass().log().sub_(slots.log_mass).add_(math.log(1 - self.alpha))
-        average = torch.logaddexp(slots.extra[EMA] + math.log(self.alpha), new)
-        rows = slots.extra[SEEN_ROWS].clamp_max(MOST_ROWS - 1) + 1
-        score = (average - _missing(rows, self.alpha)).add_(slots.log_mass)
-        return {EMA: average, SEEN_ROWS: rows, "score": score}
+        torch.logaddexp(average.add_(math.log(self.alpha)), new, out=average)
+        rows.clamp_max_(MOST_ROWS - 1).add_(1)
+
+    def rate(self, slots: Slots) -> None:
+        """`score`, in place, from averages that have seen a query each."""
+        missing = _missing(slots.extra[SEEN_ROWS], self.alpha)
+        torch.sub(slots.extra[EMA], missing, out=slots.score).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:
         group, rows = logits.shape[2], logits.shape[3]
