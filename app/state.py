@@ -13,6 +13,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts.text import day_or_time, shorten
 from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
@@ -238,5 +239,5 @@ def _sentence(message: str) -> str:
 
 
 def _comparison_label(comparison: ComparisonEntry) -> str:
-    title = comparison.title or comparison.comparison_id
-    return f"{title[:48]}{'…' if len(title) > 48 else ''} · {comparison.created[5:16].replace('T', ' ')}"
+    # As much as the narrow sidebar shows; two comparisons of one prompt differ in their time.
+    return f"{shorten(comparison.title or comparison.comparison_id, 20)} · {day_or_time(comparison.created)}"

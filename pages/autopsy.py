@@ -19,6 +19,7 @@ from kvlab.analysis.lineage import states_at
 from kvlab.errors import UserError
 from kvlab.figures import autopsy as figures
 from kvlab.jobs.counterfactual import counterfactual
+from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
 
 TEXT = "autopsy-text"
@@ -44,6 +45,7 @@ def main() -> None:
     span = choose(run, layer, head)
     if span is None:
         st.info("Write words above, or click a word of the text.", icon=":material/info:")
+        offer_needle(run)
         return
     table = autopsy_of(run, *page.stamp(run), span)
     everywhere(run, table)
@@ -56,7 +58,13 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
     lineage, _, texts = page.head_history(run, layer, head)
     left, right = st.columns([3, 2], vertical_alignment="bottom")
     with left:
-        words = st.text_input("Words to look for", key="words", bind="query-params", on_change=forget_span)
+        words = st.text_input(
+            "Words to look for",
+            key="words",
+            bind="query-params",
+            on_change=forget_span,
+            placeholder="such as a name, a number or a sentence of the prompt",
+        )
     span, found = asked_span(lineage.tokens), []
     if span is None and words.strip():
         try:
@@ -81,6 +89,20 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         scroll=span[0] if span else None,
     )
     return span
+
+
+def offer_needle(run: Run) -> None:
+    """Of a prompt that ships with kvlab and asks for something: a button that looks for what it asks for."""
+    answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
+    for answer in answers:
+        st.button(
+            f"Look for {answer}, which this prompt asks for", on_click=look_for, args=(answer,), key="needle-offer"
+        )
+
+
+def look_for(words: str) -> None:
+    st.session_state["words"] = words
+    forget_span()
 
 
 def pick_place(texts: list[str], words: str, span: tuple[int, int]) -> None:

@@ -12,6 +12,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.figure import page_file, show
+from app.parts.links import link
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
@@ -174,7 +175,10 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
     columns = st.columns(2, gap="large")
     for place, (run, row) in enumerate(zip(runs, table.itertuples(), strict=True)):
         with columns[place % 2], st.container(border=True, key=f"compare-text-{place}"):
-            st.markdown(f"**{plain(row.label)}** · {difference(row)}")
+            with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+                st.markdown(f"**{plain(row.label)}** · {difference(row)}", width="stretch")
+                if row.method != "full" and run.record.level == "full":
+                    link("autopsy", "What became of a word?", run=run.record.run_id)
             if run.record.free_text.strip():
                 st.html(f'<div class="kv-text">{marked(run.record.free_text, full)}</div>')
             else:

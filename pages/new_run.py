@@ -47,9 +47,17 @@ def sample_prompt() -> tuple[str, str]:
     chosen = by_title[st.selectbox("Sample", list(by_title), key="sample")]
     st.markdown(plain(chosen.description))
     st.caption(f"Look for: {plain(chosen.look_for)}")
-    st.caption(f"Suggested: a budget of {100 * chosen.suggested_budget:g} % and {chosen.max_new_tokens} new tokens.")
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        budget = f"{100 * chosen.suggested_budget:g}%"
+        st.caption(f"Suggested: a budget of {budget} and {chosen.max_new_tokens} new tokens.", width="content")
+        st.button("Use these", on_click=suggest, args=(budget, chosen.max_new_tokens), type="tertiary", key="suggest")
     preview(chosen.text)
     return chosen.text, chosen.title
+
+
+def suggest(budget: str, new_tokens: int) -> None:
+    """Called before the script runs again: fills in what the sample suggests."""
+    st.session_state["budgets"], st.session_state["max_new_tokens"] = budget, new_tokens
 
 
 def pasted_prompt() -> tuple[str, str]:
@@ -140,9 +148,9 @@ def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
     names = st.multiselect(
         "Compare", list(registered), default, lambda name: registered[name].title, key="methods", wrap=True
     )
+    st.session_state.setdefault("budgets", "20%")
     typed = st.text_input(
         "Budgets",
-        "20%",
         key="budgets",
         help="Fractions of the prompt (0.2 or 20%) or slots per KV head (128), several with commas between them",
     )
@@ -168,7 +176,8 @@ def recording_section(default_title: str) -> dict[str, Any]:
     st.subheader("Recording")
     level = st.segmented_control("Level", list(LEVELS), default="full", key="level", required=True)
     st.caption(LEVELS[level])
-    new_tokens = st.number_input("New tokens", 1, 4096, 64, key="max_new_tokens", help="Decoded after the prompt")
+    st.session_state.setdefault("max_new_tokens", 64)
+    new_tokens = st.number_input("New tokens", 1, 4096, key="max_new_tokens", help="Decoded after the prompt")
     with st.expander("More settings"):
         title = st.text_input("Title", key="title", placeholder=default_title or "the beginning of the prompt")
         every = st.number_input("Compress every … steps while decoding", 1, 4096, 1, key="compress_every")

@@ -28,6 +28,7 @@ class State:
 
     picture: str
     origin: str = ""
+    source: str = ""
     verdict: str = ""
     finding: str = ""
     missing: str = ""
@@ -65,7 +66,7 @@ def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> bool:
             colour, icon = BADGES[found.verdict]
             st.badge(found.verdict, color=colour, icon=icon, help=plain(found.finding))  # type: ignore[arg-type]
         if found.origin:
-            st.caption(f"drawn from {plain(shorten(found.origin.split(' · ')[0], 60))}")
+            st.caption(f"drawn from {plain(shorten(found.source, 60))}", help=plain(found.origin))
         elif found.command:
             st.caption(f"needs `{shorten(found.command, 90)}`", help=f"{plain(found.missing)}\n\n`{found.command}`")
         else:
@@ -86,7 +87,15 @@ def _state(_sources: Sources, stamp: tuple[str, ...], key: str, theme: Theme) ->
         return State(blank("not recorded yet", theme), missing=drawn.sentence, command=drawn.command)
     first, judged = drawn[0], next((one.claim for one in drawn if one.claim), None)
     picture = thumbnail(first.figure, theme)
-    return State(picture, first.origin, judged.verdict if judged else "", judged.finding if judged else "")
+    verdict, finding = (judged.verdict, judged.finding) if judged else ("", "")
+    return State(picture, first.origin, _source(first.origin), verdict, finding)
+
+
+def _source(origin: str) -> str:
+    """Which run, evaluation or benchmark an exhibit was drawn from, as short as it can be told from the others."""
+    parts = origin.split("; ")[0].split(" · ")
+    place = next((index for index, part in enumerate(parts) if part.startswith("run ")), None)
+    return parts[0] if place is None else f"run {parts[place + 1]} ({parts[place].removeprefix('run ')[:15]})"
 
 
 def _in_view() -> dict[str, str]:

@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it stands, on one line."""
-    return re.sub(r"([\\`*_{}\[\]<>()#+\-!|~$:.&])", r"\\\1", " ".join(text.split()))
+    """Text that Markdown shows as it stands, on one line; a per cent sign stays with its number."""
+    kept_together = re.sub(r"(?<=\d) %", "\u00a0%", " ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>()#+\-!|~$:.&])", r"\\\1", kept_together)
 
 
 def shorten(text: str, length: int = 90) -> str:
@@ -26,6 +27,12 @@ def ago(moment: str | float) -> str:
     if seconds < 3600:
         return f"{seconds // 60:.0f} min ago"
     return f"{seconds // 3600:.0f} h ago" if seconds < 86_400 else f"{then:%d %b %Y}"
+
+
+def day_or_time(moment: str) -> str:
+    """When something was made (ISO 8601), as short as can be: `06:25` today, else `21 Nov 06:25`."""
+    then = datetime.fromisoformat(moment).astimezone(UTC)
+    return f"{then:%H:%M}" if then.date() == datetime.now(UTC).date() else f"{then:%d %b %H:%M}"
 
 
 def duration(seconds: float) -> str:

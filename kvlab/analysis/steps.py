@@ -16,6 +16,6 @@ def step_words(tokens: pd.DataFrame, prompt_tokens: int, steps: list[int]) -> li
     texts = tokens[tokens["phase"] == "forced"].set_index("position")["text"]
     words = []
     for step in steps:
-        text = texts.get(prompt_tokens + step - 1, "")
-        words.append("the prompt was read" if step == 0 else f"after “{text.replace(chr(10), '⏎')}”")
+        text = texts.get(prompt_tokens + step - 1, "").replace("\n", "⏎").strip(" ") or "␣"
+        words.append("the prompt was read" if step == 0 else f"after “{text}”")
     return words
