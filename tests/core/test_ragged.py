@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kvlab.attention import seen as seen_module
 from kvlab.cache import CompressedCache, make_cache, regroup
 from kvlab.cache.grouping import fewest_groups
 from kvlab.cache.table import BLOCK
@@ -28,6 +29,8 @@ UNEQUAL: list[tuple[str, dict]] = [
     ("compose", {"score": "h2o", "allocate": "adakv", "settle": "keepkv"}),
     ("compose", {"score": "zsmerge", "allocate": "adakv", "settle": "zsmerge"}),
 ]
+# Each new query's attention is needed, so that decoding goes through `attend_one` and its kernel; others call sdpa.
+SCORES_EVERY_STEP = ("pyramidinfer", "d2o", "compose")
 
 
 @cache
@@ -99,6 +102,35 @@ def test_several_tables_give_what_one_gives(method: str, options: dict, monkeypa
         assert torch.allclose(layer.dropped, other.dropped)
         for name in ("position", "votes", "valid"):
             assert _by_position(layer.slots, name) == _by_position(other.slots, name), name
+
+
+@pytest.mark.parametrize(("method", "options"), [one for one in UNEQUAL if one[0] in SCORES_EVERY_STEP])
+def test_unequal_lengths_are_the_same_through_the_fused_kernel(
+    method: str, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backend that CUDA uses, in Triton's interpreter: same logits, same slots."""
+    pytest.importorskip("triton", reason="the package triton is not installed: pip install kvlab[kernels]")
+    if torch.cuda.is_available():
+        pytest.skip(
+            "the interpreter is for machines without CUDA; there tests/core/test_ragged_kernel.py runs compiled"
+        )
+    from kvlab.attention.ragged_kernel import ragged_attention
+
+    plain = cache_for(model(), method, 0.2, **options)
+    expected = passes(plain, (1, 5, 1))
+    calls = []
+
+    def counted(*given):  # type: ignore[no-untyped-def]
+        calls.append(given[1].shape[2])
+        return ragged_attention(*given)
+
+    monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: counted)
+    fused = cache_for(model(), method, 0.2, **options)
+    assert (passes(fused, (1, 5, 1)) - expected).abs().max() < 1e-4
+    assert len(set(calls)) > 1, "tables of several lengths went through the kernel"
+    for layer, other in zip(plain.compressed_layers(), fused.compressed_layers(), strict=True):
+        assert torch.equal(layer.slots.position, other.slots.position)
+        assert torch.equal(layer.slots.valid, other.slots.valid)
 
 
 def _by_position(slots, name: str) -> list[dict[int, float]]:

@@ -1,0 +1,126 @@
+"""One conversation through every method and variant: prompt, several tokens at once, decoding, a second turn, decoding.
+
+Each runs as a left-padded batch and as the padded row alone, in float32 and bfloat16, on every family. All of it is
+`make conformance` (KVLAB_CONFORMANCE=full); plain `make test` takes every variant on two families, which rotate.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from itertools import product
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.errors import UserError
+from kvlab.methods import make_method
+from kvlab.models.load import prepare
+from tests.conformance.variants import Variant, every_variant
+from tests.families import FAMILIES, tiny_model
+
+PROMPT, PADS, BUDGET = 24, 7, 0.3
+TURNS = (PROMPT, 3, 1, 1, 1, 5, 1, 1)  # tokens of each pass: prompt, append, decode, second turn, decode
+ALIBI = ("falcon-alibi", "falcon-alibi-grouped")
+NARROWED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma")
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+def cells() -> list[tuple[Variant, str, torch.dtype]]:
+    """Everything, or for each variant two families, one of each type."""
+    if os.environ.get("KVLAB_CONFORMANCE") == "full":
+        return [(variant, family, dtype) for family, dtype, variant in product(FAMILIES, DTYPES, every_variant())]
+    families = [family for family in FAMILIES if family != "mistral-sliding"]
+    return [
+        (variant, families[(place + 6 * half) % len(families)], dtype)
+        for half, dtype in enumerate(DTYPES)
+        for place, variant in enumerate(every_variant())
+    ]
+
+
+def refusal(variant: Variant, family: str) -> str | None:
+    """What is said where a variant cannot run on a family."""
+    settings = variant.settings
+    if settings.get("prefill_saving") and family not in NARROWED:
+        return "prefill_saving cannot narrow"
+    if family == "mistral-sliding" and variant.method != "full":
+        return "there is nothing to compress"
+    if family in ALIBI and (variant.method == "less" or settings.get("settle") == "less"):
+        return "tells distances by ALiBi"
+    if family in ALIBI and settings.get("positions") == "cache":
+        return "no rotary positions"
+    return None
+
+
+@cache
+def lab_model(family: str, dtype: torch.dtype) -> PreTrainedModel:
+    return prepare(tiny_model(family, dtype))
+
+
+@cache
+def text() -> tuple[Tensor, Tensor]:
+    """(ids, mask) of two rows, the second padded on the left."""
+    ids = torch.randint(3, 97, (2, sum(TURNS)), generator=torch.Generator().manual_seed(5))
+    mask = torch.ones_like(ids)
+    mask[1, :PADS] = 0
+    return ids * mask, mask
+
+
+@pytest.mark.parametrize(("variant", "family", "dtype"), cells(), ids=lambda part: str(part).removeprefix("torch."))
+def test_a_conversation(variant: Variant, family: str, dtype: torch.dtype) -> None:
+    if (sentence := refusal(variant, family)) is not None:
+        with pytest.raises(UserError, match=sentence) as error:
+            talk(variant, family, dtype, slice(0, 1), 0)
+        assert str(error.value).count("\n") == 0
+        pytest.skip(str(error.value))
+    together = talk(variant, family, dtype, slice(0, 2), 0)
+    alone = talk(variant, family, dtype, slice(1, 2), PADS)
+    if dtype == torch.float32:  # in half precision a batch may round otherwise, and a tie fall the other way
+        assert (together[1] - alone[0]).abs().max() < 1e-4
+
+
+def talk(variant: Variant, family: str, dtype: torch.dtype, rows: slice, skip: int) -> Tensor:
+    """Logits (rows, passes, vocabulary) behind each pass, all invariants checked after each."""
+    ids, mask = (part[rows, skip:] for part in text())
+    model, found, end = lab_model(family, dtype), [], 0
+    compressed = make_cache(model, variant.method, BUDGET, **variant.settings)
+    with torch.inference_mode():
+        for place, count in enumerate((TURNS[0] - skip, *TURNS[1:])):
+            begun, end = end, end + count
+            position = (mask[:, :end].cumsum(-1) - 1)[:, begun:].clamp_min(0)
+            given = {"attention_mask": mask[:, :end], "position_ids": position, "past_key_values": compressed}
+            found.append(model(ids[:, begun:end], **given).logits[:, -1].float())
+            check(variant, compressed, mask[:, :end], place)
+    logits = torch.stack(found, 1)
+    assert torch.isfinite(logits).all()
+    return logits
+
+
+def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: int) -> None:
+    """What must hold after any pass of any method."""
+    method = make_method(variant.method, **variant.settings)
+    pipeline, tokens = method.pipeline(), mask.sum(-1)
+    prompt = mask[:, : mask.shape[1] - sum(TURNS[1 : place + 1])].sum(-1)
+    generated = int((tokens - prompt)[0])
+    layers = compressed.compressed_layers()
+    for layer in layers:
+        slots = layer.slots
+        assert slots is not None and layer.budget is not None
+        assert (layer.tokens_seen == tokens).all()
+        if not (pipeline.deferred and place == 0):  # such a method compresses the prompt at the pass after it
+            on_top = 0 if pipeline.decode else generated
+            assert (slots.live() <= layer.budget + on_top).all(), "over budget"
+        newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
+        assert (newest == tokens[:, None] - 1).all(), "the newest token must stay"
+        votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.dropped
+        torch.testing.assert_close(votes, tokens[:, None].expand_as(votes).float(), msg="tokens without a slot")
+        kept = slots.map(lambda tensor, valid=slots.valid: tensor[valid])
+        assert all(torch.isfinite(t).all() for t in (kept.keys, kept.values, kept.log_mass)), "not finite"
+    if method.needs_budget and not variant.settings.get("spare_layers"):
+        given = torch.stack([layer.budget.float().mean(-1) for layer in layers if layer.budget is not None]).mean(0)
+        assert (given <= (prompt * BUDGET).round().clamp_min(1) + 1e-3).all(), (
+            "layers and heads may differ, not their mean"
+        )

@@ -1,0 +1,108 @@
+"""What a method does to a head or to a batch row does not depend on where it stands, and a seed decides the rest."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.methods import make_method
+from kvlab.methods.settlers.absorb import Absorb
+from kvlab.methods.settlers.value_merge import ValueMerge
+from kvlab.models.load import prepare
+from tests.conformance.variants import Variant, every_variant
+from tests.families import tiny_model
+
+HEADS, GROUP, DIM = 2, 2, 16
+OTHER_HEADS = [1, 0]
+OTHER_QUERIES = [3, 2, 1, 0]  # KV heads swapped, and the query heads of each
+OTHER_ROWS = [2, 0, 1]
+TURNS = (24, 1, 1, 3, 1)
+PADS = 7
+
+
+@cache
+def models() -> tuple[PreTrainedModel, PreTrainedModel]:
+    """A model, and the same function with its heads in another order."""
+    plain, turned = (prepare(tiny_model("llama")) for _ in range(2))
+    with torch.no_grad():
+        for layer in turned.model.layers:
+            own = layer.self_attn
+            for linear, order in ((own.q_proj, OTHER_QUERIES), (own.k_proj, OTHER_HEADS), (own.v_proj, OTHER_HEADS)):
+                linear.weight.copy_(linear.weight.unflatten(0, (-1, DIM))[order].flatten(0, 1))
+            own.o_proj.weight.copy_(own.o_proj.weight.unflatten(1, (-1, DIM))[:, OTHER_QUERIES].flatten(1, 2))
+    return plain, turned
+
+
+@cache
+def text() -> tuple[Tensor, Tensor]:
+    ids = torch.randint(3, 97, (3, sum(TURNS)), generator=torch.Generator().manual_seed(6))
+    mask = torch.ones_like(ids)
+    mask[1, :PADS] = 0
+    return ids * mask, mask
+
+
+def talk(variant: Variant, model: PreTrainedModel, rows: list[int], seed: int = 0) -> tuple[Tensor, CompressedCache]:
+    """(logits (rows, passes, vocabulary) behind each pass, the cache)."""
+    (ids, mask), found, end = text(), [], 0
+    compressed = make_cache(model, variant.method, 0.3, seed=seed, **variant.settings)
+    with torch.inference_mode():
+        for count in TURNS:
+            begun, end = end, end + count
+            seen = mask[rows, :end]
+            position = (seen.cumsum(-1) - 1)[:, begun:].clamp_min(0)
+            given = {"attention_mask": seen, "position_ids": position, "past_key_values": compressed}
+            found.append(model(ids[rows, begun:end], **given).logits[:, -1])
+    return torch.stack(found, 1), compressed
+
+
+def places(compressed: CompressedCache) -> list[list[list[list[int]]]]:
+    """Positions kept, [layer][row][head]."""
+    kept = []
+    for layer in compressed.compressed_layers():
+        slots = layer.slots
+        assert slots is not None
+        pairs = zip(slots.position, slots.valid, strict=True)
+        kept.append([[sorted(p[v].tolist()) for p, v in zip(*row, strict=True)] for row in pairs])
+    return kept
+
+
+def heads_differ(variant: Variant) -> bool:
+    """Whether heads are told apart: by feature maps of their own (LESS), or by draws of their own (CaM)."""
+    settings = make_method(variant.method, **variant.settings).pipeline().settle
+    drawn = isinstance(settings, ValueMerge) and settings.draw == "bernoulli"
+    return isinstance(settings, Absorb) or drawn or getattr(settings, "pivot", None) == "random"
+
+
+@pytest.mark.parametrize("variant", every_variant(), ids=str)
+def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Variant) -> None:
+    plain, turned = models()
+    logits, compressed = talk(variant, plain, [0, 1, 2])
+    again, same = talk(variant, plain, [0, 1, 2])
+    assert torch.equal(logits, again)
+    assert places(compressed) == places(same)
+
+    other_rows, by_row = talk(variant, plain, OTHER_ROWS)
+    torch.testing.assert_close(other_rows, logits[OTHER_ROWS], rtol=0, atol=1e-4)
+    assert places(by_row) == [[layer[row] for row in OTHER_ROWS] for layer in places(compressed)]
+
+    if heads_differ(variant):
+        return
+    other_heads, by_head = talk(variant, turned, [0, 1, 2])
+    torch.testing.assert_close(other_heads, logits, rtol=0, atol=1e-4)
+    assert places(by_head) == [[[row[head] for head in OTHER_HEADS] for row in layer] for layer in places(compressed)]
+
+
+RANDOM = [v for v in every_variant() if str(v) in ("cam", "gvote", "kvmerger:pivot=random", "exactmerge:futures=4")]
+
+
+@pytest.mark.parametrize("variant", RANDOM, ids=str)
+def test_another_seed_is_another_draw(variant: Variant) -> None:
+    """So that the test above is about seeds at all."""
+    plain, _ = models()
+    found = [talk(variant, plain, [0, 1, 2], seed)[0] for seed in range(4)]
+    assert any(not torch.equal(found[0], other) for other in found[1:])

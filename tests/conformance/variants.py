@@ -1,0 +1,93 @@
+"""Every method and every variant: each choice a method offers, one changed at a time. New ones are in it at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args, get_origin
+
+from kvlab.methods import Method, registered
+
+# On a prompt of two dozen tokens, what makes a method do what it does: short windows, and merges that happen.
+SHORT: dict[str, dict[str, Any]] = {
+    "snapkv": {"window": 3, "kernel": 3},
+    "pyramidkv": {"window": 2, "kernel": 3},
+    "adakv": {"window": 2, "kernel": 3},
+    "exactmerge": {"window": 4, "kernel": 3, "shares": (0.0, 0.3)},
+    "gvote": {"recent": 3, "p_nuc": 0.4},
+    "keepkv": {"window": 8, "threshold": -1.0, "sinks": 1},
+    "kvmerger": {"longest_set": 6, "loosest": -1.0},
+    "zsmerge": {"residual": 0.3, "sinks": 1},
+    "pyramid-pool": {"sinks": 1, "window": 2},
+    "d2o": {"sinks": 1},
+    "cam": {"sinks": 1, "merge": 3},
+    "pyramidinfer": {"sinks": 1},
+    "streaming-llm": {"sinks": 2},
+    "less": {"weights": "untrained"},
+}
+# What a choice is only allowed, or only felt, together with.
+TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {
+    ("d2o", "spare_layers", True): {"variant": "code"},
+    ("zsmerge", "combine_score", "sum"): {"prefill": "similarity"},
+    ("keepkv", "mass", "none"): {"rule": "votes"},
+}
+# Choices that are numbers, and crossings of choices that are not independent.
+FURTHER: list[tuple[str, dict[str, Any]]] = [
+    ("kvmerger", {"theta": 0.2}),
+    ("kvmerger", {"sigma_mode": 2.0}),
+    ("adakv", {"skip": 1}),
+    ("exactmerge", {"futures": 4}),
+    ("cam", {"variant": "simulation", "draw": "expected"}),
+    ("d2o", {"variant": "code", "mass": "exact", "space": "unrotated"}),
+    ("keepkv", {"rule": "paper", "predict": "current", "space": "unrotated"}),
+    ("keepkv", {"rule": "min-norm", "space": "unrotated"}),
+    ("zsmerge", {"prefill": "similarity", "similarity": "cosine", "mass": "exact", "space": "unrotated"}),
+    ("pyramid-pool", {"variant": "paper", "mass": "votes"}),
+    ("compose", {"score": "snapkv", "allocate": "adakv", "settle": "keepkv", "score_window": 3, "threshold": -1.0}),
+    ("compose", {"score": "h2o", "allocate": "variance", "settle": "zsmerge"}),
+    ("compose", {"score": "keepkv", "allocate": "pyramid-pool", "settle": "values", "score_window": 8}),
+    ("compose", {"score": "gvote", "allocate": "gvote", "settle": "sets", "p_nuc": 0.4}),
+    ("compose", {"score": "pyramidinfer", "allocate": "pyramidinfer", "settle": "pool", "settle_window": 2}),
+    ("compose", {"score": "decayed", "settle": "less", "settle_weights": "untrained"}),
+]
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with settings, named as one would write it on the command line."""
+
+    method: str
+    changed: dict[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return ":".join([self.method, *(f"{name}={value}" for name, value in self.changed.items())])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All hyper-parameters for short prompts."""
+        return SHORT.get(self.method, {}) | self.changed
+
+
+def every_variant() -> list[Variant]:
+    """All methods as they are, then every other choice of each."""
+    found = [Variant(name) for name in registered()]
+    for name, method in registered().items():
+        for parameter, value in other_choices(method):
+            together = TOGETHER.get((name, parameter, value), {})
+            found.append(Variant(name, {parameter: value} | together))
+    found += [Variant(name, options) for name, options in FURTHER]
+    return list({str(variant): variant for variant in found}.values())
+
+
+def other_choices(method: type[Method]) -> list[tuple[str, Any]]:
+    """(hyper-parameter, value) of everything a method lets one choose by name or by yes and no, defaults left out."""
+    found = []
+    for name, information in method.model_fields.items():
+        options = [True, False] if information.annotation is bool else _named(information.annotation)
+        found += [(name, value) for value in options if value != information.default]
+    return found
+
+
+def _named(annotation: Any) -> list[Any]:
+    if get_origin(annotation) is Literal:
+        return list(get_args(annotation))
+    return [value for part in get_args(annotation) for value in _named(part)]
