@@ -64,7 +64,7 @@ class Bucket:
             self.guard_activations += plan.guard_activations
         after = executor.apply(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None
-        table.head_state |= plan.head_state or {}
+        table.note_heads(plan.head_state or {})
         return Decision(view, plan, before, after)
 
     def adopt(self, after: Slots, lengths: list[int]) -> None:

@@ -113,6 +113,15 @@ class SlotTable:
         self.is_dense = False
         self.occupied = min(self.occupied, bound)
 
+    def note_heads(self, state: Mapping[str, Tensor]) -> None:
+        """Take over what a plan notes of each head, in place where there is something of that shape already."""
+        for name, value in state.items():
+            own = self.head_state.get(name)
+            if own is not None and own.shape == value.shape and own.dtype == value.dtype:
+                own.copy_(value)
+            else:
+                self.head_state[name] = value
+
     def packed(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
     ) -> SlotTable:
