@@ -18,6 +18,7 @@ from kvlab.errors import UserError
 from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
 from kvlab.figures.template import QUIET
+from kvlab.figures.words import spoken
 
 KEPT_DRAWINGS = 24
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
@@ -127,9 +128,17 @@ def grey(values: pd.DataFrame, key: str) -> None:
     same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
     said = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
     st.caption(plain(f"The paper's own values{f' ({said})' if said else ''}, on its own models:"))
-    styled = values.drop(columns=same).style.set_properties(color=QUIET[page_theme()])
-    styled = styled.format(lambda value: f"{value:,.6g}", subset=values.select_dtypes("number").columns, na_rep="–")
+    left = values.drop(columns=same).rename(columns=spoken)
+    # A missing number would be shown as None: where there is one, the column is text.
+    gaps = [name for name in left.select_dtypes("number") if left[name].isna().any()]
+    left = left.assign(**{name: [_printed(value) for value in left[name]] for name in gaps})
+    styled = left.style.set_properties(color=QUIET[page_theme()])
+    styled = styled.format(_printed, subset=left.select_dtypes("number").columns)
     st.dataframe(styled, hide_index=True, key=key, alt="Values printed in the paper")
+
+
+def _printed(value: float) -> str:
+    return "–" if pd.isna(value) else f"{value:,.6g}"
 
 
 def _claim_lines(judged: Claim | None) -> tuple[str, ...]:

@@ -56,4 +56,4 @@ def grey_numbers(preset: str) -> pd.DataFrame:
     """The numbers the paper prints for the preset's experiment, and a note where it ran out of memory."""
     numbers = paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]
     told_apart = [name for name in numbers if name in PAPER_COLUMNS[:5] or numbers[name].nunique() > 1]
-    return numbers[told_apart]
+    return numbers[told_apart].replace({"model": r"^shape:"}, {"model": ""}, regex=True)

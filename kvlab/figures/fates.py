@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.lineage.states import STATES, State
 from kvlab.figures.animation import frames_of, with_slider
 from kvlab.figures.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
-from kvlab.figures.template import CLEAR, finish
+from kvlab.figures.template import QUIET, finish
 from kvlab.figures.words import percent
 
 MOST_FRAMES = 30
@@ -52,13 +52,12 @@ def _strip(codes: np.ndarray, names: list[str], positions: np.ndarray, theme: Th
 
 
 def _legend(codes: np.ndarray, theme: Theme) -> list[go.Scatter]:
-    marks = {"absorbed": "square", "evicted": "square-open", "unseen": "square-open-dot"}
+    outline = {"color": QUIET[theme], "width": 0.5}
     return [
         go.Scatter(
             x=[None], y=[None], mode="markers", name=STATE_NAMES[STATES[code]], hoverinfo="skip",
             marker={
-                "size": 11, "symbol": marks.get(STATES[code], "square"),
-                "color": pick(STATE_COLOURS[STATES[code]], theme) if STATES[code] != "unseen" else CLEAR,
+                "size": 11, "symbol": "square", "color": pick(STATE_COLOURS[STATES[code]], theme), "line": outline,
             },
         )
         for code in codes

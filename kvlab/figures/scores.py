@@ -13,7 +13,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.figures.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import number, percent, plural, spoken
 
 FULL = "full"
 MOST_PANELS = 9
@@ -25,7 +25,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     """A panel a task: score with 95 % interval over the share of tokens really kept; the full cache is a line."""
     tasks = frame["task"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(tasks))
-    figure = _panels(tasks, columns)
+    figure = _panels([spoken(task) for task in tasks], columns)
     styles = _arm_styles(frame, theme)
     for place, task in enumerate(tasks):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
@@ -66,12 +66,12 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
             style = Style(pick(HUES[hue], theme), marker, "solid" if index < len(TASK_HUES) else "dash")
             group = here[here["task"] == task]
             if len(group):
-                figure.add_scatter(**_line(group, task, style, option), **cell)
+                figure.add_scatter(**_line(group, spoken(task), style, option), **cell)
     _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
-    finish(figure, title=title or f"Score by {option}", x="", y="", theme=theme, height=130 + 240 * rows)
+    finish(figure, title=title or f"Score by {spoken(option)}", x="", y="", theme=theme, height=130 + 240 * rows)
     figure.update_xaxes(type="category", categoryarray=frame[option].drop_duplicates().tolist())
-    figure.update_xaxes(title_text=option.replace("_", " "), row=rows)
+    figure.update_xaxes(title_text=spoken(option), row=rows)
     return _finish_panels(figure, theme)
 
 
@@ -85,7 +85,7 @@ def read_score_by_option(frame: pd.DataFrame, option: str) -> str:
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
     """Arms with their budgets down, tasks across; each cell the score, coloured by its difference to the full cache."""
-    frame = frame.assign(row=_row_names(frame))
+    frame = _by_budget(frame).assign(row=_row_names)
     order, tasks = frame["row"].drop_duplicates().tolist(), frame["task"].drop_duplicates().tolist()
     score, low, high, gap = (
         frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(order)[tasks]
@@ -96,7 +96,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     # Colours need a number in every scored cell; without the full cache none can be compared.
     heat = go.Heatmap(
         z=gap.fillna(0).where(score.notna()).to_numpy(np.float32),
-        x=tasks, y=order, xgap=2, ygap=2,
+        x=[spoken(task) for task in tasks], y=order, xgap=2, ygap=2,
         zmid=0, colorscale=DIVERGING[theme],
         text=[[_cell(*values) for values in zip(*row, strict=True)] for row in _rows(score, low, high)],
         texttemplate="%{text}",
@@ -117,9 +117,16 @@ def read_benchmark_table(frame: pd.DataFrame) -> str:
     means = compressed.groupby("row", sort=False)[["score", "kept"]].mean().sort_values("score", ascending=False)
     top, full = means.iloc[0], frame.loc[frame["method"] == FULL, "score"].mean()
     beside = "" if pd.isna(full) else f" (full cache {number(full)})"
+    over, equal = plural(frame["task"].nunique(), "task"), int((means["score"] == top["score"]).sum())
+    if equal == len(means) > 1:
+        return (
+            f"All {len(means)} compressed rows score the same on average over {over}: {number(top['score'])}{beside}."
+        )
+    if equal > 1:
+        return f"{equal} rows share the best mean over {over}: {number(top['score'])}{beside}."
     return (
-        f"{means.index[0]} has the best mean over {plural(frame['task'].nunique(), 'task')}: "
-        f"{number(top['score'])}{beside}, keeping {percent(top['kept'])} of the tokens."
+        f"{means.index[0]} has the best mean over {over}: {number(top['score'])}{beside}, "
+        f"keeping {percent(top['kept'])} of the tokens."
     )
 
 
@@ -171,6 +178,12 @@ def _show_each_name_once(figure: go.Figure) -> None:
 def _arm_styles(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
     return run_styles(((str(arm), str(method)) for arm, method in pairs), theme)
+
+
+def _by_budget(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows arm by arm in the order they come, each arm's largest budget first."""
+    arms = {arm: place for place, arm in enumerate(frame["arm"].drop_duplicates())}
+    return frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), frame["arm"].map(arms)))]
 
 
 def _row_names(frame: pd.DataFrame) -> list[str]:

@@ -107,7 +107,7 @@ def similarity_wall(
     places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
     side = max(70, min(230, 700 // len(layers)))
-    title, x = f"How alike the {what} of each head are", "layer (each map: the whole text, token against token)"
+    title, x = f"How alike tokens are in each head: {what}", "layer (each map: the whole text, token against token)"
     finish(figure, title=title, x=x, y="KV head", theme=theme, height=150 + side * len(heads), legend=False)
     figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5])
     figure.update_yaxes(**_ranks(heads), range=[len(heads) - 0.5, -0.5])

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import HUES, Theme, pick
 from kvlab.figures.template import finish
-from kvlab.figures.words import plural
+from kvlab.figures.words import plural, spoken
 
 
 def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -16,7 +16,7 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         "type": "data", "symmetric": False, "array": frame["longest"] - frame["mean"],
         "arrayminus": frame["mean"] - frame["shortest"], "thickness": 2, "width": 5,
     }  # fmt: skip
-    names = frame["task"] + "<br>" + frame["metric"]
+    names = frame["task"].map(spoken) + "<br>" + frame["metric"].map(spoken)
     points = go.Scatter(
         x=frame["mean"], y=names, mode="markers", error_x=spread,
         marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},

@@ -61,10 +61,23 @@ def against_the_paper(frame: pd.DataFrame, theme: Theme = "light", title: str = 
             text=[f"{value:.2f}" if pd.notna(value) else "" for value in frame[column]], textposition="outside",
             hovertemplate=f"%{{y}}<br>{name}: %{{x:.3g}} times the full cache<extra></extra>",
         )  # fmt: skip
+    for column, reason, shift in (("our_ratio", "why", 9), ("paper_ratio", "note", -9)):
+        if reason in frame:
+            _why_missing(figure, names, frame[frame[column].isna()][reason], shift, theme)
     height = 130 + 44 * len(frame)
     finish(figure, title=title, x="times the full cache", y="method and setting", theme=theme, height=height)
     figure.add_vline(1, line={"color": QUIET[theme], "width": 1, "dash": "dot"})
     return figure.update_yaxes(autorange="reversed").update_xaxes(rangemode="tozero")
+
+
+def _why_missing(figure: go.Figure, names: pd.Series, reasons: pd.Series, shift: int, theme: Theme) -> None:
+    """In the place of a bar that is not there: why not."""
+    for place, reason in reasons.items():
+        if isinstance(reason, str) and reason:
+            figure.add_annotation(
+                x=0, y=names[place], text=reason, showarrow=False, xanchor="left", yshift=shift, xshift=4,
+                font={"size": 11, "color": QUIET[theme]},
+            )  # fmt: skip
 
 
 def read_against_the_paper(frame: pd.DataFrame) -> str:

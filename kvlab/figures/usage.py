@@ -9,7 +9,7 @@ from plotly.subplots import make_subplots
 from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS
 from kvlab.figures.template import finish
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import number, percent, plural, spoken
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds a prompt"}
 MOST_TASKS = len(TASK_HUES)
@@ -18,7 +18,7 @@ MOST_TASKS = len(TASK_HUES)
 def usage_by_task(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Share of the tokens kept, a box a task over its prompts; columns task, kept (one row a prompt)."""
     figure, colour = go.Figure(), method_style("gvote", theme).colour
-    for task, group in frame.groupby("task", sort=False):
+    for task, group in frame.assign(task=frame["task"].map(spoken)).groupby("task", sort=False):
         q = group["kept"].quantile([0.05, 0.25, 0.5, 0.75, 0.95])
         figure.add_box(
             x=[task], q1=[q[0.25]], median=[q[0.5]], q3=[q[0.75]], lowerfence=[q[0.05]], upperfence=[q[0.95]],
@@ -36,7 +36,7 @@ def usage_by_task(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 def read_usage_by_task(frame: pd.DataFrame) -> str:
     """Smallest and largest mean."""
-    means = frame.groupby("task", sort=False)["kept"].mean()
+    means = frame.groupby(frame["task"].map(spoken), sort=False)["kept"].mean()
     return (
         f"From {percent(means.min())} ({means.idxmin()}) to {percent(means.max())} ({means.idxmax()}) of the tokens "
         f"are kept on average, over {plural(len(means), 'kind')} and {plural(len(frame), 'prompt')}."
@@ -52,7 +52,7 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
         colour, marker = pick(HUES[TASK_HUES[index]], theme), TASK_MARKERS[index]
         for column, measure in enumerate(MEASURES, 1):
             figure.add_scatter(
-                x=group.index, y=group[measure], name=str(task), legendgroup=str(task), showlegend=column == 1,
+                x=group.index, y=group[measure], name=spoken(str(task)), legendgroup=str(task), showlegend=column == 1,
                 mode="lines+markers", line={"color": colour, "width": 1.8},
                 marker={"symbol": marker, "size": 7, "color": colour},
                 hovertemplate=f"{task}, {option} %{{x}}: {MEASURES[measure]} %{{y:.3g}}<extra></extra>",

@@ -65,6 +65,11 @@ def byte_unit(largest: float) -> tuple[float, str]:
     return 1, "bytes"
 
 
+def spoken(name: str) -> str:
+    """A name as it stands on a command line, in words: `key_value` as `key value`."""
+    return name.replace("_", " ")
+
+
 def plural(count: float, noun: str) -> str:
     """`1 merge`, `2 merges`, `1,204 merges`."""
     return f"{count:,.0f} {noun}" + ("" if count == 1 else "s")
