@@ -34,6 +34,9 @@ def evaluate(
     data: Annotated[list[str] | None, typer.Option(help="your own file, such as ruler=niah/validation.jsonl")] = None,
     skip_malformed: Annotated[bool, typer.Option("--skip-malformed", help="leave malformed lines out")] = False,
     batch: Annotated[int | None, typer.Option(help="prompts of equal length run together")] = None,
+    prefill_chunk: Annotated[
+        int | None, typer.Option(help="feed prompts in chunks of N tokens; methods that would change say so")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
@@ -58,6 +61,7 @@ def evaluate(
         seed=seed,
         question_aware=question_aware,
         batch_rows=batch,
+        prefill_chunk=prefill_chunk,
         skip_malformed=skip_malformed,
     )
     errors = Console(stderr=True)

@@ -9,6 +9,7 @@ import torch
 from transformers import Cache, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from kvlab.evaluate.outcome import Loaded, Outcome, Stopwatch, read_memory
+from kvlab.evaluate.passes import pass_ends
 
 
 class StopAtText(StoppingCriteria):
@@ -38,27 +39,32 @@ def generate_answers(
     in_sight: int,
     max_new_tokens: int,
     stop: str | None,
+    prefill_chunk: int | None = None,
 ) -> list[Outcome]:
     """Return one outcome a prompt; all prompts must be of one length.
 
-    The first `in_sight` tokens are prefilled and compressed; the rest follows as a second turn on the same cache.
+    The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn on
+    the same cache. Raises UserError for a method that chunks would change.
     """
     device = loaded.model.device
     whole = torch.tensor(list(prompts), device=device)
     watch = Stopwatch(device)
     with watch.running(), torch.inference_mode():
-        if in_sight < whole.shape[1]:
-            _prefill(loaded, whole[:, :in_sight], cache)
+        begun = 0
+        for end in pass_ends(cache, in_sight, prefill_chunk):
+            if end < whole.shape[1]:  # `generate` makes the last pass itself, for the first token of the answer
+                _prefill(loaded, whole[:, :end], begun, cache)
+                begun = end
         answers = _continue(loaded, whole, cache, max_new_tokens, stop)
     memory = read_memory(cache, len(prompts))
     texts = loaded.tokenizer.batch_decode(answers, skip_special_tokens=True)
     return [Outcome(cut_answer(text, stop), memory, watch.seconds / len(prompts)) for text in texts]
 
 
-def _prefill(loaded: Loaded, context: torch.Tensor, cache: Cache) -> None:
-    loaded.model(
-        context, attention_mask=torch.ones_like(context), past_key_values=cache, use_cache=True, logits_to_keep=1
-    )
+def _prefill(loaded: Loaded, seen: torch.Tensor, begun: int, cache: Cache) -> None:
+    """Run the tokens of `seen` from `begun` on."""
+    mask = torch.ones_like(seen)
+    loaded.model(seen[:, begun:], attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
 def _continue(loaded: Loaded, whole: torch.Tensor, cache: Cache, max_new_tokens: int, stop: str | None) -> torch.Tensor:

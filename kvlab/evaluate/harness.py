@@ -13,6 +13,7 @@ import kvlab
 from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.outcome import CacheMaker, Loaded
+from kvlab.evaluate.passes import check_choices
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.rows import row_key
@@ -51,19 +52,24 @@ def evaluate(
     for choice in request.all_choices:
         make_cache(choice)  # an impossible budget or hyper-parameter is known at once
     plan = make_plan(request, loaded.tokenizer, model_window(loaded))
+    if request.prefill_chunk is not None:
+        longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
+        check_choices(request.all_choices, longest, request.prefill_chunk)
     digest = model_digest(loaded.model)
     units = [
         Unit(
             prompt,
             {
-                number: row_key(prompt.identity, choice, request.question_aware, loaded.name, digest)
+                number: row_key(
+                    prompt.identity, choice, request.question_aware, loaded.name, digest, request.prefill_chunk
+                )
                 for number, choice in enumerate(request.all_choices)
             },
         )
         for prompt in plan.prompts
     ]
     maker = RowMaker(
-        Measurer(loaded, make_cache, request.question_aware),
+        Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk),
         request.all_choices,
         [variant_of(choice) for choice in request.all_choices],
         digest,

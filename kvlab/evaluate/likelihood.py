@@ -13,14 +13,21 @@ import torch
 from transformers import Cache
 
 from kvlab.evaluate.outcome import Loaded, Outcome, Stopwatch, read_memory
+from kvlab.evaluate.passes import pass_ends
 
 
 def forced_log_probabilities(
-    loaded: Loaded, prefix: list[int], continuation: list[int], cache: Cache, chunk: int = 1
+    loaded: Loaded,
+    prefix: list[int],
+    continuation: list[int],
+    cache: Cache,
+    chunk: int = 1,
+    prefill_chunk: int | None = None,
 ) -> tuple[torch.Tensor, Outcome]:
     """Return log probabilities (len(continuation) - 1, vocabulary) in float32 and the outcome without measures.
 
-    Row i predicts continuation[i + 1]. `chunk` tokens go in per forward pass; 1 is what decoding does.
+    Row i predicts continuation[i + 1]. `chunk` tokens of it go in per forward pass; 1 is what decoding does. The prefix
+    goes in at once or in chunks of `prefill_chunk`; raises UserError for a method that these would change.
     """
     device = loaded.model.device
     ids = torch.tensor([prefix + continuation], device=device)
@@ -28,7 +35,10 @@ def forced_log_probabilities(
     watch = Stopwatch(device)
     rows = []
     with watch.running(), torch.inference_mode():
-        _forward(loaded, ids[:, :start], start, cache)
+        begun = 0
+        for stop in pass_ends(cache, start, prefill_chunk):
+            _forward(loaded, ids[:, begun:stop], stop, cache)
+            begun = stop
         for place in range(start, end, chunk):
             stop = min(place + chunk, end)
             rows.append(_forward(loaded, ids[:, place:stop], stop, cache, stop - place))

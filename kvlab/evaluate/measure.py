@@ -75,10 +75,13 @@ def prepare(planned: PlannedPrompt, loaded: Loaded) -> PreparedPrompt:
 class Measurer:
     """Runs prompts under one choice after another; keeps the full cache's predictions of the latest forced text."""
 
-    def __init__(self, loaded: Loaded, make_cache: CacheMaker, question_aware: bool) -> None:
+    def __init__(
+        self, loaded: Loaded, make_cache: CacheMaker, question_aware: bool, prefill_chunk: int | None = None
+    ) -> None:
         self.loaded = loaded
         self.make_cache = make_cache
         self.question_aware = question_aware
+        self.prefill_chunk = prefill_chunk
         self._reference: tuple[PromptIdentity, torch.Tensor] | None = None
 
     def measure(self, prompts: Sequence[PreparedPrompt], choice: MethodChoice) -> list[Outcome]:
@@ -95,6 +98,7 @@ class Measurer:
             first.in_sight(self.question_aware),
             first.sample.max_new_tokens,
             first.sample.stop,
+            self.prefill_chunk,
         )
         if followed is None:
             return outcomes
@@ -112,7 +116,11 @@ class Measurer:
 
     def _predictions(self, prompt: PreparedPrompt, choice: MethodChoice) -> tuple[Outcome, torch.Tensor]:
         found, outcome = forced_log_probabilities(
-            self.loaded, prompt.context, prompt.continuation, self.make_cache(choice)
+            self.loaded,
+            prompt.context,
+            prompt.continuation,
+            self.make_cache(choice),
+            prefill_chunk=self.prefill_chunk,
         )
         return outcome, found
 

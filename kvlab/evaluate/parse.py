@@ -106,6 +106,7 @@ def parse_request(
     question_aware: str,
     batch_rows: int | None,
     skip_malformed: bool,
+    prefill_chunk: int | None = None,
 ) -> EvalRequest:
     """Return the request that the command line's texts ask for; raises UserError for the first bad one."""
     try:
@@ -120,6 +121,7 @@ def parse_request(
             seed=seed,
             question_aware=parse_yes_no(question_aware, "--question-aware"),
             batch_rows=batch_rows,
+            prefill_chunk=prefill_chunk,
             skip_malformed=skip_malformed,
         )
     except ValidationError as error:

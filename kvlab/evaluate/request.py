@@ -48,6 +48,7 @@ class EvalRequest(BaseModel):
     seed: int = 0
     question_aware: bool = True
     batch_rows: int | None = Field(default=None, ge=1, description="prompts run together; None: 8 on a GPU, else 1")
+    prefill_chunk: int | None = Field(default=None, ge=1, description="prompt tokens a pass; None: the whole in one")
     skip_malformed: bool = False
 
     _seed_is_for_evaluation = field_validator("seed")(check_seed)

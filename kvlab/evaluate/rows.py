@@ -47,6 +47,7 @@ ROWS = pa.schema(
         # of the tokens of hidden statements, at the end; null where nothing was hidden, or in rows older than these
         ("hidden_own", pa.float64()),  # share with a slot of their own, mean over layers and KV heads
         ("hidden_merged", pa.float64()),  # share that lives in a slot with others
+        ("prefill_chunk", pa.int32()),  # tokens a pass of the prompt; null: all in one, or rows older than these
     ]
 )
 
@@ -71,8 +72,15 @@ def canonical_json(values: Mapping[str, object] | Sequence[str]) -> str:
     return json.dumps(values, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def row_key(prompt: PromptIdentity, choice: MethodChoice, question_aware: bool, model: str, model_digest: str) -> str:
-    """Return the hash that names one measurement."""
+def row_key(
+    prompt: PromptIdentity,
+    choice: MethodChoice,
+    question_aware: bool,
+    model: str,
+    model_digest: str,
+    prefill_chunk: int | None = None,
+) -> str:
+    """Return the hash that names one measurement; one without chunks is named as before there were any."""
     asked = {
         "task": prompt.task,
         "difficulty": prompt.difficulty,
@@ -88,7 +96,7 @@ def row_key(prompt: PromptIdentity, choice: MethodChoice, question_aware: bool, 
         "question_aware": question_aware,
         "model": model,
         "model_digest": model_digest,
-    }
+    } | ({} if prefill_chunk is None else {"prefill_chunk": prefill_chunk})
     return hashlib.sha256(canonical_json(asked).encode()).hexdigest()[:32]
 
 

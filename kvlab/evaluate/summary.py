@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pandas as pd
 
 from kvlab.evaluate.bootstrap import mean_interval, paired_difference
 from kvlab.evaluate.request import FULL
 
-MODEL = ["question_aware", "model", "model_digest"]
+CHUNK = "prefill_chunk"
+MODEL = ["question_aware", "model", "model_digest", CHUNK]
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed", *MODEL]
-METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model"]
+METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model", CHUNK]
 
 
 def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "length")) -> pd.DataFrame:
     """Return one row a group of `by` and method: score and paired difference to the full cache with 95 % intervals.
 
-    Columns: `by`, method, hyper_parameters, budget, budget_unit, question_aware, model, metric, samples, score,
-    score_low, score_high, difference, difference_low, difference_high (null where the full cache has no such
-    prompt), slots (mean per KV head), kept (slots over tokens seen), live_bytes, seconds, and for text tasks
-    bits_per_byte, kl, top1_agreement.
+    Columns: `by`, method, hyper_parameters, budget, budget_unit, question_aware, model, prefill_chunk (null: none),
+    metric, samples, score, score_low, score_high, difference, difference_low, difference_high (null where the full
+    cache has no such prompt), slots (mean per KV head), kept (slots over tokens seen), live_bytes, seconds, and for
+    text tasks bits_per_byte, kl, top1_agreement.
     """
+    if CHUNK not in rows:  # of before prompts could come in chunks
+        rows = rows.assign(**{CHUNK: np.nan})
     paired = _with_base(rows)
     groups = paired.groupby([*by, *METHOD], dropna=False, sort=False)
     lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]

@@ -70,7 +70,9 @@ def _interval(mean: float, low: float, high: float, sign: str = "") -> str:
 def _caption(summary: pd.DataFrame) -> str:
     aware = {True: "question in sight when compressed", False: "question out of sight when compressed"}
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
-    return f"{', '.join(summary['model'].unique())}; {modes}; kept: live slots over tokens seen, mean over KV heads"
+    chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
+    told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks])
+    return f"{told}; kept: live slots over tokens seen, mean over KV heads"
 
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:

@@ -75,6 +75,7 @@ class RowMaker:
             "budget": float(choice.budget),
             "budget_unit": budget_unit(choice),
             "question_aware": self.measurer.question_aware,
+            "prefill_chunk": self.measurer.prefill_chunk,
             "model": self.measurer.loaded.name,
             "model_digest": self.model_digest,
             "metric": prompt.sample.metric,

@@ -1,0 +1,36 @@
+"""How a prompt is fed: all at once, or in chunks that give the same result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+
+from transformers import Cache
+
+from kvlab.cache import CompressedCache
+from kvlab.cache.chunks import check_chunks, chunk_sizes
+from kvlab.errors import UserError
+from kvlab.methods import make_method
+from kvlab.requests import MethodChoice
+
+
+def pass_ends(cache: Cache, tokens: int, prefill_chunk: int | None) -> list[int]:
+    """Where each pass over a first prompt of `tokens` ends; the cache is told what to expect.
+
+    Raises UserError for a method whose result in chunks would not be the same.
+    """
+    if prefill_chunk is None:
+        return [tokens]
+    if isinstance(cache, CompressedCache):
+        return list(accumulate(cache.expect(tokens, prefill_chunk)))
+    return list(accumulate(chunk_sizes(tokens, prefill_chunk)))
+
+
+def check_choices(choices: Sequence[MethodChoice], tokens: int, prefill_chunk: int) -> None:
+    """Raises UserError, naming the method, where a prompt of `tokens` in chunks would not give its own result."""
+    for choice in choices:
+        pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+        try:
+            check_chunks(pipeline, tokens, prefill_chunk)
+        except UserError as error:
+            raise UserError(f"{choice.label} and a prefill chunk of {prefill_chunk:,}: {error}") from None
