@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvlab.bench.rows import Row
-from kvlab.methods import registered
 
 EVICTION = "h2o"  # what a merging method is compared with at equal budget
+OVER_EVICTION = f"decode step / {EVICTION}'s"
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,7 @@ def _judged(bar: Bar, rows: Sequence[Row]) -> Iterator[Row]:
     found = list(bar.measured([row for row in rows if row.status == "ok" and row.median is not None]))
     for row, figure in found:
         said = f"{'met' if bar.met(figure) else 'NOT met'}: {word} {bar.needed:g}"
+        said += _often(row)
         yield replace(
             row,
             mode="bar",
@@ -65,6 +66,13 @@ def _judged(bar: Bar, rows: Sequence[Row]) -> Iterator[Row]:
         place = {name: getattr(like, name) for name in ("preset", "device", "versions", "timestamp", "dtype")}
         unmeasured = Row("bar", bar.name, like.model, "", 0, 0, bar.unit, bound=bar.needed, status="skipped", **place)
         yield replace(unmeasured, note=f"unmeasured: {word} {bar.needed:g}")
+
+
+def _often(row: Row) -> str:
+    """How often a method decided, where that is not as ever or where it is what the figure is about."""
+    if row.compress_every > 1:
+        return f", deciding every {row.compress_every} steps"
+    return ", deciding every step" if row.figure == OVER_EVICTION else ""
 
 
 def _bytes(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
@@ -110,14 +118,9 @@ def _request(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
 
 
 def _merging(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
-    """The time of a merging method's step over that of eviction at the same budget."""
-    steps = _of(rows, "decode", "decode step")
-    merging = {name for name, method in registered().items() if method.describe()["merges"]}
-    eviction = {(_place(r), r.budget): r for r in steps if r.method == EVICTION}
-    for row in steps:
-        other = eviction.get((_place(row), row.budget))
-        if row.method in merging and other is not None:
-            yield row, row.median / other.median
+    """The time of a merging method's step over that of eviction at the same budget, round by round."""
+    for row in _of(rows, "decode", OVER_EVICTION):
+        yield row, row.median
 
 
 def _recording(level: str) -> Callable[[Sequence[Row]], Iterator[tuple[Row, float]]]:
@@ -133,7 +136,7 @@ def _of(rows: Sequence[Row], mode: str, figure: str) -> list:
 
 
 def _place(row: Row) -> tuple[object, ...]:
-    return row.preset, row.model, row.batch, row.context, row.scale
+    return row.preset, row.model, row.batch, row.context, row.scale, row.compress_every
 
 
 def _key(row: Row) -> tuple[object, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kvlab.bench.bars import EVICTION
 from kvlab.bench.request import BenchRequest, make_request
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
@@ -48,6 +49,16 @@ _TABLE_2 = {
     "fill": "prefill",
     "choices": (*_at(0.5, "kvmerger"), *_at(0.35, "kvmerger")),
 }
+
+
+def _merging() -> tuple[str, ...]:
+    """Every registered merging method, after the eviction it is compared with."""
+    merging = (name for name, method in registered().items() if method.describe()["merges"] and name != "compose")
+    return EVICTION, *(name for name in merging if make_method(name).needs_budget)
+
+
+# As many slots as 16k tokens at 5 % leave: 819.
+_MERGING = {"mode": "decode", "model": SMALL, "contexts": (4096,), "batches": (8,), "choices": _at(0.2, *_merging())}
 AMORTISED = {"compress_every": 16, "steps": 16}
 _OVERHEAD = {"mode": "overhead", "choices": _at(0.2, "keepkv"), "steps": 16}
 
@@ -123,6 +134,8 @@ PRESETS = {
                 "scale": 16,
                 **AMORTISED,
             },
+            {**_MERGING, "scale": 16, "repeats": 9, **AMORTISED},
+            {**_MERGING, "scale": 16, "repeats": 9, "steps": 16},
             {"mode": "memory", "model": SMALL, "choices": _every(0.2), "scale": 16},
             {"model": SMALL, "contexts": (1024,), "scale": 16, **_OVERHEAD},
         ),

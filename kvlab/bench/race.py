@@ -105,6 +105,7 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
                 outcome.live_bytes = racer.live_bytes
             seconds = seconds_of(lambda: _several(racer, steps), device)
         outcome.samples.append(seconds / steps)
+        outcome.note = getattr(racer, "remark", "")
     except Skipped as reason:
         outcome.status, outcome.note, outcome.samples = "skipped", str(reason), []
     except Exception as error:

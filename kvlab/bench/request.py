@@ -35,6 +35,7 @@ class BenchRequest(BaseModel):
     fill: Fill = "synthetic"
     prefill_chunk: int | None = Field(None, ge=1, description="tokens a pass of a real prompt; none: all in one")
     compress_every: int = Field(1, ge=1)
+    capture: Literal["auto", "on", "off"] = "auto"
     scale: int = Field(1, ge=1, description="layers and width of a shape are divided by this")
     shorten: int = Field(1, ge=1)
     device: str = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
@@ -22,7 +22,7 @@ def measurement_tables(rows: Sequence[Row]) -> list[Table]:
     """One table a mode and model: what was measured of each method, and how near that is to its bound."""
     shown = [row for row in rows if row.figure != "copy bandwidth" and row.mode != "bar"]
     tables = []
-    for (mode, model), group in groupby(shown, key=lambda row: (row.mode, row.model)):
+    for (mode, model, _), group in groupby(shown, key=lambda row: (row.mode, row.model, row.compress_every)):
         draw = memory_table if mode == "memory" else _measurements
         own = list(group)
         table = draw(own)
@@ -92,7 +92,7 @@ def bar_table(rows: Sequence[Row]) -> Table | None:
     for row in bars:
         figure = MISSING if row.median is None else f"{row.median:.3g}"
         table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
-    table.caption = f"{bars[0].device}{_smaller_note(bars)}"
+    table.caption = f"{bars[0].device}{_smaller_note([replace(bars[0], compress_every=1)])}"  # bars say it themselves
     return table
 
 

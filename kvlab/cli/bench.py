@@ -41,6 +41,9 @@ def bench(
     compress_every: Annotated[
         int | None, typer.Option(help="decide every N decode steps; repeats hold whole periods")
     ] = None,
+    capture: Annotated[
+        str | None, typer.Option(help="replay captured decode steps: on, off, or auto (on a GPU, as CUDA graphs)")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None,
     scale: Annotated[int | None, typer.Option(help="divide a shape's layers and width by this")] = None,
@@ -71,6 +74,7 @@ def bench(
         "fill": fill,
         "prefill_chunk": prefill_chunk,
         "compress_every": compress_every,
+        "capture": capture,
         "device": device,
         "dtype": dtype,
         "scale": scale,

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from kvlab.bench.books import check_books, live_bytes, tensor_bytes
-from kvlab.bench.contenders import Load, PlainContender, SlotContender, StaticContender
+from kvlab.bench.contenders import Load, SlotContender
 from kvlab.bench.fill import fill, random_token
+from kvlab.bench.line_up import PlainContender, StaticContender
 from kvlab.bench.models import BenchModel
 from kvlab.bench.request import make_request
 from kvlab.cache import CompressedCache

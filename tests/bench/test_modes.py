@@ -210,3 +210,20 @@ def test_prompts_in_chunks_hold_the_same_bytes_or_say_why_not(bench) -> None:
     (refused,) = [row for row in chunked if row.method == "gvote"]
     assert refused.status == "skipped"
     assert "hidden states of the whole prompt" in refused.note
+
+
+def test_captured_steps_are_told_and_recorded_ones_are_never_captured(bench) -> None:
+    asked = {"choices": CHOICES, "capture": "on", "compress_every": 2}
+    rows = {r.method: r for r in measured(bench(mode="decode", **asked)) if r.figure == "decode step"}
+    assert rows["h2o"].note == rows["keepkv"].note == "captured steps"
+    assert rows["full: kvlab"].note == "not captured: its table grows"
+    assert rows["full: transformers sdpa"].note == ""
+    assert {r.note for r in measured(bench(mode="overhead", **asked))} == {""}
+
+
+def test_a_merging_step_is_compared_with_eviction_of_the_same_budget_round_by_round(bench) -> None:
+    alike = tuple(MethodChoice(method=name, budget=16) for name in ("h2o", "keepkv", "streaming-llm"))
+    found = [r for r in measured(bench(mode="decode", choices=alike)) if r.unit == "ratio"]
+    assert [(r.method, r.repeats) for r in found] == [("keepkv", 2)]
+    assert found[0].median > 0
+    assert not [r for r in measured(bench(mode="decode", choices=CHOICES)) if r.unit == "ratio"], "other budgets"

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvlab.bench.bars import BARS, BYTES, judge
+from kvlab.bench.bars import BARS, BYTES, EVICTION, OVER_EVICTION, judge
 from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.presets import PRESETS, preset_requests
 from kvlab.bench.rows import Row, read_rows
@@ -72,6 +72,27 @@ def test_presets_run_small_and_stand_beside_the_paper(name: str, tmp_path: Path)
         judged = [row for row in rows if row.mode == "bar"]
         assert {row.figure for row in judged} == {bar.name for bar in BARS[device]}
         assert all("met" in row.note or row.status == "skipped" for row in judged)
+
+
+def test_every_merging_method_is_judged_beside_eviction_at_either_interval() -> None:
+    requests = [r for r in preset_requests("cpu-bars") if r.mode == "decode" and len(r.choices) > 5]
+    merging = {name for name, method in registered().items() if method.describe()["merges"] and name != "compose"}
+    assert {r.compress_every for r in requests} == {1, 16}
+    for request in requests:
+        assert {choice.method for choice in request.choices} == {EVICTION, *merging}
+        assert len({choice.budget for choice in request.choices}) == 1
+
+
+def test_a_merging_step_is_met_or_not_and_says_how_often_it_decided() -> None:
+    like = Row("decode", OVER_EVICTION, "m", "zsmerge", 8, 4096, "ratio", budget=0.2, repeats=3, median=1.05, iqr=0.1)
+    slower = replace(like, method="d2o", median=1.31, compress_every=16)
+    told = {
+        row.method: row.note for row in judge([like, slower], "cpu") if row.figure == "merging step over eviction's"
+    }
+    assert told == {
+        "zsmerge": "met: at most 1.1, deciding every step",
+        "d2o": "NOT met: at most 1.1, deciding every 16 steps",
+    }
 
 
 def test_a_preset_prints_tables(tmp_path: Path) -> None:
@@ -191,8 +212,7 @@ def bar_rows() -> list[Row]:
     return [
         row("decode", "decode rate", "full: kvlab", 10.0, is_full=True, bound=20.0, ratio_to_full=1.0),
         row("decode", "decode rate", "keepkv", 40.0, bound=100.0, ratio_to_full=4.0, **own),
-        row("decode", "decode step", "h2o", 2.0, **own),
-        row("decode", "decode step", "keepkv", 2.16, **own),
+        row("decode", OVER_EVICTION, "keepkv", 1.08, **own),
         row("memory", "allocated bytes", "h2o", 230.0, ratio_to_full=0.23, budget=0.2, budget_unit="fraction"),
         row("memory", "live bytes", "h2o", 220.0, budget=0.2, budget_unit="fraction"),
         row("memory", "one block a head", "h2o", 10.0, budget=0.2, budget_unit="fraction"),
@@ -238,13 +258,10 @@ def test_a_setting_without_a_row_says_so() -> None:
 def test_a_gpu_promise_is_not_judged_on_another_device() -> None:
     """Figures of an exercise on CPU are shown, and neither met nor failed."""
     known = {"model": "shape:llama2-7b", "batch": 1, "context": 100, "unit": "ms/token", "budget": 0.05}
-    steps = [
-        Row(mode="decode", figure="decode step", method=name, median=1.0, device="cpu: x86_64", **known)
-        for name in ("h2o", "keepkv")
-    ]
+    steps = [Row(mode="decode", figure=OVER_EVICTION, method="keepkv", median=1.0, device="cpu: x86_64", **known)]
     rows = [row for row in judge(steps, "cuda") if row.figure == "merging step over eviction's"]
     assert [row.median for row in rows] == [1.0]
     assert rows[0].status == "skipped"
-    assert rows[0].note == "unmeasured, exercised on cpu: at most 1.05"
+    assert rows[0].note == "unmeasured, exercised on cpu: at most 1.05, deciding every step"
     there = [replace(row, device="cuda: some GPU") for row in steps]
-    assert [row.note for row in judge(there, "cuda") if row.median] == ["met: at most 1.05"]
+    assert [row.note for row in judge(there, "cuda") if row.median] == ["met: at most 1.05, deciding every step"]

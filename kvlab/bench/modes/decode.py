@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TypeGuard
 
-from kvlab.bench.bench import Bench, decode_rows, loads
-from kvlab.bench.contenders import contenders
+from kvlab.bench.bars import EVICTION, OVER_EVICTION
+from kvlab.bench.bench import Bench, decode_rows, filled, loads
+from kvlab.bench.clock import spread
+from kvlab.bench.contenders import Contender, SlotContender
+from kvlab.bench.line_up import contenders
+from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
+from kvlab.methods import registered
 
 
 def measure(bench: Bench) -> Iterator[Row]:
     """Every method and every full cache at each batch and context, in turns."""
     for load in loads(bench.request):
         racers = contenders(bench.model, load, bench.request)
-        yield from decode_rows(bench, racers, bench.race(racers))
+        outcomes = bench.race(racers)
+        yield from decode_rows(bench, racers, outcomes)
+        yield from over_eviction(bench, racers, outcomes)
+
+
+def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
+    """For each merging method its step over eviction's at the same budget, round by round: noise hits both alike."""
+    taken = {c.choice.budget: o for c, o in zip(racers, outcomes, strict=True) if _is(c, {EVICTION})}
+    merging = {name for name, method in registered().items() if method.describe()["merges"]}
+    for racer, outcome in zip(racers, outcomes, strict=True):
+        if not _is(racer, merging) or racer.choice.budget not in taken:
+            continue
+        other = taken[racer.choice.budget]
+        row = bench.row(racer, OVER_EVICTION, "ratio", note=outcome.note or other.note)
+        for part in (outcome, other):
+            if not part.samples:
+                yield replace(row, status=part.status, note=part.note)
+                break
+        else:
+            yield filled(row, spread([a / b for a, b in zip(outcome.samples, other.samples, strict=True)]))
+
+
+def _is(contender: Contender, names: set[str]) -> TypeGuard[SlotContender]:
+    return isinstance(contender, SlotContender) and contender.choice.method in names

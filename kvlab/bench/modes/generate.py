@@ -12,7 +12,8 @@ from itertools import pairwise
 
 from kvlab.bench.bench import Bench, best_baseline, filled, loads
 from kvlab.bench.clock import spread
-from kvlab.bench.contenders import Contender, Load, StaticContender, contenders
+from kvlab.bench.contenders import Contender, Load
+from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.modes.prefill import PrefillRacer
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row

@@ -9,7 +9,8 @@ import torch
 
 from kvlab.bench.bench import Bench, loads
 from kvlab.bench.books import block_bytes, check_books, tensor_bytes
-from kvlab.bench.contenders import Contender, SlotContender, StaticContender, contenders
+from kvlab.bench.contenders import Contender, SlotContender
+from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Skipped
 from kvlab.bench.room import give_back, is_out_of_memory

@@ -38,6 +38,7 @@ class RecordedStep(SlotContender):
     ) -> None:
         super().__init__(model, load, request, choice)
         self.level, self.root = level, root
+        self.captures, self.warmup = False, 0  # whoever watches every step has to be called at every step
         self.recorder: Recorder | None = None
 
     def make_cache(self) -> Cache:

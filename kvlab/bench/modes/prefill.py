@@ -8,7 +8,8 @@ from torch import nn
 
 from kvlab.bench.bench import Bench, best_baseline, filled, loads
 from kvlab.bench.clock import Spread, spread
-from kvlab.bench.contenders import Contender, Load, StaticContender, contenders
+from kvlab.bench.contenders import Contender, Load
+from kvlab.bench.line_up import StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome, Skipped
 from kvlab.bench.room import check_room
