@@ -12,6 +12,7 @@ from torch import Tensor
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache
 from kvlab.engine.events import absent_columns, event_columns
+from kvlab.engine.health import growth, non_finite
 from kvlab.engine.measure import Answer, answer, mass_columns, rows_by_position
 from kvlab.engine.pending import PendingRows
 from kvlab.engine.shadow import Shadow, Truth
@@ -66,6 +67,7 @@ class Recorder:
         layer.shadow.append(slots, slots.keys.shape[2] if self.step == 0 else seen.num_new)
         if self.step == 0:
             self._note_absent(layer_idx, layer, heads)
+        layer.columns |= {"non_finite": non_finite(slots), "key_growth": self._same(), "value_growth": self._same()}
         layer.truth, layer.given = layer.shadow.truth(seen), answer(slots, seen)
         layer.columns |= mass_columns(slots, layer.shadow, layer.given, layer.truth)
         if self.step > 0:
@@ -83,6 +85,7 @@ class Recorder:
         if not self.full:
             return
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
+        layer.columns |= {"non_finite": non_finite(after)} | growth(before, plan, after)
         answered = answer(after, view.seen)
         columns = event_columns(before, plan, after, layer.given, answered)
         count = len(columns["head"])
@@ -123,6 +126,11 @@ class Recorder:
         if self.none is None or self.none.shape[0] != heads or self.none.device != query.device:
             self.none = torch.zeros(heads, device=query.device)
         return {"evicted": self.none, "merged": self.none}
+
+    def _same(self) -> Tensor:
+        """(H,) ones: what grows in most steps."""
+        assert self.none is not None
+        return self.none + 1
 
     def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
         """With prefill saving: what never reached a layer left it before it began."""

@@ -101,6 +101,9 @@ STEPS = pa.schema(
         ("merged", pa.int32()),  # slots that left by a merge or a pool in this step
         ("max_votes", pa.float32()),
         ("guard_activations", pa.int32()),  # in this step
+        ("non_finite", pa.int32()),  # slots holding an infinity or no number after the step; null at level light
+        ("key_growth", pa.float32()),  # longest a key became over the longest of its parts, 1 if none did; level full
+        ("value_growth", pa.float32()),  # likewise
         ("kept_mass", pa.float32()),  # true mass of tokens that still have a slot of their own (votes 1)
         ("merged_true_mass", pa.float32()),  # true mass of tokens that live in merged slots
         ("merged_mass", pa.float32()),  # attention the merged slots really receive

@@ -86,7 +86,9 @@ class SyntheticLayer:
         kept = (true_mass * (self.alive & ~merged)).sum(1)
         regret = (true_mass * (self.owner == DROPPED)).sum(1)
         sag = merged_true - merged_mass
+        whole = np.ones(self.heads)
         measured = {
+            "non_finite": np.zeros(self.heads, int), "key_growth": whole, "value_growth": whole,
             "kept_mass": kept, "merged_true_mass": merged_true, "merged_mass": merged_mass, "sag": sag,
             "regret": regret, "output_error": 0.8 * regret + 0.5 * np.abs(sag),
         }  # fmt: skip
