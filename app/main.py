@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import streamlit as st
+from streamlit import config
 
 ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
@@ -61,6 +62,8 @@ def pages() -> dict[str, list[st.Page]]:
 
 def main() -> None:
     """Draw the shell and the page the address names."""
+    # A button that fills in a form sets widgets that have defaults; the defaults are what a bare address means.
+    config.set_option("global.disableWidgetStateDuplicationWarning", True)
     st.set_page_config(page_title="kvlab", page_icon=str(asset_path("logo-mark.svg")), layout="wide")
     st.logo(str(asset_path(f"logo-{theme()}.svg")), size="large", icon_image=str(asset_path("logo-mark.svg")))
     registry.prefetch()

@@ -191,7 +191,7 @@ def wall(run: Run, what: str) -> None:
     layers = layers[:: max(1, -(-len(layers) // WALL_LAYERS))]
     work = run.record.prompt_tokens * len(layers) * model.num_key_value_heads
     if work > 2_000_000 and not st.toggle(
-        f"Draw the maps of {len(layers)} layers (reads all keys)", key="similarity-wall-on"
+        f"Draw the maps of {len(layers)} layers (reads all keys)", key="wall", bind="query-params"
     ):
         return
     thumbnails, frame = wall_of(run, str(run.path), what, tuple(layers))

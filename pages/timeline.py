@@ -81,7 +81,9 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         on_step=remember_step,
         on_token=remember_token,
     )
-    slots, happened, flow = st.tabs(["Slots at this step", "Events of this step", "What flowed into a slot"])
+    slots, happened, flow = st.tabs(
+        ["Slots at this step", "Events of this step", "What flowed into a slot"], key="tab", bind="query-params"
+    )
     with slots:
         table = slot_table(lineage, texts, step, masses)
         show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)

@@ -16,7 +16,7 @@ LEFT_TO_METHOD = "left to the method"
 
 def method_form(entry: MethodEntry) -> dict[str, Any]:
     """The values of one method's hyper-parameters, as typed; `kvlab.jobs.parameters.changed` checks them."""
-    with st.expander(plain(entry.title) or entry.name, key=f"form-{entry.name}"):
+    with st.expander(plain(entry.title) or entry.name, key=f"form.{entry.name}", bind="query-params"):
         source = f" [Paper]({entry.paper})" if entry.paper else ""
         st.caption(plain(entry.summary) + source)
         found = parameters(entry)
@@ -34,16 +34,18 @@ def _widget(method: str, parameter: Parameter) -> Any:
     key = f"{method}.{parameter.name}"
     label = parameter.name.replace("_", " ")
     text = ". ".join(part for part in (_help(parameter), f"Default {parameter.default}") if part)
-    if parameter.optional and st.checkbox(f"{label}: {LEFT_TO_METHOD}", parameter.default is None, key=f"{key}.none"):
+    if parameter.optional and st.checkbox(
+        f"{label}: {LEFT_TO_METHOD}", parameter.default is None, key=f"{key}.none", bind="query-params"
+    ):
         return None
     if parameter.kind == "choice":
-        return st.selectbox(label, parameter.options, _index(parameter), help=text, key=key)
+        return st.selectbox(label, parameter.options, _index(parameter), help=text, key=key, bind="query-params")
     if parameter.kind == "switch":
-        return st.toggle(label, bool(parameter.default), help=text, key=key)
+        return st.toggle(label, bool(parameter.default), help=text, key=key, bind="query-params")
     if parameter.kind in ("integer", "number"):
         return _number(parameter, label, text, key)
     default = parameter.default if parameter.kind == "text" else json.dumps(parameter.default)
-    return st.text_input(label, default or "", help=text, key=key)
+    return st.text_input(label, default or "", help=text, key=key, bind="query-params")
 
 
 def _number(parameter: Parameter, label: str, text: str, key: str) -> int | float:
@@ -52,7 +54,9 @@ def _number(parameter: Parameter, label: str, text: str, key: str) -> int | floa
     high = None if parameter.maximum is None else cast(parameter.maximum)
     default = parameter.default if parameter.default is not None else (low or 0)
     step, shape = (1, "%d") if cast is int else (0.05, "%g")
-    return st.number_input(label, low, high, cast(default), step, format=shape, help=text, key=key)  # type: ignore
+    return st.number_input(  # type: ignore
+        label, low, high, cast(default), step, format=shape, help=text, key=key, bind="query-params"
+    )
 
 
 def _index(parameter: Parameter) -> int:

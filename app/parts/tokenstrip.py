@@ -17,7 +17,14 @@ from kvlab.figures.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURF
 from kvlab.figures.template import INK
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("charts.js", "tokenstrip-head.js", "tokenstrip-pictures.js", "tokenstrip-words.js", "tokenstrip.js")
+SCRIPTS = (
+    "charts.js",
+    "blocks.js",
+    "tokenstrip-head.js",
+    "tokenstrip-pictures.js",
+    "tokenstrip-words.js",
+    "tokenstrip.js",
+)
 MOSAIC_ROWS = 300
 HTML = """
 <div class="kv-strip" tabindex="-1" data-testid="tokenstrip">

@@ -33,7 +33,7 @@ _component = st.components.v2.component(
     "kvlab_tokentext",
     html=HTML,
     css=(STATIC / "tokentext.css").read_text(encoding="utf-8"),
-    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("charts.js", "tokentext.js")),
+    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("charts.js", "blocks.js", "tokentext.js")),
 )
 
 

@@ -238,3 +238,10 @@ def test_how_a_job_ended_is_one_sentence(runs_root: Path, open_page: Open, state
 def test_an_unknown_job_is_one_sentence(runs_root: Path, open_page: Open):
     (found,) = messages(open_page("new_run", job="nope"))
     assert found.startswith("There is no job nope in")
+
+
+@pytest.mark.parametrize("asked", ["abc", "1.5", "-4", "99999999999999999999"])
+def test_numbers_of_an_address_that_cannot_be_used_are_left_out(runs_root: Path, open_page: Open, asked: str):
+    page = open_page("new_run", max_new_tokens=asked, seed=asked)
+    assert messages(page) == []
+    assert 1 <= page.number_input(key="max_new_tokens").value <= 4096

@@ -11,33 +11,57 @@ class Pictures extends Head {
     return { node, context, width, height };
   }
 
+  /* The slots are painted once for a step; what is lit is drawn over a copy, so that hovering stays quick. */
   drawGrid() {
     if (!this.slots || !this.colours) return;
-    const width = this.part("grid").clientWidth, room = 400;
+    const width = this.part("grid").clientWidth;
     if (!width) return;
+    const key = `${this.step}/${width}/${window.devicePixelRatio}/${this.colours}/${this.data.paper}`;
+    if (key === this.gridKey) this.drawLit();
+    else { this.paintGrid(width); this.gridKey = key; this.drawLit(); }
+  }
+
+  paintGrid(width) {
+    const room = 400;
     let cell = 22;
     while (cell > 3 && Math.ceil(this.slots.length / Math.floor(width / cell)) * cell > room) cell--;
     const across = Math.max(1, Math.floor(width / cell)), rows = Math.ceil(this.slots.length / across);
-    const { context } = this.canvas("grid", Math.max(cell, rows * cell));
-    this.cell = { size: cell, across };
-    const gap = cell > 6 ? 2 : cell > 4 ? 1 : 0, votes = this.votes(), style = getComputedStyle(this.root);
-    this.slots.forEach((slot, index) => {
-      const x = (index % across) * cell, y = Math.floor(index / across) * cell, side = cell - gap;
-      context.fillStyle = this.colours[this.states[slot]];
-      context.fillRect(x, y, side, side);
-      if (votes[slot] > 1 && cell >= 14) {
-        context.fillStyle = this.data.paper;
-        context.font = `600 ${Math.min(10, cell - 8)}px ${style.fontFamily}`;
-        context.textAlign = "center";
-        context.textBaseline = "middle";
-        context.fillText(votes[slot] > 99 ? "99+" : votes[slot], x + side / 2, y + side / 2 + 0.5);
-      }
-      if (slot === this.litSlot) {
-        context.strokeStyle = this.data.ink;
-        context.lineWidth = 2;
-        context.strokeRect(x + 1, y + 1, side - 2, side - 2);
-      }
+    const { context, node, height } = this.canvas("grid", Math.max(cell, rows * cell));
+    this.cell = { size: cell, across, side: cell - (cell > 6 ? 2 : cell > 4 ? 1 : 0), width, height };
+    /* One colour after the other: setting the colour costs more than a cell. */
+    this.colours.forEach((colour, state) => {
+      context.fillStyle = colour;
+      this.slots.forEach((slot, index) => { if (this.states[slot] === state) context.fillRect(...this.corner(index), this.cell.side, this.cell.side); });
     });
+    if (cell >= 14) this.writeVotes(context);
+    this.gridPicture = new OffscreenCanvas(node.width, node.height);
+    this.gridPicture.getContext("2d").drawImage(node, 0, 0);
+  }
+
+  corner(index) { return [(index % this.cell.across) * this.cell.size, Math.floor(index / this.cell.across) * this.cell.size]; }
+
+  writeVotes(context) {
+    const votes = this.votes(), { size, side } = this.cell;
+    context.fillStyle = this.data.paper;
+    context.font = `600 ${Math.min(10, size - 8)}px ${getComputedStyle(this.root).fontFamily}`;
+    context.textAlign = "center";
+    context.textBaseline = "middle";
+    this.slots.forEach((slot, index) => {
+      const [x, y] = this.corner(index);
+      if (votes[slot] > 1) context.fillText(votes[slot] > 99 ? "99+" : votes[slot], x + side / 2, y + side / 2 + 0.5);
+    });
+  }
+
+  drawLit() {
+    const context = this.part("grid").getContext("2d"), { width, height, side } = this.cell;
+    context.clearRect(0, 0, width, height);
+    context.drawImage(this.gridPicture, 0, 0, width, height);
+    const index = this.litSlot === null || this.litSlot === undefined ? -1 : this.slots.indexOf(this.litSlot);
+    if (index < 0) return;
+    const [x, y] = this.corner(index);
+    context.strokeStyle = this.data.ink;
+    context.lineWidth = 2;
+    context.strokeRect(x + 1, y + 1, side - 2, side - 2);
   }
 
   drawMosaic() {
@@ -45,8 +69,9 @@ class Pictures extends Head {
     if (!this.part("mosaic").clientWidth) return;
     const { context, width, height } = this.canvas("mosaic", this.steps.length > 1 ? 150 : 24);
     const { rows, columns } = data.mosaic, codes = Uint8Array.from(atob(data.mosaic.codes), (letter) => letter.charCodeAt(0));
-    const image = new ImageData(columns, rows), colours = this.colours.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)));
-    codes.forEach((code, cell) => image.data.set([...colours[code], 255], 4 * cell));
+    const image = new ImageData(columns, rows), pixels = new Uint32Array(image.data.buffer);
+    const words = this.colours.map((hex) => new Uint32Array(Uint8Array.of(...[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)), 255).buffer)[0]);
+    codes.forEach((code, cell) => { pixels[cell] = words[code]; });
     const small = new OffscreenCanvas(columns, rows);
     small.getContext("2d").putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;

@@ -1,7 +1,5 @@
 /* The text, what is said of a word, and which words are lit. All text is set as text, never as HTML. */
 
-const CHUNK = 256;
-
 function element(tag, className, text) {
   const node = document.createElement(tag);
   if (className) node.className = className;
@@ -22,25 +20,18 @@ function number(value) {
 
 class Words extends Pictures {
   buildText() {
-    const panel = this.part("text");
-    panel.replaceChildren();
-    this.spans = new Array(this.tokens);
-    let chunk = element("div", "chunk"), inside = 0;
-    panel.append(chunk);
-    this.texts.forEach((text, position) => {
-      const span = element("span", "t", text === "" ? "∅" : text);
-      span.dataset.p = position;
-      if (text.includes("\n")) span.dataset.nl = "";
-      this.spans[position] = span;
-      chunk.append(span);
-      inside++;
-      /* Blocks out of sight are not laid out; cut at line ends so that the cut is not seen. */
-      if ((inside >= CHUNK && text.includes("\n")) || inside >= 8 * CHUNK) { chunk = element("div", "chunk"); inside = 0; panel.append(chunk); }
-    });
+    this.blocks?.dispose();
+    this.blocks = new Blocks(this.part("text"), this.texts, (span, position) => this.dress(span, position));
+    this.spans = this.blocks.spans;
+  }
+
+  dress(span, position) {
+    const lit = this.lit.includes(position), pivot = lit && position === this.litSlot;
+    span.className = `t s${this.states[position]}${lit ? " lit" : ""}${pivot ? " pivot" : ""}`;
   }
 
   scrollTo(position) {
-    const panel = this.part("text"), span = this.spans[position];
+    const panel = this.part("text"), span = this.blocks.at(position);
     panel.scrollTo({ top: span.offsetTop - panel.clientHeight / 2, behavior: "smooth" });
   }
 
@@ -103,16 +94,16 @@ class Words extends Pictures {
     const owner = this.owners();
     if (slot !== null) for (let t = 0; t < this.tokens; t++) if (owner[t] === slot) this.lit.push(t);
     if (position !== undefined && !this.lit.includes(position)) this.lit.push(position);
-    for (const t of this.lit) this.spans[t].classList.add("lit");
-    if (slot !== null) this.spans[slot].classList.add("pivot");
     this.litSlot = slot;
+    for (const t of this.lit) this.spans[t]?.classList.add("lit");
+    if (slot !== null) this.spans[slot]?.classList.add("pivot");
     this.drawGrid();
   }
 
   lightSlot(slot) { this.light(slot, slot); }
 
   unlight() {
-    for (const t of this.lit) this.spans[t].classList.remove("lit", "pivot");
+    for (const t of this.lit) this.spans[t]?.classList.remove("lit", "pivot");
     this.lit = [];
     this.litSlot = null;
   }

@@ -107,6 +107,7 @@ class View extends Words {
   dispose() {
     this.stop();
     clearTimeout(this.telling);
+    this.blocks?.dispose();
     this.cleanups.forEach((clean) => clean());
     this.cleanups = [];
   }
@@ -184,11 +185,14 @@ class View extends Words {
 
   show(step) {
     this.step = step;
-    this.dim();
+    this.charts?.unmark();
+    this.unlight();
     const states = this.statesAt(step), counts = new Array(7).fill(0);
     for (let t = 0; t < this.tokens; t++) {
       counts[states[t]]++;
-      if (states[t] !== this.states[t]) { this.spans[t].className = `t s${states[t]}`; this.states[t] = states[t]; }
+      if (states[t] === this.states[t]) continue;
+      this.states[t] = states[t];
+      if (this.spans[t]) this.spans[t].className = `t s${states[t]}`;
     }
     this.slots = [];
     for (let t = 0; t < this.tokens; t++) if (states[t] >= SINK && states[t] <= PIVOT) this.slots.push(t);
@@ -217,7 +221,7 @@ class View extends Words {
   }
 
   overChart(position, chart) {
-    if (!this.spans[position]) return;
+    if (position < 0 || position >= this.tokens) return;
     const owner = this.owners()[position];
     this.light(owner >= 0 ? owner : null, position);
     this.tellFate(position);

@@ -1,7 +1,6 @@
 /* The text of a run, each token shaded by a class the server gave it; lit by any chart of the page that runs along the
    text, and lighting them back. Words are chosen by clicking the first and, with shift, the last. */
 
-const CHUNK = 256;
 const panels = new WeakMap();
 
 export default function (component) {
@@ -43,6 +42,7 @@ class Panel {
 
   dispose() {
     this.charts.dispose();
+    this.blocks?.dispose();
     this.cleanups.forEach((clean) => clean());
   }
 
@@ -50,8 +50,9 @@ class Panel {
     this.data = data;
     if (this.identity !== data.identity) { this.identity = data.identity; this.build(); }
     const codes = Uint8Array.from(atob(data.codes), (letter) => letter.charCodeAt(0));
-    codes.forEach((code, position) => { if (this.codes[position] !== code) this.paint(position, code); });
+    const before = this.codes;
     this.codes = codes;
+    codes.forEach((code, position) => { if (before[position] !== code && this.spans[position]) this.paint(this.spans[position], code); });
     data.classes.forEach(({ colour }, code) => this.root.style.setProperty(`--c${code}`, colour));
     this.legend();
     this.showChosen();
@@ -60,26 +61,21 @@ class Panel {
   }
 
   build() {
-    const box = this.part("text");
-    box.replaceChildren();
-    this.spans = [];
+    this.blocks?.dispose();
     this.codes = new Uint8Array(this.data.texts.length).fill(255);
-    let chunk = element("div", "chunk"), inside = 0;
-    box.append(chunk);
-    this.data.texts.forEach((text, position) => {
-      const span = element("span", "t", text === "" ? "∅" : text);
-      span.dataset.p = position;
-      if (text.includes("\n")) span.dataset.nl = "";
-      this.spans.push(span);
-      chunk.append(span);
-      inside++;
-      if ((inside >= CHUNK && text.includes("\n")) || inside >= 8 * CHUNK) { chunk = element("div", "chunk"); inside = 0; box.append(chunk); }
-    });
+    this.blocks = new Blocks(this.part("text"), this.data.texts, (span, position) => this.dress(span, position));
+    this.spans = this.blocks.spans;
   }
 
-  paint(position, code) {
-    const span = this.spans[position];
-    if (span) { span.style.setProperty("--own", `var(--c${code})`); span.dataset.cue = this.data.classes[code]?.cue ?? "none"; }
+  dress(span, position) {
+    const [from, to] = this.data.chosen ?? [0, -1];
+    this.paint(span, this.codes[position]);
+    span.classList.toggle("chosen", position >= from && position <= to);
+  }
+
+  paint(span, code) {
+    span.style.setProperty("--own", `var(--c${code})`);
+    span.dataset.cue = this.data.classes[code]?.cue ?? "none";
   }
 
   legend() {
@@ -119,7 +115,7 @@ class Panel {
   }
 
   scrollTo(position) {
-    const box = this.part("text"), span = this.spans[position];
+    const box = this.part("text"), span = this.blocks.at(position);
     if (!span) return;
     /* Blocks not laid out yet have a guessed height: once there they are, and a second and third look hit. */
     let looks = 3;
@@ -138,7 +134,7 @@ class Panel {
   }
 
   fromChart(position, chart) {
-    if (!this.spans[position]) return;
+    if (position < 0 || position >= this.spans.length) return;
     this.light(position);
     this.scrollTo(position);
     this.charts.mark(position, chart);
@@ -146,7 +142,7 @@ class Panel {
 
   light(position) {
     this.lit?.classList.remove("lit");
-    this.lit = this.spans[position];
+    this.lit = this.blocks.at(position);
     this.lit?.classList.add("lit");
     const note = this.data.notes?.[position];
     const named = this.data.classes[this.codes[position]]?.name ?? "";

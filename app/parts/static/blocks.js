@@ -1,0 +1,76 @@
+/* A long text as blocks of words: those in view are made at once, the others as they come near or when the browser rests,
+   so that a page of 32,000 tokens is there as soon as one of a hundred. Put before the component that shows a text. */
+
+const BLOCK = 256, AT_ONCE = 512, FIRST_REST_MS = 1500, SPARE_MS = 4;
+
+class Blocks {
+  /* `dress(span, position)` is called once for each word, when it is made. */
+  constructor(panel, texts, dress) {
+    this.panel = panel;
+    this.texts = texts;
+    this.dress = dress;
+    this.spans = new Array(texts.length);
+    this.watcher = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => isIntersecting && this.fill(Number(target.dataset.block))), { root: panel, rootMargin: "800px" });
+    this.cut();
+    for (let block = 0; block < this.starts.length && this.starts[block] < AT_ONCE; block++) this.fill(block);
+    this.resting = setTimeout(() => this.rest(0), FIRST_REST_MS);
+  }
+
+  /* Blocks out of sight are not laid out; cut at line ends so that the cut is not seen. */
+  cut() {
+    this.starts = [0];
+    this.texts.forEach((text, position) => {
+      const inside = position + 1 - this.starts.at(-1);
+      if ((inside >= BLOCK && text.includes("\n")) || inside >= 8 * BLOCK) this.starts.push(position + 1);
+    });
+    if (this.starts.length > 1 && this.starts.at(-1) === this.texts.length) this.starts.pop();
+    this.nodes = this.starts.map((_, block) => {
+      const node = document.createElement("div");
+      node.className = "chunk";
+      node.dataset.block = block;
+      this.watcher.observe(node);
+      return node;
+    });
+    this.panel.replaceChildren(...this.nodes);
+  }
+
+  fill(block) {
+    const start = this.starts[block];
+    if (start >= this.texts.length || this.spans[start]) return;
+    const stop = this.starts[block + 1] ?? this.texts.length, words = document.createDocumentFragment();
+    for (let position = start; position < stop; position++) words.append(this.word(position));
+    this.watcher.unobserve(this.nodes[block]);
+    this.nodes[block].append(words);
+  }
+
+  word(position) {
+    const text = this.texts[position], span = document.createElement("span");
+    span.textContent = text === "" ? "∅" : text;
+    span.className = "t";
+    span.dataset.p = position;
+    if (text.includes("\n")) span.dataset.nl = "";
+    this.spans[position] = span;
+    this.dress(span, position);
+    return span;
+  }
+
+  /* The word at a position, made now if it is not there yet. */
+  at(position) {
+    if (!this.spans[position] && position >= 0 && position < this.texts.length) this.fill(this.starts.findLastIndex((start) => start <= position));
+    return this.spans[position];
+  }
+
+  /* The rest of the text, so that the browser's own search finds all of it. */
+  rest(block) {
+    const until = performance.now() + SPARE_MS;
+    while (block < this.starts.length && performance.now() < until) this.fill(block++);
+    if (block === this.starts.length) return;
+    this.resting = window.requestIdleCallback ? requestIdleCallback(() => this.rest(block)) : setTimeout(() => this.rest(block), 50);
+  }
+
+  dispose() {
+    clearTimeout(this.resting);
+    window.cancelIdleCallback?.(this.resting);
+    this.watcher.disconnect();
+  }
+}

@@ -1,0 +1,186 @@
+"""Whatever a reader sets on a page is in its address: the address opened elsewhere shows the same."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab.atlas.registry import PAPERS, of_paper
+from kvlab.trace.stories import Story, View, save_story
+
+ROOT = Path(__file__).resolve().parents[2]
+Open = Callable[..., AppTest]
+RUN = "newer-keepkv-25pc-0"
+KINDS = (
+    "selectbox", "multiselect", "slider", "number_input", "text_input", "text_area", "toggle", "checkbox",
+    "button_group",
+)  # fmt: skip
+# What holds a value in Streamlit, by the name of its function.
+FUNCTIONS = {
+    "selectbox", "multiselect", "slider", "select_slider", "number_input", "text_input", "text_area", "toggle",
+    "checkbox", "radio", "pills", "segmented_control", "tabs", "date_input", "time_input", "color_picker", "feedback",
+    "pagination", "file_uploader", "data_editor", "chat_input", "camera_input",
+}  # fmt: skip
+# Keys, as written in the source, of widgets whose page puts their value into the address itself.
+BY_HAND = {
+    '"pasted"', "PLACE", "SLOT", "PICKED", '"lineage-slot"', "widget",
+}  # fmt: skip
+# A file is not in an address; the others are typed and then saved in the folder of runs by a button.
+NOT_LINKED = {
+    '"upload"',
+    '"story-file"',
+    '"story-name"',
+    '"story-caption"',
+    "f'caption-{story.name}-{at}-{view.caption}'",
+}
+SAVED = ("story-name", "story-caption", "caption-")
+# Widgets that decide which others are there: checked where the address sets them.
+VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
+    "new_run": ({}, {"source": "Paste", "text": "some words"}, {"methods": "KeepKV", "settings": "true"}),
+    "similarity": ({"sets": "threshold"},),
+    "merges": ({}, {"scope": "one head"}),
+    "sag": ({}, {"scope": "all heads"}),
+    "autopsy": ({"words": "the"},),
+}
+STEERING = {"source", "sets", "scope", "words", "methods"}
+
+
+def cases() -> Iterator[Any]:
+    for name in sorted(path.stem for path in (ROOT / "pages").glob("*.py")):
+        for query in VARIANTS.get(name, ({},)):
+            yield pytest.param(name, query, id="-".join([name, *query]))
+    seen = set()
+    for paper in PAPERS:
+        for exhibit in of_paper(paper):
+            asked = (exhibit.controls, tuple(entry.name for entry in exhibit.entries))
+            if any(asked) and asked not in seen:
+                seen.add(asked)
+                yield pytest.param(paper.replace("-", "_"), {"exhibit": exhibit.slug}, id=f"{paper}-{exhibit.slug}")
+
+
+def widgets(page: AppTest) -> dict[str, Any]:
+    """Everything on the page that holds a value, by key."""
+    assert not page.exception
+    found = [widget for kind in KINDS for widget in page.get(kind)]
+    assert all(widget.key for widget in found), "a widget without a key cannot be linked to"
+    return {widget.key: widget for widget in found if not widget.key.startswith(SAVED)}
+
+
+def shown(widget: Any) -> str | list[str]:
+    """The widget's value as an address writes it."""
+    if widget.type == "selectbox":
+        return "" if widget.index is None else widget.options[widget.index]
+    if widget.type in ("multiselect", "button_group"):
+        labels = [widget.options[index] for index in widget.indices]
+        return labels if widget.type == "multiselect" else labels[0]
+    if widget.type in ("slider", "number_input") and widget.value is not None:
+        return as_number(widget.value)
+    return str(widget.value).lower() if widget.type in ("toggle", "checkbox") else str(widget.value)
+
+
+def another(widget: Any) -> str | list[str]:
+    """A value that the widget could have and has not."""
+    if widget.type in ("selectbox", "button_group"):
+        return next((option for option in widget.options if option != shown(widget)), shown(widget))
+    if widget.type == "multiselect":
+        return [option for option in widget.options if option not in shown(widget)] or list(widget.options[:-1])
+    if widget.type in ("toggle", "checkbox"):
+        return str(not widget.value).lower()
+    if widget.type in ("slider", "number_input"):
+        return as_number(another_number(widget))
+    return "0.3" if widget.key == "budgets" else "[1]" if widget.key.endswith("weights") else "the"
+
+
+def as_number(value: float) -> str:
+    return f"{value:.15g}"
+
+
+def another_number(widget: Any) -> float:
+    low = 0 if widget.min is None else widget.min
+    if widget.value != low:
+        return low
+    return low + widget.step if widget.step else widget.max
+
+
+@pytest.mark.parametrize(("name", "query"), cases())
+def test_every_widget_follows_the_address(synthetic_runs: Path, open_page: Open, name: str, query: dict[str, str]):
+    stories(synthetic_runs)
+    first = widgets(open_page(name, run=RUN, **query))
+    asked = {key: value for key, value in query.items() if key in first and key in STEERING}
+    assert {key: shown(first[key]) for key in asked} == {
+        key: [value] if first[key].type == "multiselect" else value for key, value in asked.items()
+    }
+    bound = {key: widget for key, widget in first.items() if widget.proto.query_param_key}
+    wanted = {key: another(widget) for key, widget in bound.items() if key not in STEERING}
+    found = widgets(open_page(name, run=RUN, **(query | wanted)))
+    assert {key: shown(found[key]) for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "key"),
+    [
+        ("timeline", {}, "pick_run"),
+        ("timeline", {}, "pick_comparison"),
+        ("timeline", {"step": "9"}, "timeline-slot"),
+        ("lineage", {}, "lineage-slot"),
+        ("difference", {}, "difference-a"),
+        ("difference", {}, "difference-b"),
+        ("autopsy", {"words": "the"}, "autopsy-place"),
+    ],
+)
+def test_a_choice_the_page_links_itself_is_in_the_address(
+    synthetic_runs: Path, open_page: Open, name: str, query: dict[str, str], key: str
+):
+    page = open_page(name, run=RUN, **query)
+    widget = page.selectbox(key=key)
+    before = shown(widget)
+    page = widget.select_index((widget.index + 1) % len(widget.options)).run()
+    assert shown(widgets(page)[key]) != before
+    again = widgets(open_page(name, **page.query_params))
+    assert {name: shown(widget) for name, widget in again.items()} == {
+        name: shown(widget) for name, widget in widgets(page).items()
+    }
+
+
+def test_the_chosen_exhibit_is_in_the_address(synthetic_runs: Path, open_page: Open):
+    page = open_page("keepkv", run=RUN)
+    page = page.pills(key="pick_exhibit").set_value("tab-2").run()
+    assert page.query_params["exhibit"] in ("tab-2", ["tab-2"])
+    assert shown(widgets(open_page("keepkv", **page.query_params))["pick_exhibit"]) == "Tab 2"
+
+
+def test_a_pasted_prompt_is_in_the_address_while_it_is_short(runs_root: Path, open_page: Open):
+    page = open_page("new_run", source="Paste")
+    page = page.text_area(key="pasted").input("a b & <c>").run()
+    assert open_page("new_run", **page.query_params).text_area(key="pasted").value == "a b & <c>"
+    page = page.text_area(key="pasted").input("x" * 2001).run()
+    assert "text" not in page.query_params
+    assert any("leaves the text out" in caption.value for caption in page.caption)
+
+
+def test_the_tab_is_in_the_address(synthetic_runs: Path, open_page: Open):
+    for label in ("Slots at this step", "Events of this step", "What flowed into a slot"):
+        page = open_page("timeline", run=RUN, tab=label)
+        assert not page.exception
+        assert page.session_state["tab"] == label
+
+
+def test_every_widget_in_the_source_is_bound_or_named_here():
+    for file in sorted([*(ROOT / "pages").glob("*.py"), *(ROOT / "app").rglob("*.py")]):
+        for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
+            if not (isinstance(call.func, ast.Attribute) and call.func.attr in FUNCTIONS):
+                continue
+            given = {keyword.arg: ast.unparse(keyword.value).replace("'", '"') for keyword in call.keywords}
+            known = BY_HAND | {name.replace("'", '"') for name in NOT_LINKED}
+            where = f"{file.name}:{call.lineno}"
+            assert given.get("bind") == '"query-params"' or given.get("key") in known, where
+
+
+def stories(root: Path) -> None:
+    save_story(root, Story(name="One", views=(View(page="sag", caption="a"),)))
+    save_story(root, Story(name="Two", views=(View(page="memory", caption="b"),)))
