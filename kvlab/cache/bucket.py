@@ -91,7 +91,7 @@ class Bucket:
 
 def _votes_lost(slots: Slots, plan: Plan) -> Tensor:
     """(N, W) votes of the slots that leave without going into another one."""
-    leaving = slots.votes.masked_fill(plan.keep | ~slots.valid, 0.0).sum(-1)
+    leaving = (slots.votes * (slots.valid & ~plan.keep)).sum(-1)
     if plan.edges is None:
         return leaving
-    return leaving - slots.votes.gather(2, plan.edges.source).masked_fill(~plan.edges.active, 0.0).sum(-1)
+    return leaving - (slots.votes.gather(2, plan.edges.source) * plan.edges.active).sum(-1)

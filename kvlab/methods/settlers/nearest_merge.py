@@ -85,12 +85,13 @@ class NearestMerge:
         self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor
     ) -> tuple[Edges, Tensor | None]:
         slots, width = view.slots, view.slots.valid.shape[-1]
-        turn = turns(view, source, target, self.space)
-        of_source, of_target = self._predicted(view, source), self._predicted(view, target)
-        share, own, log_total = self._softmax(view, of_source, of_target, source, target, active)
+        turn, ends = turns(view, source, target, self.space), torch.cat([source, target], -1)
+        of_source, of_target = self._predicted(view, ends).chunk(2, -1)
+        share, own, log_total = self._softmax(view, of_source, of_target, ends, active)
         arriving = of_source + drift(view, source, target, turn)
         mean = own * of_target + sum_to_target(share * arriving, target, active, width)
-        votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
+        votes_of_source, votes_of_target = at(slots.votes, ends).chunk(2, -1)
+        votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
         if self.mass == "rule":
             log_mass = log_total - mean if self.rule == "bias" else votes.log()
         else:
@@ -112,7 +113,7 @@ class NearestMerge:
             key_scale=scale,
             key_shift=shift,
             turn=turn,
-            extra_after=self._averages_after(view, source, target, active, log_mass, log_total),
+            extra_after=self._averages_after(view, ends, active, log_mass, log_total),
         )
         return edges, guarded
 
@@ -140,15 +141,17 @@ class NearestMerge:
         return _finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
 
     def _softmax(
-        self, view: View, of_source: Tensor, of_target: Tensor, source: Tensor, target: Tensor, active: Tensor
+        self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         """(share of each source, share of its target, log-sum-exp), each (B, H, E), over a target and all its sources.
 
-        `of_source` and `of_target` are their logits, to which log mass is added here.
+        `of_source` and `of_target` are their logits, to which log mass is added here; `ends` (B, H, 2 E) are the slots
+        of both.
         """
-        log_mass = view.slots.log_mass
-        of_source, of_target = of_source + at(log_mass, source), of_target + at(log_mass, target)
-        log_total = log_sum_over_target(of_source, of_target, target, active, log_mass.shape[-1])
+        mass_of_source, mass_of_target = at(view.slots.log_mass, ends).chunk(2, -1)
+        of_source, of_target = of_source + mass_of_source, of_target + mass_of_target
+        target = ends.chunk(2, -1)[1]
+        log_total = log_sum_over_target(of_source, of_target, target, active, view.slots.valid.shape[-1])
         return (of_source - log_total).exp(), (of_target - log_total).exp(), log_total
 
     def _key_change(
@@ -173,7 +176,7 @@ class NearestMerge:
         return torch.where(sane, scale, 1.0), torch.where(sane[..., None], 0.0, shift), guarded
 
     def _averages_after(
-        self, view: View, source: Tensor, target: Tensor, active: Tensor, log_mass: Tensor, log_total: Tensor
+        self, view: View, ends: Tensor, active: Tensor, log_mass: Tensor, log_total: Tensor
     ) -> dict[str, Tensor]:
         """The running averages of a merged slot: whatever makes its predicted mass the sum of its parts' masses.
 
@@ -184,9 +187,10 @@ class NearestMerge:
             if name in extra:
                 total = log_total
                 if self.predict != "ema" or name != self._predicts_by:
-                    of_source, of_target = self._average(view, name, source), self._average(view, name, target)
-                    total = self._softmax(view, of_source, of_target, source, target, active)[2]
-                after[name] = total - log_mass - correction(at(extra[SEEN_ROWS], target), self.alpha)
+                    of_source, of_target = self._average(view, name, ends).chunk(2, -1)
+                    total = self._softmax(view, of_source, of_target, ends, active)[2]
+                rows = at(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
+                after[name] = total - log_mass - correction(rows, self.alpha)
         return after
 
 
