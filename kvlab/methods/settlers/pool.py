@@ -18,6 +18,7 @@ from kvlab.methods.view import View
 
 Pooling = Literal["mean", "max", "max-norm", "best"]
 GENERATION = "generation"
+ROUNDING = 1e-6  # relative, of a length in float32
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,12 @@ class Pool:
             last = max_to_target(rank.float(), pools.group, exists, width)
             middle = ((first + last) / 2).floor()
             return torch.where(exists, middle.nan_to_num().long(), rank)
-        value = (
-            at(view.slots.score, index) if self.pooling == "best" else at(view.slots.keys, index).float().norm(dim=-1)
-        )
+        keys = view.slots.keys
+        value = at(view.slots.score, index) if self.pooling == "best" else at(keys, index).float().norm(dim=-1)
         value = torch.nan_to_num(value)
-        best = exists & (value == max_to_target(value, pools.group, exists, width))
+        # Models that normalise keys make all of them as long: rounding must not choose among them, so the oldest stays.
+        slack = 0.0 if self.pooling == "best" else max(ROUNDING, torch.finfo(keys.dtype).eps / 8)
+        best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
         chosen = -max_to_target(-rank.float(), pools.group, best, width)
         return torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
 
