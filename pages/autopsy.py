@@ -167,27 +167,24 @@ def everywhere(run: Run, table: pd.DataFrame) -> None:
 def here(run: Run, table: pd.DataFrame, layer: int, head: int) -> None:
     st.subheader(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
-    left, right = st.columns(2, gap="large")
-    with left:
-        rows = autopsy.token_rows(table, texts, layer, head)
-        show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
-        st.download_button(
-            "CSV",
-            rows.to_csv(index=False),
-            "autopsy.csv",
-            key="autopsy-csv",
-            on_click="ignore",
-            icon=":material/download:",
-        )
-    with right:
-        try:
-            masses = autopsy.needle_mass(run, table, layer, head)
-        except UserError as error:
-            st.caption(plain(str(error)))
-            return
-        figure = along_text(figures.needle_mass(masses, page_theme()), offset=run.record.prompt_tokens - 1)
-        file = page.file_name(run, f"needle-mass-layer-{layer}-head-{head}")
-        show(figure, masses, figures.read_needle_mass(masses), "autopsy-mass", file, page.source(run))
+    rows = autopsy.token_rows(table, texts, layer, head)
+    show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
+    st.download_button(
+        "CSV",
+        rows.to_csv(index=False),
+        "autopsy.csv",
+        key="autopsy-csv",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+    try:
+        masses = autopsy.needle_mass(run, table, layer, head)
+    except UserError as error:
+        st.caption(plain(str(error)))
+        return
+    figure = along_text(figures.needle_mass(masses, page_theme()), offset=run.record.prompt_tokens - 1)
+    file = page.file_name(run, f"needle-mass-layer-{layer}-head-{head}")
+    show(figure, masses, figures.read_needle_mass(masses), "autopsy-mass", file, page.source(run))
 
 
 def put_back(run: Run, span: tuple[int, int]) -> None:

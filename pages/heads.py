@@ -57,9 +57,9 @@ def groups_of(run: Run, table: pd.DataFrame) -> None:
     with right:
         figure, reading = figures.groups_by_head(table, theme), figures.read_groups_by_head(table)
         show(figure, table, reading, "heads-where", page.file_name(run, "groups-by-head"), origin)
-        shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
-        shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
-        show_table(shown, "One row a group: means of the four features")
+    shown = groups.assign(group=groups["group"] + 1).rename(columns={"alike": "key likeness"})
+    shown = shown[["group", "heads", "sink", "local", "key likeness", "regret"]]
+    show_table(shown, "One row a group: means of the four features")
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading every head")

@@ -67,7 +67,7 @@ def dropped(run: Run, layer: int, head: int, step: int) -> None:
         return
     lineage, _, texts = page.head_history(run, layer, head)
     table = regret.dropped_tokens(lineage, masses[0], texts, step)
-    words, listed = st.columns([3, 2], gap="large")
+    words, listed = st.columns(2, gap="large")
     with words:
         view.head_text(run, layer, head, step, "regret-text")
     with listed:

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from kvlab.figures.words import visible
+from kvlab.figures.words import MARKS
 
 SHARES = {  # columns that hold shares of one: what each is, for the tip at its head
     "mass": "What this slot gets of the head's attention at this step.",
@@ -19,6 +19,8 @@ SHARES = {  # columns that hold shares of one: what each is, for the tip at its 
     "perturbation": "Relative change of the head's output by the whole step.",
     "key weight": "Share of the slot that left in the other's new key.",
     "value weight": "The same for its value.",
+}
+FEATURES = {  # the same for features of heads, which are large
     "sink": "Attention on the first 4 tokens.",
     "local": "Attention on the last 32 tokens.",
     "regret": "Share of the full cache's attention that goes to dropped tokens.",
@@ -36,9 +38,12 @@ PLAIN = {
 def show_table(table: pd.DataFrame, alt: str, **options: Any) -> None:
     """The table without its index; token texts show their white space."""
     words = table.rename(columns=lambda name: str(name).replace("_", " "))
-    shown = words.assign(**{name: 100 * words[name].astype(float) for name in words if name in SHARES})
+    # Adding zero turns -0 into 0, which a column of rounded shares would show.
+    parts = {name: (100 * words[name].astype(float)).round(3) + 0.0 for name in words if name in SHARES | FEATURES}
+    shown = words.assign(**parts)
     texts = [name for name in shown if name == "text" or str(name).endswith(" text")]
-    shown = shown.assign(**{name: [visible(text) for text in shown[name]] for name in texts})
-    shares = {name: st.column_config.NumberColumn(format="%.3f %%", help=SHARES[name]) for name in SHARES}
+    shown = shown.assign(**{name: [text.translate(MARKS) for text in shown[name]] for name in texts})
+    shares = {name: st.column_config.NumberColumn(format="%.3f %%", help=text) for name, text in SHARES.items()}
+    features = {name: st.column_config.NumberColumn(format="%.1f %%", help=text) for name, text in FEATURES.items()}
     plain = {name: st.column_config.NumberColumn(format="%.3g", help=text) for name, text in PLAIN.items()}
-    st.dataframe(shown, hide_index=True, column_config={**shares, **plain}, alt=alt, **options)
+    st.dataframe(shown, hide_index=True, column_config=shares | features | plain, alt=alt, **options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from typing import Literal, NamedTuple
 
@@ -21,7 +22,10 @@ class Segment(NamedTuple):
 def diff(own: str, full: str) -> list[Segment]:
     """`own` and `full` as segments, by words: joining all but `missing` gives `own`, all but `own` gives `full`."""
     ours, theirs = PIECES.findall(own), PIECES.findall(full)
-    segments: list[Segment] = []
+    # What both begin with is the same, however well a later part of one would match the beginning of the other.
+    alike = shared_prefix(ours, theirs)
+    segments = [Segment("same", "".join(ours[:alike]))] if alike else []
+    ours, theirs = ours[alike:], theirs[alike:]
     for tag, a, b, c, d in SequenceMatcher(None, theirs, ours, autojunk=False).get_opcodes():
         if tag == "equal":
             segments.append(Segment("same", "".join(ours[c:d])))
@@ -31,8 +35,8 @@ def diff(own: str, full: str) -> list[Segment]:
     return segments
 
 
-def shared_prefix(own: str, full: str) -> int:
-    """How many characters the two texts have in common from the start."""
+def shared_prefix(own: Sequence[str], full: Sequence[str]) -> int:
+    """How many characters (or pieces) the two texts have in common from the start."""
     for index, (left, right) in enumerate(zip(own, full, strict=False)):
         if left != right:
             return index

@@ -56,4 +56,13 @@ def grey_numbers(preset: str) -> pd.DataFrame:
     """The numbers the paper prints for the preset's experiment, and a note where it ran out of memory."""
     numbers = paper_numbers(preset)[[*PAPER_COLUMNS, "note"]]
     told_apart = [name for name in numbers if name in PAPER_COLUMNS[:5] or numbers[name].nunique() > 1]
-    return numbers[told_apart].replace({"model": r"^shape:"}, {"model": ""}, regex=True)
+    shown = numbers[told_apart].assign(budget=numbers["budget"].map(budget_words))
+    return shown.replace({"model": r"^shape:"}, {"model": ""}, regex=True)
+
+
+def budget_words(budget: str) -> str:
+    """A budget as the paper's table has it, in words: `0.2` as `20 %`, `64` as `64 slots`, nothing as nothing."""
+    if not budget:
+        return ""
+    amount = float(budget)
+    return f"{100 * amount:g} %" if amount <= 1 else f"{amount:,.0f} slots"

@@ -35,7 +35,7 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> 
         zmin=0,
         zmax=1,
         colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar(SHOWN[fate], theme),
+        colorbar=colour_bar(SHOWN[fate], theme, tickformat=".0%"),
         hovertemplate="layer %{y}, head %{x}: %{z:.0%}<br>%{text}<extra></extra>",
     )
     title = "The chosen tokens by head"

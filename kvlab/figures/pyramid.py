@@ -85,9 +85,9 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 def read_three_axes(frame: pd.DataFrame) -> str:
     """How much of each axis is left."""
-    layers = frame.groupby("layer")["live_slots"].mean()
-    return (
-        f"Of {frame['tokens_seen'].max():,} tokens a head keeps {frame['live_slots'].min():,} to "
-        f"{frame['live_slots'].max():,} slots ({percent(frame['share'].mean())} on average); layers differ by "
-        f"{number(layers.max() / max(layers.min(), 1))} to 1."
-    )
+    layers, low, high = frame.groupby("layer")["live_slots"].mean(), *frame["live_slots"].agg(["min", "max"])
+    read, share = f"Of {frame['tokens_seen'].max():,} tokens", percent(frame["share"].mean())
+    if low == high:
+        return f"{read} every head keeps {low:,} slots ({share})."
+    ratio = number(layers.max() / max(layers.min(), 1))
+    return f"{read} a head keeps {low:,} to {high:,} slots ({share} on average); layers differ by {ratio} to 1."

@@ -15,7 +15,7 @@ from kvlab.figures.words import number, percent, plural
 MEASURES = {
     "sag": ("Sag by head", "sag (share of attention)"),
     "regret": ("Regret by head", "regret (share of attention)"),
-    "output_error": ("Output error by head", "relative distance from the full cache's output"),
+    "output_error": ("Output error by head", "relative output error"),
     "guard_activations": ("Guard activations by head", "activations"),
     "max_votes": ("Largest votes by head", "votes"),
 }

@@ -110,7 +110,7 @@ def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") ->
     edges = block_edges(0, len(frame), MAX_BLOCKS)
     rows = [np.add.reduceat(frame[name].to_numpy(float), edges[:-1]) for name in ("true", "synthetic")]
     values = np.log10(np.maximum(np.array(rows), FLOOR)).astype(np.float32)
-    ticks = {-6: "1e-6", -4: "1e-4", -2: "1e-2", 0: "1"}
+    ticks = {-6: "10⁻⁶", -4: "10⁻⁴", -2: "0.01", 0: "1"}
     heat = go.Heatmap(
         z=values, x=edges[:-1], y=["true next query", "mean of the samples"], zmin=-6, zmax=0, ygap=3,
         colorscale=SEQUENTIAL[theme], customdata=np.array(rows),

@@ -37,6 +37,8 @@ def usage_by_task(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_usage_by_task(frame: pd.DataFrame) -> str:
     """Smallest and largest mean."""
     means = frame.groupby(frame["task"].map(spoken), sort=False)["kept"].mean()
+    if len(means) == 1:
+        return f"{percent(means.iloc[0])} of the tokens are kept on average, over {plural(len(frame), 'prompt')}."
     return (
         f"From {percent(means.min())} ({means.idxmin()}) to {percent(means.max())} ({means.idxmax()}) of the tokens "
         f"are kept on average, over {plural(len(means), 'kind')} and {plural(len(frame), 'prompt')}."

@@ -16,6 +16,7 @@ from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, spread
 from kvlab.analysis.locality import cosine_by_offset, cosine_of_any_pair
 from kvlab.analysis.merging_walkthrough import represented, walkthrough
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.kvmerger.explainers import keeps_more, pivot_leads
 from kvlab.atlas.registry import find
 from kvlab.atlas.sources import Sources
 from kvlab.engine import compare
@@ -231,6 +232,18 @@ def test_three_ways_leave_what_they_say(sources: Sources) -> None:
     assert np.abs(quantised - cached).max() <= (cached.max(0) - cached.min(0)).max() / 6 + 1e-5
     assert (~np.isnan(evicted).all(1)).sum() == 3
     assert (~np.isnan(merged).all(1)).sum() == figure.frame["set"].nunique()
+
+
+def test_the_schematics_are_judged_too(runs: tuple[Run, ...], sources: Sources) -> None:
+    walk = walkthrough(runs[0], 2, 1)
+    assert keeps_more(walk).verdict in ("holds", "does not hold")
+    lost = replace(walk, merged=np.full_like(walk.merged, 1e3))
+    assert keeps_more(lost).verdict == "does not hold"
+    assert pivot_leads(walk).verdict == "holds"
+    turned = replace(walk, tokens=walk.tokens.assign(attention=-walk.tokens["attention"]))
+    assert pivot_leads(turned).verdict == "does not hold"
+    for slug in ("fig-1", "fig-4"):
+        assert drawn(slug, sources, Choice(layer=2, head=1))[0].claim is not None
 
 
 def test_tokens_that_no_query_attends_to_are_said_so(runs: tuple[Run, ...]) -> None:

@@ -19,6 +19,7 @@ from kvlab.figures.words import number, percent, signed_percent
 from kvlab.trace.reader import Run
 
 SAGS, EXACT = 0.05, 0.01
+KEEPS = (0.8, 1.25)  # times the attention its tokens would have had: a slot within has kept their influence
 SAG_CLAIM = "Convex merging gives the merged slot less attention than its parts had: attention sag."
 EXACT_CLAIM = "KeepKV's merge leaves the attention of the present query as it was: no sag."
 
@@ -143,12 +144,12 @@ def influence_claim(later: pd.DataFrame) -> Claim:
         return Claim(paper, "cannot be judged", "The slot did not live for a further step.")
     error = float((after["mass"] - after["true_mass"]).abs().sum() / max(after["true_mass"].sum(), 1e-12))
     ratio = float(after["mass"].sum() / max(after["true_mass"].sum(), 1e-12))
-    verdict: Verdict = "holds" if 0.5 <= ratio <= 2 else "does not hold"
+    verdict: Verdict = "holds" if KEEPS[0] <= ratio <= KEEPS[1] else "does not hold"
     return Claim(
         paper,
         verdict,
         f"Over {len(after)} later steps the slot gets {number(ratio)} times the attention its tokens would have had "
-        f"(between 0.5 and 2 counts); step by step it is off by {percent(error)}.",
+        f"(between {KEEPS[0]:g} and {KEEPS[1]:g} counts); step by step it is off by {percent(error)}.",
     )
 
 

@@ -31,7 +31,10 @@ def with_ratios(numbers: pd.DataFrame) -> pd.DataFrame:
     full = numbers.loc[numbers["method"] == "full", "value"]
     rates = numbers[numbers["method"] != "full"].copy()
     rates["paper_ratio"] = rates["paper_ratio"].fillna(rates["value"] / full.iloc[0] if len(full) else float("nan"))
-    rates["setting"] = [f"batch {row.batch}, {row.context:,} tokens, {row.budget}" for row in rates.itertuples()]
+    rates["setting"] = [
+        f"batch {row.batch}, {row.context:,} tokens, {benchmarks.budget_words(row.budget)}"
+        for row in rates.itertuples()
+    ]
     columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
     return rates[columns].reset_index(drop=True)
 

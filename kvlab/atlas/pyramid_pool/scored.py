@@ -26,6 +26,7 @@ from kvlab.evaluate.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures import tasks as task_figures
 from kvlab.figures.palette import Theme
+from kvlab.figures.words import plural, spoken
 
 OURS: Paper = "pyramid-pool"
 PAPER_MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"
@@ -132,7 +133,18 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     frame = evaluated_tasks(rows)
     origin = f"evaluation {', '.join(sorted(rows['name'].unique()))}"
     figure, reading = task_figures.task_lengths(frame, theme), task_figures.read_task_lengths(frame)
-    return (Drawn("tasks", figure, frame, reading, origin, grey=_paper_tasks()),)
+    return (Drawn("tasks", figure, frame, reading, origin, _like_the_papers(frame), _paper_tasks()),)
+
+
+def _like_the_papers(frame: pd.DataFrame) -> Claim:
+    shared = sorted(task for task in frame["task"] if task.rpartition("/")[2].lower() in PAPER_TASKS)
+    finding = (
+        f"{plural(len(frame), 'task')}, {len(shared)} of them the paper's ({', '.join(shared) or 'none'}), scored by "
+        f"{', '.join(sorted(frame['metric'].map(spoken).unique()))}; the longest prompt has "
+        f"{frame['longest'].max():,} tokens."
+    )
+    holds = len(shared) == len(PAPER_TASKS)
+    return Claim("Five datasets with four kinds of tasks decide.", "holds" if holds else "cannot be judged", finding)
 
 
 def _paper_tasks() -> pd.DataFrame:
