@@ -85,7 +85,8 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 def read_three_axes(frame: pd.DataFrame) -> str:
     """How much of each axis is left."""
-    layers, low, high = frame.groupby("layer")["live_slots"].mean(), *frame["live_slots"].agg(["min", "max"])
+    layers = frame.groupby("layer")["live_slots"].mean()
+    low, high = int(frame["live_slots"].min()), int(frame["live_slots"].max())
     read, share = f"Of {frame['tokens_seen'].max():,} tokens", percent(frame["share"].mean())
     if low == high:
         return f"{read} every head keeps {low:,} slots ({share})."
