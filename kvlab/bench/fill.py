@@ -61,7 +61,8 @@ def attend_by_hand(
     assert attending is layer
     scaling = getattr(module, "scaling", None) or getattr(module, "inv_norm_factor", None) or query.shape[-1] ** -0.5
     softcap = getattr(module, "attn_logit_softcapping", None)
-    return layer.attend(query, seen_keys, seen_values, None, scaling, softcap, module)
+    slopes = getattr(module, "slopes", None)  # of a model with ALiBi
+    return layer.attend(query, seen_keys, seen_values, None, scaling, softcap, module, slopes)
 
 
 def _states(

@@ -46,10 +46,12 @@ def text() -> tuple[Tensor, Tensor]:
     return ids * mask, mask
 
 
-def talk(variant: Variant, model: PreTrainedModel, rows: list[int], seed: int = 0) -> tuple[Tensor, CompressedCache]:
+def talk(
+    variant: Variant, model: PreTrainedModel, rows: list[int], seed: int = 0, budget: float | int = 0.3
+) -> tuple[Tensor, CompressedCache]:
     """(logits (rows, passes, vocabulary) behind each pass, the cache)."""
     (ids, mask), found, end = text(), [], 0
-    compressed = make_cache(model, variant.method, 0.3, seed=seed, **variant.settings)
+    compressed = make_cache(model, variant.method, budget, seed=seed, **variant.settings)
     with torch.inference_mode():
         for count in TURNS:
             begun, end = end, end + count
@@ -106,3 +108,15 @@ def test_another_seed_is_another_draw(variant: Variant) -> None:
     plain, _ = models()
     found = [talk(variant, plain, [0, 1, 2], seed)[0] for seed in range(4)]
     assert any(not torch.equal(found[0], other) for other in found[1:])
+
+
+@pytest.mark.parametrize("variant", every_variant(), ids=str)
+def test_nothing_changes_while_everything_is_kept(variant: Variant) -> None:
+    """A budget of all tokens is the full cache, whatever a variant would do with less; generated ones stay as well."""
+    if not make_method(variant.method, **variant.settings).needs_budget:
+        pytest.skip("it takes no budget and chooses its own")
+    plain, _ = models()
+    logits, compressed = talk(variant, plain, [0, 1, 2], budget=sum(TURNS))
+    expected, _ = talk(Variant("full"), plain, [0, 1, 2])
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+    assert all((layer.dropped == 0).all() for layer in compressed.compressed_layers())
