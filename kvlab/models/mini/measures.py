@@ -70,9 +70,11 @@ def bits_per_byte(model: LlamaForCausalLM, text: Text, length: int, windows: int
 def perplexity_by_context(
     model: LlamaForCausalLM, text: Text, contexts: tuple[int, ...], windows: int, scored: int = 128
 ) -> dict[int, float]:
-    """Return the perplexity of the same tokens, read after ever more of the book."""
+    """Return the perplexity of the same tokens, read after ever more of one book, never of the book before it."""
     longest = max(contexts)
-    ends = np.linspace(longest, len(text.tokens), windows).astype(int)
+    whole = zip(text.starts[:-1], text.starts[1:], strict=True)
+    ends = np.concatenate([np.arange(start + longest, stop, scored) for start, stop in whole])
+    ends = ends[np.linspace(0, len(ends) - 1, windows).astype(int)]
     result = {}
     for context in contexts:
         losses = [

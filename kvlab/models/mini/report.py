@@ -65,7 +65,8 @@ def text_lines(model: LlamaForCausalLM, text: Text, windows: int | None) -> Iter
     yield Line(f"bits per byte on validation books, context {longest}", f"{bits:.3f}", "1.75")
     contexts = tuple(context for context in CONTEXTS if context <= longest)
     curve = measures.perplexity_by_context(model, text, contexts, windows=64)
-    yield Line("perplexity by context", ", ".join(f"{context}: {value:.1f}" for context, value in curve.items()))
+    shown = ", ".join(f"{context}: {value:.1f}" for context, value in curve.items())
+    yield Line("perplexity by context", shown, "falling")
 
 
 def head_lines(model: LlamaForCausalLM, text: Text) -> Iterator[Line]:
