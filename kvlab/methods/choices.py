@@ -101,6 +101,7 @@ def _owners(names: dict[str, str], name: str, value: Any) -> list[str]:
         raise UserError(f"None of these choices has a hyper-parameter {name!r}; they have: {', '.join(known)}.")
     if "select" in having and names["select"] in SELECTORS:
         return ["select"]
+    _check_all_take_it(having, names, name, value)
     changed = [part for part in having if _changes(part, names[part], name, value)]
     sources = {source(part, names[part])[0] for part in changed}
     if len(sources) > 1:
@@ -108,6 +109,24 @@ def _owners(names: dict[str, str], name: str, value: Any) -> list[str]:
         raise UserError(f"Both {' and '.join(changed)} have a hyper-parameter {name!r}; say {options}.")
     # What changes no part by itself (when the method acts, say) is for all parts that know it.
     return [part for part in having if source(part, names[part])[0] in sources or not changed]
+
+
+def _check_all_take_it(having: list[str], names: dict[str, str], name: str, value: Any) -> None:
+    """Raises UserError for a value that some part refuses; where another takes it, the sentence says how to say so."""
+    refusals: dict[str, UserError] = {}
+    for part in having:
+        try:
+            make_method(source(part, names[part])[0], **{name: value})
+        except UserError as error:
+            refusals[part] = error
+    taking = [part for part in having if part not in refusals]
+    if refusals and taking:
+        raise UserError(
+            f"{' and '.join(having)} both have a hyper-parameter {name!r}, and only {' and '.join(taking)} can take "
+            f"{value!r}; say {' or '.join(f'{part}_{name}' for part in taking)}."
+        )
+    if refusals:
+        raise next(iter(refusals.values()))
 
 
 def _changes(part: str, choice: str, name: str, value: Any) -> bool:

@@ -183,6 +183,10 @@ def test_a_composition_can_be_made_by_name() -> None:
         ({"score": "ema", "allocate": "gvote"}, "counts the ballots of its own score"),
         ({"score": "ema", "settle": "keepkv", "settle_alpha": 0.5}, "must be the same"),
         ({"score": "snapkv", "settle": "pool", "window": 16}, "say score_window or settle_window"),
+        (
+            {"score": "kvmerger", "settle": "less", "weights": "untrained"},
+            "only settle can take 'untrained'; say settle_w",
+        ),
         ({"temperature": 1}, "None of these choices has a hyper-parameter 'temperature'"),
         ({"settle": "zsmerge", "settle_alpha": 7}, "'alpha' of zsmerge cannot be 7"),
         ({"settle": "sets", "heavy": 0.9}, "leave room"),
