@@ -32,7 +32,7 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
         here = frame[frame["task"] == task]
         for arm, group in here[here["method"] != FULL].groupby("arm", sort=False):
             group = group.sort_values("kept")
-            figure.add_scatter(**_line(group, str(arm), styles[str(arm)], "kept"), **cell)
+            figure.add_scatter(**_line(group, arm_words(str(arm)), styles[str(arm)], "kept"), **cell)
         _full_line(figure, here, theme, cell)
     _show_each_name_once(figure)
     rows = -(-len(tasks) // columns)
@@ -47,9 +47,14 @@ def read_score_against_budget(frame: pd.DataFrame) -> str:
     compressed = frame[frame["method"] != FULL]
     means = compressed.groupby("arm", sort=False)[["score", "difference"]].mean().sort_values("score", ascending=False)
     best, last = means.iloc[0], means.iloc[-1]
-    words = f"{means.index[0]} scores {number(best['score'])} on average over {plural(frame['task'].nunique(), 'task')}"
+    over = plural(frame["task"].nunique(), "task")
+    words = f"{arm_words(means.index[0])} scores {number(best['score'])} on average over {over}"
     gap = "" if pd.isna(best["difference"]) else f", {number(best['difference'])} against the full cache"
-    return words + gap + (f"; {means.index[-1]} is last with {number(last['score'])}." if len(means) > 1 else ".")
+    return (
+        words
+        + gap
+        + (f"; {arm_words(means.index[-1])} is last with {number(last['score'])}." if len(means) > 1 else ".")
+    )
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -163,7 +168,7 @@ def _panels(titles: list[str], columns: int) -> go.Figure:
 
 
 def _finish_panels(figure: go.Figure, theme: Theme) -> go.Figure:
-    figure.update_yaxes(title_text="score", col=1)
+    figure.update_yaxes(rangemode="tozero").update_yaxes(title_text="score", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
 
@@ -177,7 +182,18 @@ def _show_each_name_once(figure: go.Figure) -> None:
 
 def _arm_styles(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
-    return run_styles(((str(arm), str(method)) for arm, method in pairs), theme)
+    return run_styles(((str(arm), _part(str(arm), "settle") or str(method)) for arm, method in pairs), theme)
+
+
+def arm_words(arm: str) -> str:
+    """An arm as people say it: of a composition, whose selection and whose settling."""
+    selected, settled = _part(arm, "score"), _part(arm, "settle")
+    return f"{selected} settled by {settled}" if arm.startswith("compose:") and selected and settled else arm
+
+
+def _part(arm: str, option: str) -> str:
+    """One option of an arm such as `compose:score=h2o:settle=keepkv`; empty where it has none of this name."""
+    return dict(part.split("=", 1) for part in arm.split(":")[1:] if "=" in part).get(option, "")
 
 
 def _by_budget(frame: pd.DataFrame) -> pd.DataFrame:
@@ -188,7 +204,7 @@ def _by_budget(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _row_names(frame: pd.DataFrame) -> list[str]:
     return [
-        "full cache" if method == FULL else f"{arm} {asked}"
+        "full cache" if method == FULL else f"{arm_words(arm)} {asked}"
         for method, arm, asked in zip(frame["method"], frame["arm"], frame["asked"], strict=True)
     ]
 

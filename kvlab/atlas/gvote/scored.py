@@ -13,7 +13,7 @@ from kvlab.atlas.sources import Sources
 from kvlab.figures import scores as figures
 from kvlab.figures import usage
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent
+from kvlab.figures.words import number, percent, plural
 
 OURS = "gvote"
 MEAN = "mean over tasks"
@@ -142,7 +142,9 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, a panel a model")
     reading = figures.read_score_against_budget(table)
     claim = models_claim(table)
-    return (Drawn("models", figure, table, reading, f"{len(parts)} models · {BY_MODEL.origin(sources)}", claim),)
+    return (
+        Drawn("models", figure, table, reading, f"{plural(len(parts), 'model')} · {BY_MODEL.origin(sources)}", claim),
+    )
 
 
 def _only(sources: Sources, model: str) -> Sources:

@@ -59,7 +59,10 @@ def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[
     best, full = (experiment.scores(sources).query(f"method {sign} 'full'")["score"].max() for sign in ("!=", "=="))
     if best < ABLE * full:
         return Claim(says, "cannot be judged", f"No arm scores above {number(best)} (full cache {number(full)}).")
-    gaps = {f"{one.name} minus {other.name}": gap(rows, one.name, other.name) for one, other in pairs}
+    gaps = {
+        f"{figures.arm_words(one.name)} minus {figures.arm_words(other.name)}": gap(rows, one.name, other.name)
+        for one, other in pairs
+    }
     shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())
     return Claim(says, verdict_of(gaps.values()), f"Mean over the same prompts and budgets, 95 % interval: {shown}.")
 

@@ -18,7 +18,10 @@ from kvlab.trace.reader import Run
 
 EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
 TOKEN_BLOCKS = 192
-PANELS = "These are the paper's panels A (eviction), B (trained residuals: LESS) and C (ZSMerge)."
+PANELS = (
+    "These are the paper's panels A (eviction), B (trained residuals: what LESS evicts lives on in a state beside the "
+    "slots) and C (ZSMerge)."
+)
 WITHOUT_B = (
     "These are the paper's panels A (eviction) and C (ZSMerge); for B, trained residuals, add less to the comparison."
 )
