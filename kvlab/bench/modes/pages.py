@@ -5,29 +5,35 @@ The run is synthetic and as large as a real one: 32 layers x 8 KV heads, 32,768 
 
 from __future__ import annotations
 
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from kvlab.bench.clock import spread
+from kvlab.bench.modes.pages_clock import Sight, first_picture
 from kvlab.bench.modes.pages_server import Dashboard, chromium
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
 from kvlab.trace.large import LARGE_RUNS, write_large_runs
 
 SETTLE_SECONDS = 0.6
+BLANK = "import streamlit as st\n\nst.title('blank')\n"
 # Page, and what is there once its first picture is: an attribute of a component, or a plot that is drawn.
 PICTURES = {
-    "timeline": ".kv-strip[data-step] .t >> nth=0",
+    "timeline": ".kv-strip[data-step] .t",
     "similarity": ".kv-map[data-window]",
-    "merges": ".js-plotly-plot .main-svg >> nth=0",
-    "sag": ".js-plotly-plot .main-svg >> nth=0",
-    "regret": ".js-plotly-plot .main-svg >> nth=0",
-    "lineage": ".js-plotly-plot .main-svg >> nth=0",
+    "merges": ".js-plotly-plot .main-svg",
+    "sag": ".js-plotly-plot .main-svg",
+    "regret": ".js-plotly-plot .main-svg",
+    "lineage": ".js-plotly-plot .main-svg",
 }
 # Components live in shadow trees, which a query of the document does not enter.
 IN_COMPONENT = (
@@ -44,17 +50,20 @@ def measure(request: BenchRequest) -> Iterator[Row]:
     with ExitStack() as stack:
         root = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kvlab-bench-")))
         begun = time.perf_counter()
-        runs = write_large_runs(root, layers=layers, tokens=tokens)
+        runs = write_large_runs(root, layers=layers, tokens=tokens, count=request.repeats + LARGE_RUNS)
         written = sum(file.stat().st_size for file in (root / runs[0]).rglob("*") if file.is_file())
         yield replace(known, figure="writing one run", unit="s", repeats=1, median=time.perf_counter() - begun, iqr=0.0)
         yield replace(known, figure="size of one run", unit="bytes", repeats=1, median=float(written), iqr=0.0)
+        (root / "blank.py").write_text(BLANK)
+        blank = stack.enter_context(Dashboard(root, root / "blank.py"))
         dashboard, browser = stack.enter_context(Dashboard(root)), stack.enter_context(chromium())
-        for figure, seconds in _timings(browser, dashboard, runs, request.repeats):
-            measured = spread([1000 * second for second in seconds])
+        pictures = _first_pictures(browser, dashboard, blank, runs, layers, request.repeats)
+        for figure, taken, note in chain(pictures, _changes(browser, dashboard, runs, layers, request.repeats)):
+            measured = spread(taken)
             row = replace(known, figure=figure, repeats=measured.repeats, median=measured.median, iqr=measured.iqr)
-            yield replace(row, note=_verdict(figure, measured.median))
+            yield replace(row, note="; ".join(filter(None, (_verdict(figure, measured.median), note))))
         for name in PICTURES:
-            for run in runs:
+            for run in runs[:LARGE_RUNS]:
                 _open(browser, dashboard, name, run).context.close()
         used = float(dashboard.memory())
         figure = f"memory with {LARGE_RUNS} runs open"
@@ -63,21 +72,57 @@ def measure(request: BenchRequest) -> Iterator[Row]:
         )
 
 
-def _timings(browser: Any, dashboard: Dashboard, runs: list[str], repeats: int) -> Iterator[tuple[str, list[float]]]:
-    _open(browser, dashboard, "timeline", runs[0]).context.close()  # the server's own imports are not the page's
-    fresh = [_first_picture(_context(browser), dashboard, "timeline", runs[0]) for _ in range(repeats)]
-    yield "timeline in a browser that was never here", fresh
+def _first_pictures(
+    browser: Any, dashboard: Dashboard, blank: Dashboard, runs: list[str], layers: int, repeats: int
+) -> Iterator[tuple[str, list[float], str]]:
+    """Figures, milliseconds and notes; each page takes turns with a blank one, on layers the server never read."""
+    server, bare = psutil.Process(dashboard.process.pid), psutil.Process(blank.process.pid)
+    _open(browser, dashboard, "timeline", runs[-1]).context.close()  # the server's own imports are not the page's
+    address = f"{dashboard.address}/timeline?run={{}}".format
+    fresh = [first_picture(_context(browser), address(run), PICTURES["timeline"], server) for run in runs[:repeats]]
+    yield "timeline in a browser that was never here", [sight.wall for sight in fresh], ""
     known = _context(browser)  # as most people's: it has the dashboard's own files
-    for name in PICTURES:
-        _first_picture(known, dashboard, name, runs[-1])
-        yield f"first picture, {name}", [_first_picture(known, dashboard, name, runs[0]) for _ in range(repeats)]
-    for name in ("timeline", "similarity", "sag"):
-        page = _open(browser, dashboard, name, runs[0])
-        yield f"change of head, {name}", [_turn(page, name, "j") for _ in range(repeats + 1)][1:]
+    empty = []
+    for turn, name in enumerate(PICTURES):
+        address = f"{dashboard.address}/{name}?run={{}}".format
+        first_picture(known, address(runs[-1]), PICTURES[name], server)
+        pairs = []
+        for run in runs[turn % 2 : turn % 2 + repeats]:
+            nothing = first_picture(known, blank.address, "h1", bare)
+            pairs.append(
+                (first_picture(known, f"{address(run)}&layer={turn % layers}", PICTURES[name], server), nothing)
+            )
+        empty += [nothing for _, nothing in pairs]
+        yield f"first picture, {name}", [sight.wall for sight, _ in pairs], _costs(pairs)
+    yield "a blank Streamlit page", [nothing.wall for nothing in empty], _load()
+
+
+def _costs(pairs: list[tuple[Sight, Sight]]) -> str:
+    """How much longer than a blank page, and processor time until the picture: wall time alone tells of the machine."""
+    ratio = statistics.median(sight.wall / nothing.wall for sight, nothing in pairs)
+    server, browser = (statistics.median(getattr(sight, of) for sight, _ in pairs) for of in ("server", "browser"))
+    bare = statistics.median(nothing.browser for _, nothing in pairs)
+    return f"{ratio:.2f} x a blank page; CPU {server:,.0f} ms server, {browser:,.0f} ms browser (blank {bare:,.0f})"
+
+
+def _load() -> str:
+    return f"{psutil.getloadavg()[0]:.1f} processes at work on {psutil.cpu_count()} cores"
+
+
+def _changes(
+    browser: Any, dashboard: Dashboard, runs: list[str], layers: int, repeats: int
+) -> Iterator[tuple[str, list[float], str]]:
+    """Milliseconds from a key or a choice to its picture, on an open page."""
+    for name, run in zip(("timeline", "similarity", "sag"), runs, strict=False):
+        page = _open(browser, dashboard, name, run)
+        yield f"change of head, {name}", [_turn(page, name, "j") for _ in range(repeats + 1)][1:], _load()
+        if layers > 1:
+            places = [1 + place % (layers - 1) for place in range(repeats)]
+            yield f"change of layer, {name}", [_layer(page, name, place) for place in places], _load()
         page.context.close()
     page = _open(browser, dashboard, "similarity", runs[0])
     zooms = [_zoom(page, act) for _ in range(repeats) for act in ("in", "in", "out", "whole")]
-    yield "zoom of the similarity map", zooms
+    yield "zoom of the similarity map", zooms, _load()
     page.context.close()
 
 
@@ -95,25 +140,26 @@ def _context(browser: Any) -> Any:
     return browser.new_context(viewport={"width": 1280, "height": 1000})
 
 
-def _first_picture(context: Any, dashboard: Dashboard, name: str, run: str) -> float:
-    page = context.new_page()
-    page.set_default_timeout(60_000)
-    begun = time.perf_counter()
-    page.goto(f"{dashboard.address}/{name}?run={run}", wait_until="commit")
-    page.wait_for_selector(PICTURES[name], state="attached")
-    seconds = time.perf_counter() - begun
-    page.close()
-    return seconds
-
-
-def _turn(page: Any, name: str, key: str) -> float:
-    """From the key to the picture of the next head."""
-    mark = {
+def _mark(name: str) -> str:
+    """What names the head a page shows, once its picture is there."""
+    return {
         "timeline": IN_COMPONENT % (".kv-strip", "identity"),
         "similarity": IN_COMPONENT % (".kv-map", "identity"),
         "sag": "document.querySelector('.js-plotly-plot').layout.meta.place",
     }[name]
-    return _until_changed(page, mark, lambda: page.keyboard.press(key))
+
+
+def _turn(page: Any, name: str, key: str) -> float:
+    """From the key to the picture of the next head."""
+    return _until_changed(page, _mark(name), lambda: page.keyboard.press(key))
+
+
+def _layer(page: Any, name: str, layer: int) -> float:
+    """From the choice to the picture of a layer that was not read before."""
+    page.locator("[class*='st-key-layer'] input").fill(str(layer))
+    taken = _until_changed(page, _mark(name), lambda: page.keyboard.press("Enter"))
+    page.locator("h1").first.click()
+    return taken
 
 
 def _zoom(page: Any, act: str) -> float:
@@ -128,14 +174,14 @@ def _until_changed(page: Any, mark: str, act: Callable[[], None]) -> float:
     page.evaluate(f"window.kvBefore = {before!r}, window.kvBegun = performance.now()")
     act()
     done = page.wait_for_function(f"{mark} !== window.kvBefore && performance.now() - window.kvBegun", polling="raf")
-    seconds = float(done.json_value()) / 1000
+    taken = float(done.json_value())
     time.sleep(SETTLE_SECONDS)
-    return seconds
+    return taken
 
 
 def _verdict(figure: str, value: float) -> str:
     target = next((limit for name, limit in TARGETS.items() if name in figure), None)
     if target is None:
-        return "no target: loads the dashboard's files too"
+        return "no target"
     shown = f"{target / 1e9:g} GB" if target >= 1e9 else f"{target:,.0f} ms"
     return f"{'within' if value <= target else 'above'} {shown}"

@@ -26,10 +26,11 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 class Dashboard:
-    """A server of its own over a folder of runs, without a worker."""
+    """A server of its own over a folder of runs, without a worker; of another script than the dashboard's if given."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, script: Path | None = None) -> None:
         self.root = root
+        self.script = script or project_root() / "app" / "main.py"
 
     def __enter__(self) -> Dashboard:
         with socket.socket() as probe:
@@ -37,7 +38,7 @@ class Dashboard:
             port = probe.getsockname()[1]
         options = {"server.port": port, "server.address": "127.0.0.1", "server.headless": "true"}
         flags = [f"--{name}={value}" for name, value in {**options, "server.fileWatcherType": "none"}.items()]
-        line = [sys.executable, "-P", "-m", "streamlit", "run", str(project_root() / "app" / "main.py"), *flags]
+        line = [sys.executable, "-P", "-m", "streamlit", "run", str(self.script), *flags]
         environment = os.environ | {"KVLAB_RUNS": str(self.root)}
         self.process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.address = f"http://127.0.0.1:{port}"
