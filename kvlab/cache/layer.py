@@ -235,9 +235,10 @@ class CompressedLayer(Contents, CacheLayerMixin):
             self.buckets[0].map_rows(change)
         else:
             self.streams, places = self.streams.mapped(change(torch.arange(batch, device=self.device)).tolist())
-            for bucket, place in zip(self.buckets, places, strict=True):
+            left = [(bucket, place) for bucket, place in zip(self.buckets, places, strict=True) if place]
+            for bucket, place in left:
                 bucket.map_rows(partial(_at, place))
-            self.buckets = [bucket for bucket, place in zip(self.buckets, places, strict=True) if place]
+            self.buckets = [bucket for bucket, _ in left]
             if self.quota is not None:
                 self.quota.map_rows(change(self.quota.slots))
         if len(self.lengths) != len(self.tokens_seen):

@@ -13,7 +13,7 @@ from kvlab.attention import seen as seen_module
 from kvlab.attention import slot_attention as attention_module
 from kvlab.attention.alibi import Alibi, query_positions
 from kvlab.attention.seen import PassSeen
-from kvlab.cache import make_cache
+from kvlab.cache import make_cache, regroup
 from kvlab.engine import compare
 from kvlab.methods import make_method
 from kvlab.models.load import load_model, prepare
@@ -229,6 +229,28 @@ def test_a_model_without_a_cache_is_plain_transformers() -> None:
             for model in (tiny_model("falcon-alibi"), prepare(tiny_model("falcon-alibi")))
         )
     assert (plain - ours).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("method", ["adakv", "gvote", "exactmerge"])
+def test_heads_of_unequal_length_are_asked_by_their_own_slopes(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several tables give what one gives: decode steps, a second turn, and a beam that moves rows."""
+    lab = prepare(tiny_model("falcon-alibi-grouped"))
+    ids = torch.randint(3, 97, (2, 300), generator=torch.Generator().manual_seed(1))
+
+    def talk() -> tuple[Tensor, int]:
+        compressed = make_cache(lab, method, 0.2)
+        with torch.inference_mode():
+            found = [lab(part, past_key_values=compressed).logits[:, -1] for part in (ids, ids[:, :1], ids[:, :4])]
+            compressed.reorder_cache(torch.tensor([1, 1]))
+            found.append(lab(ids[:, 5:6], past_key_values=compressed).logits[:, -1])
+        return torch.stack(found), max(len(layer.buckets) for layer in compressed.compressed_layers())
+
+    apart, tables = talk()
+    assert tables > 1
+    monkeypatch.setattr(regroup, "MOST_PADDING", 1e9)
+    together, tables = talk()
+    assert tables == 1
+    assert (apart - together).abs().max() < 1e-4
 
 
 @pytest.fixture(scope="module")

@@ -69,7 +69,7 @@ def test_chunks_give_what_the_whole_prompt_gives(method: str) -> None:
         assert mine == theirs
 
 
-@pytest.mark.parametrize("family", ["gemma3", "qwen3"])
+@pytest.mark.parametrize("family", ["gemma3", "qwen3", "falcon-alibi-grouped"])
 def test_chunks_in_other_families(family: str) -> None:
     chunked, whole = (make_cache(model(family), "h2o", 0.3) for _ in range(2))
     assert (run(chunked, 37, family) - run(whole, TOKENS, family)).abs().max() < 1e-4
