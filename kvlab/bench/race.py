@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -54,12 +55,17 @@ class Racer(Protocol):
 
 @dataclass
 class Outcome:
-    """What came of one contender: seconds a step of each repeat, or why there are none."""
+    """What came of one contender: seconds a step of each repeat, or why there are none.
+
+    `processor` are the processor's seconds in place of the wall clock's: on a CPU what this process alone used, however
+    busy others kept the machine.
+    """
 
     samples: list[float] = field(default_factory=list)
     live_bytes: int = 0
     status: Status = "ok"
     note: str = ""
+    processor: list[float] = field(default_factory=list)
 
 
 def race(
@@ -103,7 +109,9 @@ def _turn(racer: Racer, outcome: Outcome, device: torch.device, steps: int, warm
                 for _ in range(warmup + racer.warmup):
                     racer.step()
                 outcome.live_bytes = racer.live_bytes
+            before = time.process_time()
             seconds = seconds_of(lambda: _several(racer, steps), device)
+            outcome.processor.append((time.process_time() - before) / steps)
         outcome.samples.append(seconds / steps)
         outcome.note = getattr(racer, "remark", "")
     except Skipped as reason:

@@ -26,20 +26,25 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """For each merging method its step over eviction's at the same budget, round by round: noise hits both alike."""
+    """For each merging method its step over eviction's at the same budget, round by round: noise hits both alike.
+
+    On a CPU it is the processor's time, which other programs do not stretch.
+    """
+    on_cpu = bench.model.device.type == "cpu"
     taken = {c.choice.budget: o for c, o in zip(racers, outcomes, strict=True) if _is(c, {EVICTION})}
     merging = {name for name, method in registered().items() if method.describe()["merges"]}
     for racer, outcome in zip(racers, outcomes, strict=True):
         if not _is(racer, merging) or racer.choice.budget not in taken:
             continue
         other = taken[racer.choice.budget]
-        row = bench.row(racer, OVER_EVICTION, "ratio", note=outcome.note or other.note)
+        row = bench.row(racer, OVER_EVICTION, "ratio", note=outcome.note or other.note or "processor time" * on_cpu)
         for part in (outcome, other):
             if not part.samples:
                 yield replace(row, status=part.status, note=part.note)
                 break
         else:
-            yield filled(row, spread([a / b for a, b in zip(outcome.samples, other.samples, strict=True)]))
+            taken_by = [part.processor if on_cpu else part.samples for part in (outcome, other)]
+            yield filled(row, spread([a / b for a, b in zip(*taken_by, strict=True)]))
 
 
 def _is(contender: Contender, names: set[str]) -> TypeGuard[SlotContender]:
