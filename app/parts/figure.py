@@ -71,7 +71,11 @@ def heading(
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
         st.markdown(f"**{plain(title)}**", width="stretch")
         with st.popover(
-            "", icon=":material/download:", help="Take this figure away", type="tertiary", key=f"menu-{key}"
+            "",
+            icon=":material/download:",
+            help="Export this figure: PNG, SVG, CSV, HTML",
+            type="tertiary",
+            key=f"menu-{key}",
         ):
             _downloads(draw, frame, reading, key, slug(filename), source)
 

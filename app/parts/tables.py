@@ -41,6 +41,9 @@ def show_table(table: pd.DataFrame, alt: str, **options: Any) -> None:
     # Adding zero turns -0 into 0, which a column of rounded shares would show.
     parts = {name: (100 * words[name].astype(float)).round(3) + 0.0 for name in words if name in SHARES | FEATURES}
     shown = words.assign(**parts)
+    # Streamlit shows a missing number as None; in counts, such as steps, an empty cell says it better.
+    gaps = [name for name in shown.select_dtypes("integer") if shown[name].isna().any()]
+    shown = shown.assign(**{name: shown[name].astype("string").fillna("") for name in gaps})
     texts = [name for name in shown if name == "text" or str(name).endswith(" text")]
     shown = shown.assign(**{name: [text.translate(MARKS) for text in shown[name]] for name in texts})
     shares = {name: st.column_config.NumberColumn(format="%.3f %%", help=text) for name, text in SHARES.items()}

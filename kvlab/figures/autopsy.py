@@ -103,7 +103,8 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             marker={"symbol": marker, "size": 5},
             hovertemplate=f"step %{{x}}: {name} %{{y:.4f}}<extra></extra>",
         )
-    return finish(figure, title="Attention on them, this head", x="step", y="share of attention", theme=theme)
+    finish(figure, title="Attention on them, this head", x="step", y="share of attention", theme=theme)
+    return figure.update_yaxes(rangemode="tozero", tickformat=".3~p")
 
 
 def read_needle_mass(frame: pd.DataFrame) -> str:

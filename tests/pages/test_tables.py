@@ -1,0 +1,32 @@
+"""Tables of slots, tokens and events read without code: words, per cents, visible white space, no None."""
+
+from __future__ import annotations
+
+from streamlit.testing.v1 import AppTest
+
+
+def script() -> None:
+    import pandas as pd
+
+    from app.parts.tables import show_table
+
+    table = pd.DataFrame(
+        {
+            "source_text": [" a\n", "<b>"],
+            "true mass": [0.25, -1e-9],
+            "lost at step": pd.array([3, None], "Int32"),
+            "votes": [1.0, 2.0],
+        }
+    )
+    show_table(table, "A table")
+
+
+def test_a_table_is_readable():
+    page = AppTest.from_function(script).run()
+    assert not page.exception
+    shown = page.dataframe[0].value
+    assert list(shown) == ["source text", "true mass", "lost at step", "votes"]
+    assert shown["source text"].tolist() == ["·a⏎", "<b>"]
+    assert shown["true mass"].tolist() == [25, 0]
+    assert not str(shown["true mass"].iloc[1]).startswith("-")
+    assert shown["lost at step"].tolist() == ["3", ""]
