@@ -11,6 +11,7 @@ from kvlab.errors import UserError
 from kvlab.trace.stories import Story, View, list_stories, load_story, save_story
 
 TELLING = "telling"  # (name, place) of the story being told in this session
+KEPT = (TELLING, "session_id", "chosen_", "shown_", "story")
 NOT_KEPT = ("job", "embed", "embed_options")
 
 
@@ -50,8 +51,8 @@ def tell(story: Story, at: int) -> None:
 
 def forget_widgets() -> None:
     """Widgets of the page left behind must not win over the address of the view to come."""
-    for key in ("layer", "head", "scope", "measure", "what", "mode"):
-        st.session_state.pop(key, None)
+    for key in [key for key in st.session_state if not str(key).startswith(KEPT)]:
+        del st.session_state[key]
 
 
 def caption_bar(page: str) -> None:

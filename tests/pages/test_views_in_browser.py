@@ -85,6 +85,50 @@ def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any,
     page.context.close()
 
 
+def test_every_key_of_the_list_does_what_it_says(browser: Any, address: str):
+    page = visit(browser, f"{address}/sag?run={RUN}&step=3&layer=0&head=0")
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.keyboard.press("?")
+    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
+    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
+    page.keyboard.press("?")
+    page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
+    for key, step in (("ArrowLeft", 2), ("ArrowRight", 3), ("End", 6), ("Home", 0), ("n", 1)):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".kv-scrubber[data-step='6']")
+    for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
+        page.keyboard.press(key)
+        shown = place.removeprefix("head=")
+        page.wait_for_function(
+            "place => document.querySelector('.js-plotly-plot').layout.meta.place === place", arg=f"0/{shown}"
+        )
+    page.context.close()
+
+
+def test_the_keys_of_the_similarity_map(browser: Any, address: str):
+    page = visit(browser, f"{address}/similarity?run={RUN}")
+    page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
+    page.keyboard.press("?")
+    assert {"+ and -", "arrows", "0"} <= set(page.locator(".kv-keys dialog dt").all_inner_texts())
+    page.keyboard.press("?")
+    page.locator(".kv-map canvas").focus()
+    for key, window in (
+        ("+", "17,50,17,50"),
+        ("ArrowRight", "17,50,21,54"),
+        ("ArrowDown", "21,54,21,54"),
+        ("0", "0,66,0,66"),
+    ):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".kv-map[data-window='{window}']")
+    page.keyboard.press("+")
+    page.wait_for_selector(".kv-map:not([data-window='0,66,0,66'])")
+    page.keyboard.press("-")
+    page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
+    page.context.close()
+
+
 def test_words_are_chosen_in_the_text(browser: Any, address: str):
     page = visit(browser, f"{address}/autopsy?run={RUN}")
     page.locator(".kv-text-panel .t[data-p='9']").click()
