@@ -48,7 +48,7 @@ def main() -> None:
 
 def scope(run: Run) -> tuple[int | None, int | None]:
     """The chosen layer and head, or (None, None) for all of them together."""
-    left, middle, right, _ = st.columns([1.6, 1, 1, 2.4])
+    left, middle, right, _ = st.columns([2.4, 1, 1, 1.6])
     with left:
         which = st.segmented_control(
             "Show", ["all heads", "one head"], default="all heads", key="scope", bind="query-params", required=True
@@ -73,8 +73,10 @@ def facts(run: Run, steps: pd.DataFrame) -> None:
         ("Mean regret", percent(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
         ("Mean output error", percent(total["output_error"]), "Relative distance from the full cache's output."),
     ]
-    for column, (label, value, explanation) in zip(st.columns(len(values)), values, strict=True):
-        column.metric(label, "–" if value == "not recorded" else value, help=explanation)
+    # Side by side as far as they fit: in columns of equal width a large text would be cut.
+    with st.container(horizontal=True, gap="large"):
+        for label, value, explanation in values:
+            st.metric(label, "–" if value == "not recorded" else value, help=explanation, width="content")
     honest_word(run, total)
 
 

@@ -64,8 +64,10 @@ def facts(table: pd.DataFrame) -> None:
         ("Value spread gamma", number(float(table["gamma"].iloc[0])), "Largest distance of a merged value to any."),
         ("Above the bound", f"{int((table['flag'] != '').sum())}", "Steps in which the output changed by more."),
     ]
-    for column, (label, value, explanation) in zip(st.columns(len(values)), values, strict=True):
-        column.metric(label, "–" if value == "not recorded" else value, help=explanation)
+    # Side by side as far as they fit: in columns of equal width a long label would be cut.
+    with st.container(horizontal=True, gap="large"):
+        for label, value, explanation in values:
+            st.metric(label, "–" if value == "not recorded" else value, help=explanation, width="content")
 
 
 def predicts(run: Run) -> bool:

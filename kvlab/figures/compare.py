@@ -6,11 +6,16 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.palette import Style, Theme, run_styles
-from kvlab.figures.template import QUIET, finish, log_axis
+from kvlab.figures.template import HEIGHT, QUIET, finish, log_axis
 from kvlab.figures.words import byte_unit, number, percent, visible
 
 FLOOR = 1e-6
 MAX_MARKERS = 12
+
+
+def tall_enough(frame: pd.DataFrame) -> int:
+    """A height in pixels that leaves the picture room under a legend of many runs on a narrow page."""
+    return HEIGHT + 16 * max(0, frame["label"].nunique() - 3)
 
 
 def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
@@ -55,6 +60,7 @@ def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
         x="token of the continuation",
         y="agreement (rolling share)",
         theme=theme,
+        height=tall_enough(frame),
     )
     return figure.update_yaxes(range=[-0.03, 1.05], tickformat=".0%")
 
@@ -79,6 +85,7 @@ def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
         x="token of the continuation",
         y="extra NLL, added up (nats)",
         theme=theme,
+        height=tall_enough(frame),
     )
 
 
@@ -117,7 +124,7 @@ def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.F
         x=f"live bytes ({unit})",
         y="mean KL (nats per token, log)",
         theme=theme,
-        height=400,
+        height=tall_enough(frame),
     )
     return figure.update_yaxes(**log_axis(known.loc[known["method"] != "full", "mean_kl"])).update_xaxes(
         rangemode="tozero"
@@ -180,7 +187,8 @@ def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             **_look(style),
             hovertemplate=f"{label}, layer %{{x}}: %{{y:.4g}} slots<extra></extra>",
         )
-    finish(figure, title="Slots of each layer at the end", x="layer", y="live slots (mean over KV heads)", theme=theme)
+    title, height = "Slots of each layer at the end", tall_enough(frame)
+    finish(figure, title=title, x="layer", y="live slots (mean over KV heads)", theme=theme, height=height)
     layers = sorted(frame["layer"].unique().tolist())
     figure.update_xaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))])
     return figure.update_yaxes(rangemode="tozero").update_layout(showlegend=True)
