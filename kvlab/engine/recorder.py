@@ -34,6 +34,7 @@ class LayerRecord:
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
     truth: Truth | None = None
     given: Answer | None = None
+    slots: Slots | None = None  # as this step leaves them
     true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row a step
     slot_mass: list[np.ndarray] = field(default_factory=list)
 
@@ -67,7 +68,8 @@ class Recorder:
         layer.shadow.append(slots, slots.keys.shape[2] if self.step == 0 else seen.num_new)
         if self.step == 0:
             self._note_absent(layer_idx, layer, heads)
-        layer.columns |= {"non_finite": non_finite(slots), "key_growth": self._same(), "value_growth": self._same()}
+        layer.slots = slots
+        layer.columns |= {"key_growth": self._same(), "value_growth": self._same()}
         layer.truth, layer.given = layer.shadow.truth(seen), answer(slots, seen)
         layer.columns |= mass_columns(slots, layer.shadow, layer.given, layer.truth)
         if self.step > 0:
@@ -77,15 +79,16 @@ class Recorder:
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Write the events of this decision, and follow where the tokens went."""
         layer = self.layers[layer_idx]
-        leaving = (before.valid & ~plan.keep)[0].sum(-1)
-        merged = torch.zeros_like(leaving) if plan.edges is None else plan.edges.active[0].sum(-1)
+        leaving = (before.valid & ~plan.keep)[0].sum(-1, dtype=torch.float32)
+        merged = torch.zeros_like(leaving) if plan.edges is None else plan.edges.active[0].sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
         evicted = leaving - merged
         layer.columns |= {"evicted": evicted + absent if absent else evicted, "merged": merged}
         if not self.full:
             return
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
-        layer.columns |= {"non_finite": non_finite(after)} | growth(before, plan, after)
+        layer.slots = after
+        layer.columns |= growth(before, plan, after)
         answered = answer(after, view.seen)
         columns = event_columns(before, plan, after, layer.given, answered)
         count = len(columns["head"])
@@ -105,7 +108,10 @@ class Recorder:
     def end_step(self, cache: CompressedCache) -> None:
         """Note this step's rows of `steps` and `memory`; they are on disk after the next flush."""
         for layer in cache.compressed_layers():
-            self.pending.note(self.step, layer, self.layers[layer.layer_idx].columns)
+            record = self.layers[layer.layer_idx]
+            if record.slots is not None:
+                record.columns["non_finite"], record.slots = non_finite(record.slots), None
+            self.pending.note(self.step, layer, record.columns)
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()
