@@ -11,7 +11,7 @@ from kvlab.methods.view import Slots
 
 def non_finite(slots: Slots) -> Tensor:
     """(H,) float32: valid slots whose key, value or log mass holds an infinity or no number. Batch of one."""
-    # One sum instead of asking each number: it is finite when all its parts are, short of an overflow worth telling too.
+    # One sum instead of asking each number: it is finite when all its parts are, but for overflow worth telling too.
     total = slots.keys.sum(-1, dtype=torch.float32) + slots.values.sum(-1, dtype=torch.float32) + slots.log_mass
     return (slots.valid & ~torch.isfinite(total))[0].sum(-1, dtype=torch.float32)
 
