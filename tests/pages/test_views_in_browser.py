@@ -102,7 +102,7 @@ def test_every_key_of_the_list_does_what_it_says(browser: Any, address: str):
         page.keyboard.press(key)
         shown = place.removeprefix("head=")
         page.wait_for_function(
-            "place => document.querySelector('.js-plotly-plot').layout.meta.place === place", arg=f"0/{shown}"
+            "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", arg=f"0/{shown}"
         )
     page.context.close()
 

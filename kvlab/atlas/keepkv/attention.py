@@ -145,17 +145,16 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     if frame.empty:
         return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
     names = {"mass": "attention", "score": "exp scores as printed"}
-    claims = {kind: prediction_claim(frame[frame["kind"] == kind], what) for kind, what in names.items()}
     return tuple(
         Drawn(
             names[kind],
             figures.error_by_step(frame, kind, theme),
-            frame[frame["kind"] == kind],
+            errors,
             figures.read_error_by_step(frame, kind),
             origin(run),
-            claims[kind],
+            prediction_claim(errors, names[kind]),
         )
-        for kind in frame["kind"].unique()
+        for kind, errors in frame.groupby("kind", sort=False)
     )
 
 
