@@ -24,6 +24,7 @@ def train_mini(
     start: Annotated[
         Path | None, typer.Option(help="Go on with a finished model, such as assets/mini: its refining phases alone.")
     ] = None,
+    phases: Annotated[str, typer.Option(help="With --start: only these refining phases, comma-separated.")] = "",
     report: Annotated[bool, typer.Option(help="Print the acceptance table when done.")] = True,
     report_only: Annotated[
         Path | None, typer.Option(help="Only print the table of this model folder (on shipped text).")
@@ -41,7 +42,8 @@ def train_mini(
         raise UserError("Training needs text: give --corpus a folder with plain-text books.")
     folder = report_only or out
     if report_only is None and corpus is not None:
-        folder = run_recipe(Recipe(preset, out, corpus, seed, hours, resume == "auto", start=start))
+        names = tuple(name.strip() for name in phases.split(",") if name.strip())
+        folder = run_recipe(Recipe(preset, out, corpus, seed, hours, resume == "auto", start=start, phases=names))
         typer.echo(f"Model written to {folder}: {progress_line(out)}")
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no model folder: it has no config.json.")

@@ -85,6 +85,16 @@ def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any,
     page.context.close()
 
 
+def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(browser: Any, address: str):
+    page = visit(browser, f"{address}/sag?run={RUN}&step=3")
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.locator(".kv-keys button.open").click()
+    page.locator(".kv-keys button.close").click()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(".kv-scrubber[data-step='2']")
+    page.context.close()
+
+
 def test_every_key_of_the_list_does_what_it_says(browser: Any, address: str):
     page = visit(browser, f"{address}/sag?run={RUN}&step=3&layer=0&head=0")
     page.wait_for_selector(".kv-scrubber[data-step='3']")

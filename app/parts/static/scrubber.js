@@ -26,6 +26,11 @@ function icon(shape) {
   return svg;
 }
 
+/* A button keeps the focus after it was pressed (so does that of a list just closed), yet has no use for these keys. */
+function ownsNoKeys(target) {
+  return target === document.body || (target.tagName === "BUTTON" && !target.closest("[role=tablist], [role=radiogroup], [role=listbox]"));
+}
+
 class Bar {
   constructor(root) {
     this.root = root.querySelector(".kv-scrubber");
@@ -113,7 +118,7 @@ class Bar {
 
   key(event) {
     const target = event.composedPath()[0], inside = event.composedPath().includes(this.root);
-    if (!(inside || target === document.body) || event.ctrlKey || event.metaKey || event.altKey) return;
+    if (!(inside || ownsNoKeys(target)) || event.ctrlKey || event.metaKey || event.altKey) return;
     const actions = {
       ArrowLeft: () => this.move(-1), ArrowRight: () => this.move(1), Home: () => this.move(-1e9), End: () => this.move(1e9),
       " ": () => this.toggle(), n: () => this.nextEvent(),

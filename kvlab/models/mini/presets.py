@@ -122,6 +122,16 @@ LONG_TEXT = MappingProxyType(
         "copy": 0.02,
     }
 )
+FAR_TEXT = MappingProxyType(
+    {
+        "text": 0.74,
+        "needle": 0.04,
+        "multi_query": 0.02,
+        "key_value": 0.1,
+        "variables": 0.08,
+        "labels": 0.02,
+    }
+)
 CIRCUIT = MappingProxyType({"repeat": 0.5, "pairs": 0.5})
 
 CPU_PHASES = (
@@ -246,13 +256,29 @@ CPU_PHASES = (
         steps=20000,
         learning_rate=9e-4,
         mixture=LONG_TEXT,
-        share=0.26,
+        share=0.16,
+        optimizer="muon",
+        answer_weight=2.0,
+        needles=12,
+        pairs=96,
+        final_rate=0.5,
+        continues=True,
+        refines=True,
+    ),
+    Phase(
+        "text-4096",
+        WIDE,
+        length=4096,
+        batch=1,
+        steps=20000,
+        learning_rate=6e-4,
+        mixture=FAR_TEXT,
+        share=0.1,
         optimizer="muon",
         answer_weight=2.0,
         needles=12,
         pairs=96,
         final_rate=0.02,
-        continues=True,
         refines=True,
     ),
 )

@@ -34,6 +34,7 @@ class Recipe:
     resume: bool
     compiled: bool = True
     start: Path | None = None  # a finished model that the last phases go on with
+    phases: tuple[str, ...] = ()  # of those, only these
 
 
 def device_of(preset: str) -> str:
@@ -70,7 +71,9 @@ def run_recipe(recipe: Recipe) -> Path:
     _check_folder(recipe)
     phases = PRESETS[recipe.preset]
     if recipe.start is not None:
-        phases = refining_phases(phases, recipe.start)
+        phases = refining_phases(phases, recipe.start, recipe.phases)
+    elif recipe.phases:
+        raise UserError("--phases chooses among the refining phases: give --start too.")
     text = prepare_text(recipe.corpus, recipe.out / "cache", recipe.start)
     milestones = Milestones(validation_text(recipe.corpus, text.tokenizer), recipe.out / "curve.csv")
     run = Run(
@@ -91,8 +94,11 @@ def run_recipe(recipe: Recipe) -> Path:
     return folder
 
 
-def refining_phases(phases: Sequence[Phase], start: Path) -> tuple[Phase, ...]:
-    """The refining phases, which share all the hours; raises UserError if the model in `start` does not fit."""
+def refining_phases(phases: Sequence[Phase], start: Path, only: Sequence[str] = ()) -> tuple[Phase, ...]:
+    """The refining phases (or those named in `only`), which share all the hours.
+
+    Raises UserError if the model in `start` does not fit or a name is no refining phase.
+    """
     last = phases[-1]
     if not (start / "config.json").is_file():
         raise UserError(f"{start} is no model folder: it has no config.json.")
@@ -101,6 +107,10 @@ def refining_phases(phases: Sequence[Phase], start: Path) -> tuple[Phase, ...]:
     if given != (last.shape.hidden_size, last.shape.num_hidden_layers):
         raise UserError(f"The model in {start} does not have this preset's final shape: train on with its own preset.")
     refining = [phase for phase in phases if phase.refines]
+    if unknown := set(only) - {phase.name for phase in refining}:
+        names = ", ".join(phase.name for phase in refining)
+        raise UserError(f"No refining phase {', '.join(sorted(unknown))}: choose among {names}.")
+    refining = [phase for phase in refining if not only or phase.name in only]
     whole = sum(phase.share for phase in refining)
     return tuple(replace(phase, share=phase.share / whole) for phase in refining)
 
