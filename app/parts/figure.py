@@ -93,10 +93,14 @@ def _downloads(
     if missing:
         st.caption(export.NO_BROWSER)
     writer = image_writer()
+
+    def image(kind: export.ImageFormat) -> bytes:
+        return writer.image(draw(), kind, reading, source, theme)
+
     # In one row, so that the menu of a figure at the foot of the window stays inside it.
     with st.container(horizontal=True, gap="small", width="content"):
-        _button("PNG", lambda: writer.image(draw(), "png", theme), f"{name}.png", f"{key}-png", disabled=missing)
-        _button("SVG", lambda: writer.image(draw(), "svg", theme), f"{name}.svg", f"{key}-svg", disabled=missing)
+        _button("PNG", lambda: image("png"), f"{name}.png", f"{key}-png", disabled=missing)
+        _button("SVG", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
         _button("CSV", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
         _button("HTML", lambda: export.page(draw(), reading, source, theme), f"{name}.html", f"{key}-html")
 

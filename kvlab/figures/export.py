@@ -13,6 +13,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.errors import UserError
+from kvlab.figures.caption import below_png, below_svg, caption
 from kvlab.figures.palette import SURFACES, Theme
 from kvlab.figures.template import FONT, INK, for_export
 
@@ -39,8 +40,10 @@ class ImageWriter:
         self._worker = ThreadPoolExecutor(1, "kvlab-images")
         self._started = False
 
-    def image(self, figure: go.Figure, kind: ImageFormat, theme: Theme = "light") -> bytes:
-        """The figure as PNG (twice the pixels) or SVG, on an opaque ground.
+    def image(
+        self, figure: go.Figure, kind: ImageFormat, reading: str = "", source: str = "", theme: Theme = "light"
+    ) -> bytes:
+        """The figure as PNG (twice the pixels) or SVG on an opaque ground, with its reading and origin under it.
 
         Raises:
             UserError: there is no Chromium, or it does not answer.
@@ -48,7 +51,7 @@ class ImageWriter:
         if find_browser() is None:
             raise UserError(NO_BROWSER)
         try:
-            return self._worker.submit(self._draw, for_export(figure, theme), kind).result(SECONDS)
+            return self._worker.submit(self._captioned, figure, kind, reading, source, theme).result(SECONDS)
         except TooSlow as error:
             raise UserError("Chromium did not draw the figure within a minute: take the HTML file instead.") from error
 
@@ -59,6 +62,13 @@ class ImageWriter:
         if self._started:
             kaleido.stop_sync_server(silence_warnings=True)
         self._worker.shutdown(wait=False, cancel_futures=True)
+
+    def _captioned(self, figure: go.Figure, kind: ImageFormat, reading: str, source: str, theme: Theme) -> bytes:
+        picture = self._draw(for_export(figure, theme), kind)
+        if not (reading or source):
+            return picture
+        text = self._draw(caption(reading, source, theme), kind)
+        return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
 
     def _draw(self, figure: go.Figure, kind: ImageFormat) -> bytes:
         import kaleido

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import io
 import shutil
+from itertools import pairwise
 
 import pandas as pd
 import plotly.graph_objects as go
 import pytest
+from PIL import Image
 
 from kvlab.errors import UserError
 from kvlab.figures import export
+from kvlab.figures.caption import caption, wrapped
+from kvlab.figures.palette import Theme
 from kvlab.figures.template import finish
 
 FRAME = pd.DataFrame({"step": [0, 1], "text": ["a,\n<b>", "ü"]})
+READING = "The token “<b>” cost $5 & more; then it fell below $3. " + "It rose by 1 at every step of the text. " * 6
+READING = READING.strip()
+ORIGIN = (
+    "run 20261121-062527-e167a6-06-keepkv · keepkv 20 % · mini · cpu · kvlab 0.1.0, torch 2.13.0, transformers 5.23.0"
+)
+BOXES = """() => {
+  const box = (one) => { const {x, y, width, height} = one.getBoundingClientRect(); return {x, y, width, height} }
+  const lines = [...document.querySelectorAll("text")].flatMap(
+    (text) => text.querySelector("tspan.line") ? [...text.querySelectorAll("tspan.line")] : [text])
+  const {width, height} = box(document.querySelector("svg"))
+  return {width, height, texts: lines.filter((one) => one.textContent.trim()).map((one) => [one.textContent, box(one)])}
+}"""
 
 
 @pytest.fixture
@@ -56,10 +72,59 @@ def test_without_a_browser_images_say_what_to_install(figure: go.Figure, monkeyp
 
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing")
-def test_images_are_images(figure: go.Figure):
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_images_carry_their_reading_and_origin_below_the_picture(figure: go.Figure, theme: Theme):
     writer = export.ImageWriter()
     try:
-        assert writer.image(figure, "png").startswith(b"\x89PNG")
-        assert b"<svg" in writer.image(figure, "svg", "dark")[:400]
+        bare, whole = writer.image(figure, "svg", theme=theme), writer.image(figure, "svg", READING, ORIGIN, theme)
+        picture = writer.image(figure, "png", READING, ORIGIN, theme)
     finally:
         writer.close()
+    width, height, texts = _texts(whole)
+    _, above, marks = _texts(bare)
+    words, places = [text for text, _ in texts], [place for _, place in texts]
+    said = texts[len(marks) :]
+    assert words[: len(marks)] == [text for text, _ in marks]
+    assert " ".join(text for text, _ in said) == f"{READING} {ORIGIN}"
+    assert min(place["y"] for _, place in said) >= above
+    assert all(place["x"] >= 0 and place["x"] + place["width"] <= width for place in places)
+    assert all(place["y"] + place["height"] <= height for place in places)
+    assert all(first["y"] + first["height"] <= then["y"] + 2 for first, then in pairwise([place for _, place in said]))
+    image = Image.open(io.BytesIO(picture))
+    assert image.size == (2 * width, 2 * height)
+    foot = image.crop((0, round(2 * above), image.width, image.height)).convert("L")
+    ground = foot.getpixel((0, 0))
+    assert (ground > 200) == (theme == "light")
+    assert max(abs(shade - ground) for shade in foot.getextrema()) > 120  # ink on the ground
+
+
+@pytest.mark.e2e
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing")
+def test_images_without_words_are_the_picture_alone(figure: go.Figure):
+    writer = export.ImageWriter()
+    try:
+        assert Image.open(io.BytesIO(writer.image(figure, "png"))).size == (2200, 720)
+    finally:
+        writer.close()
+
+
+def test_a_caption_is_wrapped_and_as_high_as_its_lines():
+    short, long = caption("One line.", "run 7"), caption("Many words make lines. " * 40, "run 7")
+    assert long.layout.height > short.layout.height
+    lines = long.layout.annotations[0].text.split("<br>")
+    assert " ".join(lines) == " ".join(("Many words make lines. " * 40).split())
+    assert len(wrapped("注意" * 100, 13, 1000)) > len(wrapped("ab" * 100, 13, 1000))
+    assert caption("", "").layout.annotations == ()
+
+
+def _texts(svg: bytes) -> tuple[float, float, list[tuple[str, dict[str, float]]]]:
+    """(width, height, every line of text with its box in pixels) of an SVG as Chromium draws it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1200, "height": 900})
+        page.set_content(f"<body style='margin:0'>{svg.decode()}</body>")
+        found = page.evaluate(BOXES)
+        browser.close()
+    return found["width"], found["height"], [tuple(pair) for pair in found["texts"]]
