@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.parts.exhibit import BADGES
+from app.parts.exhibit import BADGES, failed
 from app.parts.links import link
 from app.parts.text import plain, shorten
 from app.state import theme as page_theme
@@ -59,7 +59,10 @@ def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> bool:
 
     It is drawn with the first recorded layer and head, and kept while nothing on disk changes.
     """
-    found = _state(sources, stamp, place.exhibit.key, page_theme())
+    try:
+        found = _state(sources, stamp, place.exhibit.key, page_theme())
+    except Exception as error:  # one exhibit's fault must not take the other cards down; not kept, so tried again
+        found = State(blank("failed", page_theme()), missing=failed(place.exhibit, error))
     place.picture.image(found.picture, width="stretch")
     with place.line.container(gap="small"):
         if found.verdict:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
 
 from app.parts.figure import collect, page_file, show
-from app.parts.text import plain
+from app.parts.text import plain, shorten
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Claim, Control, Drawn, Exhibit, Needs
@@ -20,6 +21,7 @@ from kvlab.figures.palette import Theme
 from kvlab.figures.template import QUIET
 from kvlab.figures.words import spoken
 
+log = logging.getLogger(__name__)
 KEPT_DRAWINGS = 24
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
 BADGES = {
@@ -40,6 +42,9 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
         drawn = draw(exhibit, sources, choice, page_theme())
     except UserError as error:
         st.error(plain(str(error)))
+        return
+    except Exception as error:  # one exhibit's fault must not take the page down
+        st.error(plain(failed(exhibit, error)), icon=":material/error:")
         return
     if isinstance(drawn, Needs):
         needs(drawn)
@@ -86,6 +91,14 @@ def _draw(
     _sources: Sources, _choice: Choice, stamp: tuple[str, ...], key: str, choice: str, theme: Theme
 ) -> tuple[Drawn, ...] | Needs:
     return find(*key.split("/")).draw(_sources, _choice, theme)
+
+
+def failed(exhibit: Exhibit, error: Exception) -> str:
+    """One sentence on an exhibit that could not be drawn; the traceback goes to the server's log."""
+    log.error("%s could not be drawn", exhibit.key, exc_info=error)
+    said = " ".join(str(error).split())
+    what = type(error).__name__ + (f": {shorten(said, 160)}" if said else "")
+    return f"This exhibit failed while it was drawn ({what}): a fault in kvlab; the server's log has the traceback."
 
 
 def needs(missing: Needs) -> None:

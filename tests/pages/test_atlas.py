@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import streamlit as st
 from streamlit.testing.v1 import AppTest
 
-from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas import registry
+from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
+from kvlab.atlas.sources import Sources
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -75,3 +80,40 @@ def test_the_index_without_any_run_names_commands(runs_root: Path, open_page: Op
     page = open_page("atlas")
     assert not page.exception
     assert "needs `kvlab " in texts(page)
+
+
+def broken(sources: Sources, choice: Choice, theme: str) -> tuple[()]:
+    raise ValueError("no such *column*")
+
+
+@pytest.fixture
+def one_broken(monkeypatch: pytest.MonkeyPatch) -> Exhibit:
+    """An exhibit whose drawing has a fault, in the place of the first one."""
+    first = replace(EXHIBITS[0], draw=broken)
+    monkeypatch.setattr(registry, "EXHIBITS", (first, *EXHIBITS[1:]))
+    st.cache_data.clear()  # what another test has drawn
+    st.cache_resource.clear()
+    return first
+
+
+def test_a_fault_in_one_exhibit_leaves_the_rest_of_the_index(
+    comparison: Path, open_page: Open, one_broken: Exhibit, caplog: pytest.LogCaptureFixture
+):
+    with caplog.at_level(logging.ERROR):
+        page = open_page("atlas", comparison="all")
+    assert not page.exception
+    shown = texts(page)
+    assert shown.count("This exhibit failed while it was drawn") == 1
+    assert shown.count("drawn from") + shown.count("needs `kvlab") >= len(EXHIBITS) - 1
+    record = next(one for one in caplog.records if one_broken.key in one.getMessage())
+    assert record.exc_info and isinstance(record.exc_info[1], ValueError)
+
+
+def test_a_fault_in_an_exhibit_is_one_sentence_on_its_page(comparison: Path, open_page: Open, one_broken: Exhibit):
+    page = open_page(script(one_broken), comparison="all", exhibit=one_broken.slug)
+    assert not page.exception
+    assert [error.value for error in page.error] == [
+        r"This exhibit failed while it was drawn \(ValueError\: no such \*column\*\)\: a fault in kvlab; "
+        "the server's log has the traceback\\."
+    ]
+    assert len(page.pills[0].options) > 1
