@@ -27,7 +27,7 @@ _component = st.components.v2.component(
     "kvlab_scrubber",
     html=HTML,
     css=(STATIC / "scrubber.css").read_text(encoding="utf-8"),
-    js=(STATIC / "scrubber.js").read_text(encoding="utf-8"),
+    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("focus.js", "scrubber.js")),
 )
 
 

@@ -19,6 +19,7 @@ from kvlab.figures.template import INK
 STATIC = Path(__file__).parent / "static"
 SCRIPTS = (
     "charts.js",
+    "focus.js",
     "blocks.js",
     "tokenstrip-head.js",
     "tokenstrip-pictures.js",

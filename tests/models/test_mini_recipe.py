@@ -193,6 +193,12 @@ def test_a_finished_model_is_trained_on(
         recipes.refining_phases((wide,), first)
     with pytest.raises(UserError, match="no model folder"):
         run_recipe(Recipe("cpu", tmp_path / "third", corpus, 1, 1e6, True, compiled=False, start=tmp_path))
+    last = phases[-1].name
+    assert [(phase.name, phase.share) for phase in recipes.refining_phases(phases, first, [last])] == [(last, 1.0)]
+    with pytest.raises(UserError, match="No refining phase circuit: choose among"):
+        recipes.refining_phases(phases, first, ["circuit"])
+    with pytest.raises(UserError, match="give --start too"):
+        run_recipe(Recipe("cpu", tmp_path / "fourth", corpus, 1, 1e6, True, compiled=False, phases=(last,)))
 
 
 def test_the_presets_stay_within_the_shipped_size() -> None:

@@ -147,14 +147,13 @@ class View extends Words {
   }
 
   key(event) {
-    const inside = event.composedPath().includes(this.root), free = event.target === document.body;
-    if (!(inside || free) || event.ctrlKey || event.metaKey || event.altKey) return;
+    const target = event.composedPath()[0], inside = event.composedPath().includes(this.root);
+    if (!(inside || ownsNoKeys(target)) || event.ctrlKey || event.metaKey || event.altKey) return;
     const actions = {
       ArrowLeft: () => this.move(-1), ArrowRight: () => this.move(1), Home: () => this.move(-1e9), End: () => this.move(1e9),
       " ": () => this.toggle(), n: () => this.nextEvent(),
     };
-    const typing = event.composedPath()[0].tagName === "BUTTON" && event.key === " ";
-    if (!actions[event.key] || typing) return;
+    if (!actions[event.key] || (target.tagName === "BUTTON" && event.key === " ")) return;
     event.preventDefault();
     actions[event.key]();
   }
