@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
@@ -12,9 +13,10 @@ from app.parts.keys import page_keys
 from app.parts.tokentext import along_text
 from app.state import current_sources
 from app.state import theme as page_theme
-from kvlab.analysis import cost
+from kvlab.analysis import cost, health
 from kvlab.analysis.memory import over_steps
 from kvlab.figures import cost as figures
+from kvlab.figures import health as health_figures
 from kvlab.figures import memory as memory_figures
 from kvlab.trace.reader import Run
 
@@ -35,6 +37,7 @@ def main() -> None:
         page.explain_level(run, "memory at every step")
     else:
         bytes_over_steps(run)
+    health_of(sources.runs)
     instrument(sources.runs)
 
 
@@ -61,6 +64,29 @@ def by_layer(run: Run) -> None:
     table = cost.layer_bytes(run.memory, run.record, step)
     figure, reading = figures.layer_bytes(table, page_theme()), figures.read_layer_bytes(table)
     show(figure, table, reading, "memory-layers", page.file_name(run, f"memory-step-{step}"), page.source(run))
+
+
+def health_of(runs: Sequence[Run]) -> None:
+    st.subheader("Health of the cache")
+    st.markdown(
+        "A merge should not make a vector longer than the longest it was made of: keys that grow draw attention to "
+        "themselves, and numbers that overflow are lost. **Guards** are the methods' own brakes on such steps."
+    )
+    table = health_over_steps(list(runs), tuple(page.stamp(run) for run in runs))
+    if table.empty:
+        st.info("No compressed run of this comparison has recorded its steps.", icon=":material/info:")
+        return
+    reading = health_figures.read_growth_over_steps(table)
+    if table[list(health.GROWTHS)].isna().all(axis=None):
+        st.info(reading, icon=":material/info:")
+        return
+    figure, origin = health_figures.growth_over_steps(table, page_theme()), f"comparison {runs[0].record.comparison_id}"
+    show(figure, table, reading, "memory-health", "health", f"{origin}; {page.source(runs[-1])}")
+
+
+@st.cache_data(max_entries=8, show_spinner="Reading the steps of every run")
+def health_over_steps(_runs: Sequence[Run], stamps: tuple[tuple[str, int], ...]) -> pd.DataFrame:
+    return health.over_steps(_runs)
 
 
 def instrument(runs: Sequence[Run]) -> None:

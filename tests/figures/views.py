@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis import autopsy, bound, cost, difference, fingerprints, influence, regret
+from kvlab.analysis import autopsy, bound, cost, difference, fingerprints, health, influence, regret
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
@@ -16,6 +16,7 @@ from kvlab.figures import bound as bounds
 from kvlab.figures import cost as costs
 from kvlab.figures import difference as differences
 from kvlab.figures import heads
+from kvlab.figures import health as healths
 from kvlab.figures import influence as influences
 from kvlab.figures import lineage as rivers
 from kvlab.figures import regret as regrets
@@ -34,6 +35,8 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_needle(merging)
     yield from _of_heads(merging)
     yield from _of_cost(merging)
+    table = health.over_steps(runs)
+    yield "health", lambda theme: healths.growth_over_steps(table, theme), healths.read_growth_over_steps(table), table
 
 
 def _of_bound(run: Run) -> Iterator[Drawn]:

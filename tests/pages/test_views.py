@@ -56,6 +56,13 @@ def test_without_runs_it_says_so(runs_root: Path, open_page: Open, name: str):
     assert "There are no runs yet" in texts(page) or "There is no story yet" in texts(page)
 
 
+def test_the_health_of_every_run_compared_is_on_the_memory_page(synthetic_runs: Path, open_page: Open):
+    page = open_page("memory", run="newer-keepkv-25pc-0")
+    assert "Health of the cache" in [heading.value for heading in page.subheader]
+    assert "No slot of 2 runs was non\\-finite" in texts(page)
+    assert any("length over the longest part" in json.dumps(chart) for chart in charts(page))
+
+
 def test_a_cancelled_run_shows_what_it_has(runs_root: Path, open_page: Open):
     for status in ("complete", "cancelled"):
         path = write_synthetic_run(runs_root, status=status, seed=len(status))

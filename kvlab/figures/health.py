@@ -1,0 +1,97 @@
+"""Numerical health of the runs compared: how much keys and values grew when they were merged."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import plotly.graph_objects as go
+from plotly.subplots import make_subplots
+
+from kvlab.figures.compare import MAX_MARKERS, styles_of, tall_enough
+from kvlab.figures.palette import Theme
+from kvlab.figures.template import QUIET, finish, log_axis
+from kvlab.figures.words import number, plural
+
+PANELS = {"key_growth": "keys", "value_growth": "values"}
+GREW = 1.001  # below it two lengths differ by rounding only
+WIDE = 20  # from here on a linear axis would flatten all but the largest
+
+
+def growth_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Largest growth of a key and a value in each step, from `analysis.health.over_steps`; the line at 1: none grew."""
+    figure = make_subplots(1, 2, shared_yaxes=True, horizontal_spacing=0.03)
+    for label, style in styles_of(frame, theme).items():
+        run = frame[frame["label"] == label]
+        for column, (measure, what) in enumerate(PANELS.items(), 1):
+            known = run[run[measure].notna()]
+            figure.add_scatter(
+                x=known["step"],
+                y=known[measure],
+                name=label,
+                legendgroup=label,
+                showlegend=column == 1,
+                mode="lines+markers",
+                line={"color": style.colour, "dash": style.dash, "width": 1.7},
+                marker={"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
+                hovertemplate=f"{label}, step %{{x}}: {what} %{{y:.4g}} times as long<extra></extra>",
+                row=1,
+                col=column,
+            )
+    figure.add_hline(y=1, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
+    finish(
+        figure,
+        title="Growth of merged keys and values",
+        x="step",
+        y="length over the longest part's",
+        theme=theme,
+        height=tall_enough(frame),
+    )
+    for column, what in enumerate(PANELS.values(), 1):
+        figure.update_xaxes(title_text=f"step (merged {what})", col=column)
+    figure.update_yaxes(title_text="", col=2)
+    return figure.update_yaxes(**_scale(pd.concat([frame[measure] for measure in PANELS])))
+
+
+def read_growth_over_steps(frame: pd.DataFrame) -> str:
+    """Whether any number was lost, what grew most, and whose guards stepped in, in words."""
+    if frame[["non_finite", *PANELS]].isna().all(axis=None):
+        return f"Only guards were recorded: the health of the numbers takes level full. {_guarded(frame)}"
+    return " ".join((_lost(frame), _grown(frame), _guarded(frame)))
+
+
+def _scale(values: pd.Series) -> dict[str, object]:
+    largest = float(values.max())
+    if largest > WIDE:
+        return {**log_axis(values), "range": [math.log10(0.8), math.log10(1.3 * largest)]}
+    return {"range": [0.9, max(1.5, 1.06 * largest)]}
+
+
+def _lost(frame: pd.DataFrame) -> str:
+    known = frame[frame["non_finite"].notna()]
+    bad = known[known["non_finite"] > 0]
+    if bad.empty:
+        runs, steps = known["label"].nunique(), known.groupby("label").size().max()
+        return f"No slot of {plural(runs, 'run')} was non-finite in {plural(steps, 'step')}."
+    first, worst = bad.loc[bad["step"].idxmin()], bad.loc[bad["non_finite"].idxmax()]
+    slots, labels = plural(worst["non_finite"], "slot"), ", ".join(bad["label"].unique())
+    return f"Non-finite: {slots} at step {int(worst['step'])}, the first at step {int(first['step'])} ({labels})."
+
+
+def _grown(frame: pd.DataFrame) -> str:
+    found = []
+    for measure, what in PANELS.items():
+        if (frame[measure] > GREW).any():
+            top = frame.loc[frame[measure].idxmax()]
+            found.append(f"{what} {number(top[measure])} times ({top['label']}, step {int(top['step'])})")
+    if found:
+        return f"At most a merge made {' and '.join(found)} as long as the longest of its parts."
+    return "No merge made a key or a value longer than the longest of its parts (1.0)."
+
+
+def _guarded(frame: pd.DataFrame) -> str:
+    fired = frame.groupby("label", sort=False)["guard_activations"].sum()
+    fired = fired[fired > 0]
+    if fired.empty:
+        return "No guard stepped in."
+    return "Guards stepped in: " + ", ".join(f"{label} {plural(count, 'time')}" for label, count in fired.items()) + "."
