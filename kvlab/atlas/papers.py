@@ -15,7 +15,7 @@ def paper_values(paper: str, exhibit: str) -> pd.DataFrame:
     """The values one figure or table prints, columns as `COLUMNS`; empty where the text of the paper gives none.
 
     They come from `paper_values.csv` in the paper's folder. `method` is kvlab's name where kvlab has the method,
-    `budget` as the paper says it.
+    `budget` as the paper says it, with its unit.
     """
     values = _read(paper.replace("-", "_"))
     return values[values["exhibit"] == exhibit].reset_index(drop=True)

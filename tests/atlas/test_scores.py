@@ -129,3 +129,6 @@ def test_values_of_a_paper_are_numbers_with_their_source(file: Path):
         found = paper_values(file.parent.name.replace("_", "-"), exhibit)
         assert len(found) == (values["exhibit"] == exhibit).sum()
         assert len(grey_table(found))
+    told = values["budget"].dropna()
+    bare = told[~told.str.contains("%|slots|batch")]
+    assert bare.empty, f"budgets without a unit: {bare.unique()}"
