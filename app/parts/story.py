@@ -1,6 +1,13 @@
-"""Story mode on every page: add what is seen to a story, and, while one is told, its caption with next and previous."""
+"""Story mode on every page: add what is seen to a story, and, while one is told, its caption with next and previous.
+
+A story is told by the address alone (`telling` its name, `place` the view): each view is opened as its link is opened
+in a new tab, so nothing of the view before can stay in it, and any view of a telling can be sent to somebody.
+"""
 
 from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import urlencode
 
 import streamlit as st
 
@@ -10,9 +17,22 @@ from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.trace.stories import Story, View, list_stories, load_story, save_story
 
-TELLING = "telling"  # (name, place) of the story being told in this session
-KEPT = (TELLING, "session_id", "chosen_", "shown_", "story")
-NOT_KEPT = ("job", "embed", "embed_options")
+TELLING, PLACE = "telling", "place"
+NOT_KEPT = ("job", "embed", "embed_options", TELLING, PLACE)
+STATIC = Path(__file__).parent / "static"
+HTML = """
+<nav class="kv-story" aria-label="Story">
+  <div class="where"></div><div class="caption"></div>
+  <a data-part="previous">← Previous</a><a data-part="next">Next →</a><a data-part="stop">Stop</a>
+</nav>
+"""
+
+_component = st.components.v2.component(
+    "kvlab_story",
+    html=HTML,
+    css=(STATIC / "story.css").read_text(encoding="utf-8"),
+    js=(STATIC / "story.js").read_text(encoding="utf-8"),
+)
 
 
 def offer(page: str) -> None:
@@ -39,41 +59,44 @@ def _add(page: str, name: str, caption: str) -> None:
 
 
 def tell(story: Story, at: int) -> None:
-    """Go to one view of a story and stay in its telling."""
-    at = min(max(at, 0), len(story.views) - 1)
-    st.session_state[TELLING] = (story.name, at)
+    """From the story page: go to one view of a story, with its captions on top."""
     view = story.views[at]
     if page_exists(view.page):
-        forget_widgets()
-        st.switch_page(PAGES / f"{view.page}.py", query_params=view.query)
+        st.switch_page(PAGES / f"{view.page}.py", query_params=_query(story, at))
     st.error(f"There is no page {view.page}: this story was made with another kvlab.")
 
 
-def forget_widgets() -> None:
-    """Widgets of the page left behind must not win over the address of the view to come."""
-    for key in [key for key in st.session_state if not str(key).startswith(KEPT)]:
-        del st.session_state[key]
+def _query(story: Story, at: int) -> dict[str, str]:
+    return story.views[at].query | {TELLING: story.name, PLACE: str(at + 1)}
+
+
+def _address(story: Story, at: int) -> str | None:
+    """Where a view of a story is told, relative to the pages' folder; None beyond its ends."""
+    if not 0 <= at < len(story.views):
+        return None
+    return f"{story.views[at].page}?{urlencode(_query(story, at))}"
 
 
 def caption_bar(page: str) -> None:
     """On top of a view, while a story is told: its caption, next, previous and stop."""
-    if TELLING not in st.session_state or page == "story":
+    name, place = st.query_params.get(TELLING), st.query_params.get(PLACE, "")
+    if name is None or page == "story":
         return
-    name, at = st.session_state[TELLING]
     try:
         story = load_story(runs_root(), name)
-    except UserError:
-        story = Story(name=name)
-    if at >= len(story.views) or story.views[at].page != page:
-        st.session_state.pop(TELLING)
+    except UserError as error:
+        st.warning(plain(str(error)))
         return
-    with st.container(border=True, horizontal=True, vertical_alignment="center", key="story-bar"):
-        st.markdown(f"**{plain(name)}** · {at + 1} of {len(story.views)}", width="content")
-        st.markdown(plain(story.views[at].caption) or "*no caption*", width="stretch")
-        if st.button("Previous", disabled=at == 0, key="story-previous", icon=":material/arrow_back:"):
-            tell(story, at - 1)
-        if st.button("Next", disabled=at == len(story.views) - 1, key="story-next", icon=":material/arrow_forward:"):
-            tell(story, at + 1)
-        if st.button("Stop", key="story-stop"):
-            st.session_state.pop(TELLING)
-            st.rerun()
+    at = int(place) - 1 if place.isdecimal() else -1
+    if not 0 <= at < len(story.views):
+        rest = f"choose one of 1 to {len(story.views)}" if story.views else "it is empty or was never saved here"
+        st.warning(f"The story {plain(name)} has no view `{plain(place)}`: {rest}.")
+        return
+    data = {
+        "where": f"{story.name} · {at + 1} of {len(story.views)}",
+        "caption": story.views[at].caption,
+        "previous": _address(story, at - 1),
+        "next": _address(story, at + 1),
+        "drop": [TELLING, PLACE],
+    }
+    _component(key="story-bar", data=data)

@@ -14,6 +14,7 @@ from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs.counterfactual import counterfactual
 from kvlab.trace import open_run
+from kvlab.trace.stories import Story, View, save_story
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -167,3 +168,11 @@ def test_a_view_is_added_to_a_story_and_told(synthetic_runs: Path, open_page: Op
     assert [area.value for area in page.text_area] == ["Look **here**.", "And there."]
     page.button(key="down-0").click().run()
     assert json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())["views"][0]["page"] == "memory"
+
+
+def test_a_link_into_a_story_that_is_not_here_says_so(synthetic_runs: Path, open_page: Open):
+    save_story(synthetic_runs, Story(name="Short", views=(View(page="sag", caption="Look."),)))
+    for name, place, sentence in (("Nowhere", "1", "never saved here"), ("Short", "7", "choose one of 1 to 1")):
+        page = open_page("sag", run="newer-keepkv-25pc-0", telling=name, place=place)
+        assert not page.exception
+        assert any(sentence in warning.value for warning in page.warning)

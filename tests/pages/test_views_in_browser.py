@@ -30,6 +30,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     views = (
         View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
         View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
+        View(page="memory", query={"run": RUN, "shape": "lines"}, caption="As lines."),
+        View(page="memory", query={"run": RUN}, caption="As before."),
     )
     save_story(root, Story(name="Two views", views=views))
     with Dashboard(root) as dashboard:
@@ -155,11 +157,32 @@ def test_a_story_leads_from_view_to_view(browser: Any, address: str):
     page.get_by_role("button", name="Tell it").click()
     page.get_by_text("First, the sag.").wait_for()
     page.wait_for_url(re.compile(r"/sag\?.*head=1"))
-    page.get_by_role("button", name="Next").click()
+    page.get_by_role("link", name="Next").click()
     page.get_by_text("Then <b>bytes</b>.").wait_for()
     page.wait_for_url(re.compile("/memory"))
-    page.get_by_role("button", name="Previous").click()
+    page.get_by_role("link", name="Previous").click()
     page.wait_for_url(re.compile(r"/sag\?.*head=1"))
+    page.get_by_text("First, the sag.").wait_for()
+    page.get_by_role("link", name="Stop").click()
+    page.wait_for_url(lambda url: "telling" not in url and "head=1" in url)
+    page.wait_for_selector(".kv-scrubber")
+    assert not page.get_by_text("First, the sag.").count()
+    page.context.close()
+
+
+def test_a_view_of_a_story_keeps_nothing_of_the_view_before(browser: Any, address: str):
+    page = visit(browser, f"{address}/memory?run={RUN}&telling=Two+views&place=2")
+    chosen = page.locator(".st-key-shape button[aria-checked=true]")
+    first = chosen.inner_text()
+    page.get_by_role("link", name="Next").click()
+    page.get_by_text("As lines.").wait_for()
+    page.wait_for_function(
+        "first => document.querySelector('.st-key-shape button[aria-checked=true]')?.innerText !== first", arg=first
+    )
+    page.get_by_role("link", name="Next").click()
+    page.get_by_text("As before.").wait_for()
+    chosen.wait_for()
+    assert chosen.inner_text() == first
     page.context.close()
 
 
