@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.fingerprints import FEATURES
+from kvlab.figures.cells import words_on_cells
 from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.template import QUIET, finish
@@ -82,8 +83,6 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         x=wide.columns.to_numpy(),
         y=wide.index.to_numpy(),
         text=(wide + 1).to_numpy(),
-        texttemplate="%{text:.0f}" if wide.size <= 400 else None,
-        textfont={"color": "#FFFFFF" if theme == "light" else "#12151C"},
         xgap=1,
         ygap=1,
         zmin=-0.5,
@@ -92,7 +91,9 @@ def groups_by_head(table: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         showscale=False,
         hovertemplate="layer %{y}, head %{x}: group %{text:.0f}<extra></extra>",
     )
-    figure = finish(go.Figure(heat), title="Where the groups are", x="KV head", y="layer", theme=theme, legend=False)
+    numbers = (wide + 1).map(lambda group: "" if pd.isna(group) else f"{group:.0f}").to_numpy()
+    traces = [heat, words_on_cells(heat, numbers, 12)] if wide.size <= 400 else [heat]
+    figure = finish(go.Figure(traces), title="Where the groups are", x="KV head", y="layer", theme=theme, legend=False)
     return whole_numbers(figure, wide)
 
 

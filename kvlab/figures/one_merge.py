@@ -65,7 +65,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
         for row in frame.itertuples()
     ]
     own, absorbed, pivot = (
-        pick(pair, theme) for pair in (STATE_COLOURS["kept"], STATE_COLOURS["absorbed"], STATE_COLOURS["pivot"])
+        pick(pair, theme) for pair in (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
     )
     whole = (frame["own"] + frame["sources"]).clip(lower=1e-12)
     figure = go.Figure()
@@ -78,7 +78,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
             x=names, y=frame[column] / whole, name=name, offsetgroup=group,
             base=frame["own"] / whole if column == "sources" else None,
             customdata=frame[[column, "perturbation"]].to_numpy(),
-            marker={"color": colour, "pattern": {"shape": pattern, "size": 5}, "line": {"width": 0}},
+            marker={"color": colour, "pattern": _hatch(pattern, colour, theme), "line": {"width": 0}},
             hovertemplate=f"%{{x}}<br>{name}: %{{customdata[0]:.3g}} of the attention<br>output of the head changed by "
             "%{customdata[1]:.2%} in this step<extra></extra>",
         )  # fmt: skip
@@ -86,6 +86,12 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
            y="attention (parts = 100 %)", theme=theme, height=430)  # fmt: skip
     figure.update_xaxes(tickangle=0, tickfont={"size": 11})
     return figure.update_layout(barmode="group", bargap=0.35).update_yaxes(tickformat=".0%")
+
+
+def _hatch(shape: str, colour: str, theme: Theme) -> dict[str, object]:
+    """A pattern on a ground half as strong as itself, so that a muted colour still stands out from the page."""
+    ground = mix(colour, SURFACES[theme], 0.55)
+    return {"shape": shape, "size": 5, "fgcolor": colour, "bgcolor": ground} if shape else {"shape": ""}
 
 
 def read_slot_before_and_after(frame: pd.DataFrame) -> str:

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, Theme, pick
 from kvlab.figures.template import CLEAR, finish
 from kvlab.figures.words import number, percent
@@ -60,12 +61,13 @@ def three_axes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         shared_xaxes="columns", shared_yaxes="rows",
     )  # fmt: skip
     layers, heads = [f"layer {name}" for name in table.index], [f"head {name}" for name in table.columns]
-    figure.add_heatmap(
+    heat = go.Heatmap(
         z=table.to_numpy(np.float32), x=heads, y=layers, xgap=2, ygap=2, colorscale=SEQUENTIAL[theme], zmin=0,
-        zmax=float(table.to_numpy().max()), showscale=False, text=table.round().astype(int).to_numpy(),
-        texttemplate="%{text}" if table.size <= 300 else "", row=2, col=1,
-        hovertemplate="%{y}, %{x}: %{z:,} slots<extra></extra>",
+        zmax=float(table.to_numpy().max()), showscale=False, hovertemplate="%{y}, %{x}: %{z:,} slots<extra></extra>",
     )  # fmt: skip
+    figure.add_trace(heat, row=2, col=1)
+    if table.size <= 300:
+        figure.add_trace(words_on_cells(heat, table.round().astype(int).astype(str).to_numpy(), 12), row=2, col=1)
     blue, green = pick(HUES["blue"], theme), pick(HUES["green"], theme)
     figure.add_bar(
         x=heads, y=table.mean(), marker={"color": green, "pattern": {"shape": "/"}}, name="heads", row=1, col=1,

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.regions import REGIONS
+from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.template import CLEAR, finish
 from kvlab.figures.words import percent, plural, visible
@@ -35,11 +36,10 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
     across = [f"step {step}<br>{count:,} tokens" for step, count in zip(steps, tokens, strict=True)]
     heat = go.Heatmap(
         z=codes.astype(np.float32), x=across, y=labels, xgap=3, ygap=2, zmin=-0.5, zmax=2.5, showscale=False,
-        colorscale=_scale(theme), text=words, texttemplate="%{text}",
-        textfont={"color": pick(("#FFFFFF", "#12151C"), theme), "size": 11},
+        colorscale=_scale(theme), text=words,
         hovertemplate="%{x}<br>slot %{y}: %{text}<extra></extra>",
     )  # fmt: skip
-    figure = go.Figure([heat, *_legend(theme)])
+    figure = go.Figure([heat, *_legend(theme), words_on_cells(heat, words)])
     finish(figure, title="Contents of the cache", x="step", y="slot (position, token)", theme=theme,
            height=170 + 20 * len(positions))  # fmt: skip
     figure.update_yaxes(autorange="reversed", type="category", showgrid=False, dtick=1)

@@ -11,6 +11,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.template import QUIET, colour_bar, finish
 from kvlab.figures.words import number, percent, plural, spoken
@@ -43,18 +44,18 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
 
 
 def read_score_against_budget(frame: pd.DataFrame) -> str:
-    """Which arm stands highest over all tasks and budgets, with its distance to the full cache."""
-    compressed = frame[frame["method"] != FULL]
-    means = compressed.groupby("arm", sort=False)[["score", "difference"]].mean().sort_values("score", ascending=False)
-    best, last = means.iloc[0], means.iloc[-1]
-    over = plural(frame["task"].nunique(), "task")
-    words = f"{arm_words(means.index[0])} scores {number(best['score'])} on average over {over}"
+    """Which arm stands highest, with its distance to the full cache, and which lowest, where all were evaluated."""
+    shared = _where_all_were(frame[frame["method"] != FULL])
+    means = shared.groupby("arm", sort=False)[["score", "difference"]].mean().sort_values("score", ascending=False)
+    scored, best = means["score"].round(9), means.iloc[0]
+    over = f"on average over {plural(shared['task'].nunique(), 'task')}"
     gap = "" if pd.isna(best["difference"]) else f", {number(best['difference'])} against the full cache"
-    return (
-        words
-        + gap
-        + (f"; {arm_words(means.index[-1])} is last with {number(last['score'])}." if len(means) > 1 else ".")
-    )
+    top, low = ([arm_words(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
+    if len(top) == len(means) > 1:
+        return f"All {len(means)} score the same {over}: {number(best['score'])}{gap}."
+    first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {number(best['score'])} {over}{gap}"
+    last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {number(scored.min())}"
+    return first + (last if len(means) > 1 else "") + "."
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -81,10 +82,13 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
 
 
 def read_score_by_option(frame: pd.DataFrame, option: str) -> str:
-    """The value with the best mean score in each budget."""
-    means = frame.groupby(["asked", option], sort=False)["score"].mean().reset_index()
-    best = means.loc[means.groupby("asked", sort=False)["score"].idxmax()]
-    parts = [f"{row.score:.3g} with {getattr(row, option)} at {row.asked}" for row in best.itertuples()]
+    """The value or values with the best mean score in each budget."""
+    means = frame.groupby(["asked", option], sort=False)["score"].mean().round(9).reset_index()
+    parts = []
+    for asked, group in means.groupby("asked", sort=False):
+        best = group.loc[group["score"] == group["score"].max(), option].astype(str).tolist()
+        who = "every value alike" if len(best) == len(group) > 1 else _named(best)
+        parts.append(f"{group['score'].max():.3g} with {who} at {asked}")
     return f"Best mean score over {plural(frame['task'].nunique(), 'task')}: {', '.join(parts)}."
 
 
@@ -98,20 +102,19 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
         else pd.DataFrame(np.nan, order, tasks)
         for name in ("score", "score_low", "score_high", "difference")
     )
+    words = [[_cell(*values) for values in zip(*row, strict=True)] for row in _rows(score, low, high)]
     # Colours need a number in every scored cell; without the full cache none can be compared.
+    cells = gap.fillna(0).where(score.notna()).to_numpy(np.float32)
+    most = float(np.nanmax(np.abs(cells), initial=0)) or 1.0
     heat = go.Heatmap(
-        z=gap.fillna(0).where(score.notna()).to_numpy(np.float32),
-        x=[spoken(task) for task in tasks], y=order, xgap=2, ygap=2,
-        zmid=0, colorscale=DIVERGING[theme],
-        text=[[_cell(*values) for values in zip(*row, strict=True)] for row in _rows(score, low, high)],
-        texttemplate="%{text}",
-        textfont={"size": 11},
+        z=cells, x=[spoken(task) for task in tasks], y=order, xgap=2, ygap=2,
+        zmin=-most, zmax=most, colorscale=DIVERGING[theme], text=words,
         colorbar=colour_bar("difference to the full cache", theme),
         hovertemplate="%{y}, %{x}: %{text}<br>difference to the full cache %{z:.3f}<extra></extra>",
     )  # fmt: skip
     figure = finish(
-        go.Figure(heat), title=title, x="task", y="method and budget", theme=theme, legend=False,
-        height=150 + 34 * len(order),
+        go.Figure([heat, words_on_cells(heat, words)]), title=title, x="task", y="method and budget", theme=theme,
+        legend=False, height=150 + 34 * len(order),
     )  # fmt: skip
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
@@ -133,6 +136,21 @@ def read_benchmark_table(frame: pd.DataFrame) -> str:
         f"{means.index[0]} has the best mean over {over}: {number(top['score'])}{beside}, "
         f"keeping {percent(top['kept'])} of the tokens."
     )
+
+
+def _where_all_were(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of tasks and budgets that every arm has; else of tasks that every arm has; else all."""
+    for cell in (["task", "asked"], ["task"]):
+        everywhere = frame.groupby(cell)["arm"].transform("nunique") == frame["arm"].nunique()
+        if everywhere.any():
+            return frame[everywhere]
+    return frame
+
+
+def _named(names: list[str], most: int = 3) -> str:
+    if len(names) > most:
+        return f"{len(names)} of them"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, object]:

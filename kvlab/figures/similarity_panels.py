@@ -108,8 +108,9 @@ def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
     title = "How alike a token's key is to its neighbours'"
     finish(figure, title=title, x="distance (tokens)", y="", theme=theme, height=400)
     figure.update_yaxes(title_text="cosine", col=1)
+    # A token's cosine with itself is 1: the name of its panel stands above that peak.
     figure.update_annotations(font={"size": 13, "color": QUIET[theme]}, yshift=-16)
-    return figure
+    return figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
 
 
 def read_neighbours_of_heads(frame: pd.DataFrame) -> str:

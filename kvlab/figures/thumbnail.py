@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 from PIL import Image
 
 from kvlab.analysis.blocks import block_edges
+from kvlab.figures.cells import colours_at
 from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.figures.small_axes import Panel, Scale
 from kvlab.figures.template import GRID, QUIET
@@ -170,12 +171,9 @@ def _coloured(shares: np.ndarray, scale: Any, theme: Theme) -> np.ndarray:
     if not stops or not all(colour.startswith("#") for _, colour in stops):
         colours = SEQUENTIAL[theme]
         stops = [(place / (len(colours) - 1), colour) for place, colour in enumerate(colours)]
-    places = [place for place, _ in stops]
     known = np.isfinite(shares)
     result = np.zeros((*shares.shape, 4), np.uint8)
-    for channel in range(3):
-        levels = [int(colour[1 + 2 * channel : 3 + 2 * channel], 16) for _, colour in stops]
-        result[..., channel] = np.interp(np.where(known, shares, 0), places, levels)
+    result[..., :3] = colours_at(stops, shares)
     result[..., 3] = np.where(known, 255, 0)
     return result
 

@@ -44,3 +44,30 @@ def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
     frame["method"] = frame["method"].replace(MIXED, "compose")
     named = {trace.name: trace for trace in scores.score_against_budget(frame).data}
     assert named["h2o settled by keepkv"].line.color == method_style("keepkv").colour
+
+
+def test_an_arm_is_placed_where_all_arms_were_evaluated_and_ties_are_ties():
+    frame = table(h2o=0.2, keepkv=0.4)
+    elsewhere = frame[frame["arm"] == "h2o"].assign(task="needle", score=1.0)
+    reading = scores.read_score_against_budget(pd.concat([frame, elsewhere]))
+    assert reading.startswith("keepkv scores 0.4 on average over 1 task")
+    assert reading.endswith("; h2o is last with 0.2.")
+    assert "All 2 score the same on average over 1 task: 0" in scores.read_score_against_budget(table(h2o=0, keepkv=0))
+    three = scores.read_score_against_budget(table(h2o=0.0, keepkv=0.0, cam=0.5))
+    assert three.endswith("h2o and keepkv are last with 0.")
+    five = scores.read_score_against_budget(table(a=0.5, b=0.5, c=0.1, d=0.1, e=0.1, f=0.1))
+    assert five.startswith("a and b score 0.5")
+    assert five.endswith("4 of them are last with 0.1.")
+
+
+def test_without_a_task_that_all_were_given_each_arm_stands_for_itself():
+    frame = table(h2o=0.2, keepkv=0.4)
+    frame.loc[frame["arm"] == "h2o", "task"] = "needle"
+    assert scores.read_score_against_budget(frame).startswith("keepkv scores 0.4 on average over 2 tasks")
+
+
+def test_the_best_value_of_an_option_is_none_where_all_are_alike():
+    frame = table(a=0.0, b=0.0, c=0.0).query("method != 'full'").assign(beta=lambda rows: rows["arm"])
+    assert "0 with every value alike at 10 %" in scores.read_score_by_option(frame, "beta")
+    frame.loc[frame["arm"].isin(["a", "b"]), "score"] = 0.5
+    assert "0.5 with a and b at 40 %" in scores.read_score_by_option(frame, "beta")
