@@ -80,9 +80,11 @@ def merging_pipeline(walk: Walkthrough, texts: list[str], theme: Theme = "light"
         figure.add_trace(trace, 1, column)
     finish(figure, title="Merging, stage by stage", x="", y="", theme=theme, height=600, legend=False)
     ticks = {"tickvals": list(range(len(labels))), "ticktext": labels, "showgrid": False, "zeroline": False}
-    figure.update_xaxes(**ticks, tickangle=-45, col=1)
+    figure.update_xaxes(**ticks, tickangle=-45, constrain="domain", constraintoward="right", col=1)
     figure.update_xaxes(visible=False, range=[0, 1.45], col=2)
-    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5])
+    figure.update_yaxes(**ticks, range=[len(labels) - 0.5, -0.5]).update_yaxes(
+        scaleanchor="x", constrain="domain", col=1
+    )
     figure.add_annotation(_says(len(STAGES) - 1, theme))
     figure.frames = [
         go.Frame(data=traces, traces=[0, 1, 2], name=name, layout={"annotations": [_says(stage, theme)]})

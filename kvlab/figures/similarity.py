@@ -106,11 +106,13 @@ def similarity_wall(
     # Cells at rank - 0.5 to rank + 0.5, so that a place rounds to the rank of its layer or head.
     places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
-    side = max(70, min(230, 700 // len(layers)))
+    side = max(40, min(230, 780 // len(layers)))
     title, x = f"How alike tokens are in each head: {what}", "layer (each map: the whole text, token against token)"
     finish(figure, title=title, x=x, y="KV head", theme=theme, height=150 + side * len(heads), legend=False)
-    figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5])
+    # Every map is a square, however wide the page.
+    figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5], constrain="domain", constraintoward="left")
     figure.update_yaxes(**_ranks(heads), range=[len(heads) - 0.5, -0.5])
+    figure.update_yaxes(scaleanchor="x", constrain="domain", constraintoward="top")
     between = "".join(f"M{place - 0.5},-0.5V{len(heads) - 0.5}" for place in range(1, len(layers)))
     between += "".join(f"M-0.5,{place - 0.5}H{len(layers) - 0.5}" for place in range(1, len(heads)))
     return figure.add_shape(type="path", path=between or "M0,0", line={"color": SURFACES[theme], "width": 4})

@@ -31,9 +31,12 @@ def maps_side_by_side(maps: dict[str, pd.DataFrame], theme: Theme = "light", tit
         )
     finish(figure, title=title, x="token position", y="", theme=theme, height=430, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False, nticks=5)
-    figure.update_yaxes(title_text="token position", col=1).update_yaxes(showticklabels=False, col=2)
-    if len(maps) > 2:
-        figure.update_yaxes(showticklabels=False, col=3)
+    for column in range(1, len(maps) + 1):
+        anchor = "x" if column == 1 else f"x{column}"
+        figure.update_yaxes(scaleanchor=anchor, constraintoward="top", showticklabels=column == 1, col=column)
+    figure.update_xaxes(constrain="domain").update_yaxes(constrain="domain").update_yaxes(
+        title_text="token position", col=1
+    )
     bar = colour_bar("mean cosine of a block", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
     figure.update_coloraxes(cmin=-100, cmax=100, colorscale=DIVERGING[theme], colorbar=bar)
     figure.update_annotations(font={"size": 13, "color": QUIET[theme]})

@@ -65,3 +65,10 @@ def is_finite(values: Any) -> bool:
         return bool(np.isfinite(np.asarray(values, float)).any())
     except (TypeError, ValueError):
         return len(values) > 0
+
+
+def test_the_maps_of_a_wall_are_square_however_wide_the_page(figures: list[Drawn]):
+    drawn = {name: draw("light") for name, draw, _, _ in figures}
+    wall = drawn["wall"]
+    assert wall.layout.yaxis.scaleanchor == "x"
+    assert wall.layout.xaxis.constrain == wall.layout.yaxis.constrain == "domain"
