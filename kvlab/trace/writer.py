@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -40,7 +41,7 @@ class RunWriter:
         self.root = Path(root)
         self.path = self.root / record.run_id
         self.record = record if record.worker_pid else record.model_copy(update={"worker_pid": os.getpid()})
-        self._buffers: dict[str, list[pa.Table]] = {name: [] for name in TABLES}
+        self._buffers: dict[str, list[Mapping[str, Column]]] = {name: [] for name in TABLES}
         self._buffered_rows = dict.fromkeys(TABLES, 0)
         self.before_flush: list[Callable[[], None]] = []  # whoever holds rows back appends them then
         self._part_rows: dict[str, list[int]] = {name: [] for name in TABLES}
@@ -53,10 +54,12 @@ class RunWriter:
             raise
 
     def append(self, table: str, columns: Mapping[str, Column]) -> None:
-        """Buffer rows: each column is an array of the same length; values are cast, missing columns are null."""
-        rows = _to_table(table, columns)
-        self._buffers[table].append(rows)
-        self._buffered_rows[table] += rows.num_rows
+        """Buffer rows: each column is an array of the same length; values are cast, missing columns are null.
+
+        The arrays are read when the rows go to disk, so that a step costs no conversion: do not change them after.
+        """
+        self._buffered_rows[table] += _length(table, columns)
+        self._buffers[table].append(columns)
         if self._buffered_rows[table] >= ROWS_PER_PART:
             self._flush_table(table)
             self._save_part_list()
@@ -107,7 +110,7 @@ class RunWriter:
     def _flush_table(self, name: str) -> bool:
         if not self._buffers[name]:
             return False
-        rows = pa.concat_tables(self._buffers[name])
+        rows = _to_table(name, self._buffers[name])
         # Rows of one head lie together, so that a filter on layer and head skips row groups.
         order = [(key, "ascending") for key in SORT_KEYS if key in rows.column_names]
         rows = rows.sort_by(order) if order else rows
@@ -137,16 +140,28 @@ def _make_folder(path: Path) -> None:
         raise UserError(f"The run folder {path} cannot be made: {error.strerror or error}.") from error
 
 
-def _to_table(name: str, columns: Mapping[str, Column]) -> pa.Table:
-    schema = TABLES[name]
-    unknown = set(columns) - set(schema.names)
+def _length(name: str, columns: Mapping[str, Column]) -> int:
+    """Rows in columns meant for a table; raises KeyError and ValueError for what does not fit it."""
+    unknown = columns.keys() - set(TABLES[name].names)
     if unknown:
         raise KeyError(f"table {name} has no column {', '.join(sorted(unknown))}")
     lengths = {len(column) for column in columns.values()}
     if len(lengths) != 1:
         raise ValueError(f"columns for table {name} differ in length: {sorted(lengths)}")
-    length = lengths.pop()
-    return pa.table([_to_column(columns.get(field.name), field.type, length) for field in schema], schema=schema)
+    return lengths.pop()
+
+
+def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
+    """All parts below each other; those with the same columns are converted together."""
+    schema, tables = TABLES[name], []
+    for _, same in groupby(parts, key=lambda part: part.keys()):
+        group = list(same)
+        columns = {key: np.concatenate([part[key] for part in group]) for key in group[0]}
+        length = len(next(iter(columns.values())))
+        tables.append(
+            pa.table([_to_column(columns.get(field.name), field.type, length) for field in schema], schema=schema)
+        )
+    return pa.concat_tables(tables)
 
 
 def _to_column(values: Column | None, kind: pa.DataType, length: int) -> pa.Array:
