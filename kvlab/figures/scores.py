@@ -43,12 +43,15 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     return _finish_panels(figure, theme)
 
 
-def read_score_against_budget(frame: pd.DataFrame) -> str:
-    """Which arm stands highest, with its distance to the full cache, and which lowest, where all were evaluated."""
+def read_score_against_budget(frame: pd.DataFrame, panel: str = "task") -> str:
+    """Which arm stands highest, with its distance to the full cache, and which lowest, where all were evaluated.
+
+    `panel` says what column task holds: what a panel of the figure is of.
+    """
     shared = _where_all_were(frame[frame["method"] != FULL])
     means = shared.groupby("arm", sort=False)[["score", "difference"]].mean().sort_values("score", ascending=False)
     scored, best = means["score"].round(9), means.iloc[0]
-    over = f"on average over {plural(shared['task'].nunique(), 'task')}"
+    over = f"on average over {plural(shared['task'].nunique(), panel)}"
     gap = "" if pd.isna(best["difference"]) else f", {number(best['difference'])} against the full cache"
     top, low = ([arm_words(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
     if len(top) == len(means) > 1:

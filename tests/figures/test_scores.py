@@ -71,3 +71,8 @@ def test_the_best_value_of_an_option_is_none_where_all_are_alike():
     assert "0 with every value alike at 10 %" in scores.read_score_by_option(frame, "beta")
     frame.loc[frame["arm"].isin(["a", "b"]), "score"] = 0.5
     assert "0.5 with a and b at 40 %" in scores.read_score_by_option(frame, "beta")
+
+
+def test_a_panel_that_is_no_task_is_called_what_it_is():
+    frame = table(h2o=0.2, keepkv=0.4).assign(task="512 tokens")
+    assert "on average over 1 length, -0.6" in scores.read_score_against_budget(frame, "length")

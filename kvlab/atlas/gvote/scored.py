@@ -30,8 +30,10 @@ NUCLEUS = Experiment("gvote-fig-7", arms(OURS, "p_nuc", 0.8, 0.9, 0.95, 0.98))
 TWICE, DIFFERENT, ABLE = 2.0, 1.5, 0.1
 
 
-def against_usage(experiment: Experiment, name: Callable[[pd.DataFrame], pd.Series], mean: bool, title: str) -> Draw:
-    """Scores against tokens kept, a panel a name of the rows; then GVote's usage by name."""
+def against_usage(
+    experiment: Experiment, name: Callable[[pd.DataFrame], pd.Series], mean: bool, title: str, panel: str = "task"
+) -> Draw:
+    """Scores against tokens kept, a panel a name of the rows; then GVote's usage by name. `panel`: what names say."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         rows = experiment.rows(sources)
@@ -41,10 +43,10 @@ def against_usage(experiment: Experiment, name: Callable[[pd.DataFrame], pd.Seri
         table = score_table(rows)
         shown = pd.concat([table, mean_rows(table)], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
-        where = experiment.origin(sources)
+        where, reading = experiment.origin(sources), figures.read_score_against_budget(table, panel)
         used = usage_rows(rows)
         return (
-            Drawn("scores", figure, shown, figures.read_score_against_budget(table), where, trade_off_claim(table)),
+            Drawn("scores", figure, shown, reading, where, trade_off_claim(table)),
             Drawn("usage", usage.usage_by_task(used, theme), used, usage.read_usage_by_task(used), where,
                   budgets_claim(used)),
         )  # fmt: skip
@@ -140,7 +142,7 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, a panel a model")
-    reading = figures.read_score_against_budget(table)
+    reading = figures.read_score_against_budget(table, "model")
     claim = models_claim(table)
     return (
         Drawn("models", figure, table, reading, f"{plural(len(parts), 'model')} · {BY_MODEL.origin(sources)}", claim),
@@ -209,7 +211,7 @@ FIRST = (
         "gvote", "fig-1", "Fig 1", "Accuracy against memory, by length of the prompt",
         f"A panel a length: {_AXES}line over budgets from 10 to 50 %. Then the share GVote kept, prompt by prompt.",
         "Whether the best fixed budget moves with the length, and GVote's point moves with it.",
-        "eval", against_usage(BY_LENGTH, by_length, False, "Score by tokens kept, a panel a length"),
+        "eval", against_usage(BY_LENGTH, by_length, False, "Score by tokens kept, a panel a length", "length"),
     ),
 )  # fmt: skip
 REST = (
