@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -156,12 +156,18 @@ def _to_table(name: str, parts: Sequence[Mapping[str, Column]]) -> pa.Table:
     schema, tables = TABLES[name], []
     for _, same in groupby(parts, key=lambda part: part.keys()):
         group = list(same)
-        columns = {key: np.concatenate([part[key] for part in group]) for key in group[0]}
+        columns = {key: _below([part[key] for part in group]) for key in group[0]}
         length = len(next(iter(columns.values())))
         tables.append(
             pa.table([_to_column(columns.get(field.name), field.type, length) for field in schema], schema=schema)
         )
     return pa.concat_tables(tables)
+
+
+def _below(columns: Sequence[Column]) -> Column:
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
+    return list(chain.from_iterable(columns))  # numpy would change what words and mixed lists hold
 
 
 def _to_column(values: Column | None, kind: pa.DataType, length: int) -> pa.Array:
