@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 
 import pandas as pd
@@ -40,11 +41,13 @@ def needs(sources: Sources, preset: str) -> Needs:
 
 
 def bench_origin(rows: pd.DataFrame) -> str:
-    """Which file, device and size the rows came from."""
+    """Which file, device, size and versions the rows came from."""
     first = rows.iloc[0]
     smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
     size = smaller if is_small(rows) else "full size"
-    return f"benchmark {first['name']} · {first['device']} · {first['dtype']} · {size}"
+    versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
+    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, versions)
+    return " · ".join(part for part in parts if part)
 
 
 def is_small(rows: pd.DataFrame) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from kvlab.atlas.benchmarks import bench_origin
 from kvlab.atlas.sources import Sources
 
 
@@ -35,3 +36,12 @@ def test_an_empty_folder_has_no_results(tmp_path: Path):
     (tmp_path / "eval" / "empty").mkdir(parents=True)
     assert Sources(tmp_path).evaluations.empty
     assert Sources(tmp_path).benchmarks.empty
+
+
+def test_a_benchmark_says_its_device_size_and_versions():
+    measured = {"name": "first", "device": "cpu", "dtype": "float32", "scale": 16, "shorten": 8}
+    rows = pd.DataFrame([measured | {"versions": '{"kvlab": "0.1.0", "torch": "2.13.0"}'}])
+    assert bench_origin(rows) == (
+        "benchmark first · cpu · float32 · 1/16 of the layers and width, 1/8 of the tokens · kvlab 0.1.0, torch 2.13.0"
+    )
+    assert bench_origin(rows.assign(scale=1, shorten=1, versions="")).endswith("float32 · full size")

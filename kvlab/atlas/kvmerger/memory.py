@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from kvlab.atlas.benchmarks import bench_origin
 from kvlab.atlas.commands import bench_command
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
 from kvlab.atlas.papers import grey_table, paper_values
@@ -32,8 +33,8 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
             bench_command(sources, "--preset", PRESET, *small),
         )
     figure, reading = figures.cache_share(frame, theme), figures.read_cache_share(frame)
-    grey = grey_table(paper_values("kvmerger", "tab-2"))
-    return (Drawn("share", figure, frame, reading, _origin(rows), memory_claim(frame), grey),)
+    grey, newest = grey_table(paper_values("kvmerger", "tab-2")), rows.sort_values("timestamp", ascending=False)
+    return (Drawn("share", figure, frame, reading, bench_origin(newest), memory_claim(frame), grey),)
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -88,12 +89,6 @@ def memory_claim(frame: pd.DataFrame) -> Claim:
         "those of the prompt."
     )  # fmt: skip
     return Claim(SAYS, verdict, f"{'; '.join(parts)} ({percent(CLOSE)} apart counts as equal).{why}")
-
-
-def _origin(rows: pd.DataFrame) -> str:
-    first = rows.sort_values("timestamp").iloc[-1]
-    size = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
-    return f"benchmark {first['name']} · {first['device']} · {size if first['scale'] > 1 else 'full size'}"
 
 
 FIGURES = (
