@@ -72,7 +72,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
     for column, name, colour, pattern, group in (
         ("own", "the slot before", own, "", "before"),
         ("sources", "what was merged into it", absorbed, "/", "before"),
-        ("after", "the merged slot after", pivot, ".", "after"),
+        ("after", "the merged slot after", pivot, "", "after"),
     ):
         figure.add_bar(
             x=names, y=frame[column] / whole, name=name, offsetgroup=group,

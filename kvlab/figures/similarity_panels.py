@@ -29,7 +29,7 @@ def maps_side_by_side(maps: dict[str, pd.DataFrame], theme: Theme = "light", tit
             row=1,
             col=column,
         )
-    finish(figure, title=title, x="token position", y="", theme=theme, height=430, legend=False)
+    finish(figure, title=title, x="token position", y="", theme=theme, height=400, legend=False)
     figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False, nticks=5)
     for column in range(1, len(maps) + 1):
         anchor = "x" if column == 1 else f"x{column}"
