@@ -13,6 +13,7 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
+from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.state import theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
@@ -66,6 +67,7 @@ def main() -> None:
     config.set_option("global.disableWidgetStateDuplicationWarning", True)
     st.set_page_config(page_title="kvlab", page_icon=str(asset_path("logo-mark.svg")), layout="wide")
     st.logo(str(asset_path(f"logo-{theme()}.svg")), size="large", icon_image=str(asset_path("logo-mark.svg")))
+    load_plotly_ahead()
     registry.prefetch()
     page = st.navigation(pages(), expanded=True)
     caption_bar(page.url_path)
