@@ -35,9 +35,11 @@ class LowRankState:
         """
         head, normalizer = self.noted[HEAD], self.noted[NORMALIZER]
         features = self.absorb.maps(self.layer, head).of_queries(query.unflatten(1, (head.shape[1], -1)))
-        total = (features * normalizer[:, :, None, None]).sum(-1)
-        values = features @ self.noted[NUMERATOR][:, :, None]
-        return total.log(), values / total.clamp_min(torch.finfo(total.dtype).tiny)[..., None]
+        group = features.shape[2:4]
+        beside = features.flatten(2, 3)  # a group's queries read the same state: no copy of it for each
+        total = (beside @ normalizer[..., None]).unflatten(2, group)
+        values = (beside @ self.noted[NUMERATOR]).unflatten(2, group)
+        return total[..., 0].log(), values / total.clamp_min(torch.finfo(total.dtype).tiny)
 
     def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> StateShare:
         """How queries (B, Hq, q, d) with these logits (B, H, G, q, S) at the slots divide their attention."""

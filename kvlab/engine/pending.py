@@ -16,7 +16,7 @@ from kvlab.cache.layer import CompressedLayer
 from kvlab.methods.view import Slots
 from kvlab.trace import RunWriter
 
-LIVE, GUARDED = "live_slots", "guard_activations"
+LIVE, GUARDED, BUDGET = "live_slots", "guard_activations", "budget_slots"
 
 
 @dataclass(frozen=True)
@@ -50,19 +50,20 @@ class PendingRows:
         self.noted: list[_Noted] = []
         self.guarded: dict[int, np.ndarray | float] = {}  # guard activations of each layer up to the last row written
         self._held: dict[int, tuple[object, _Held]] = {}
+        self._budgets: dict[int, tuple[Tensor, Tensor]] = {}
         writer.before_flush.append(self.write)
 
     def note(self, step: int, layer: CompressedLayer, columns: dict[str, Tensor]) -> None:
         """The numbers of `layer` after `step`: `columns` (H,) each, and what its tables hold."""
         assert layer.budget is not None
         own = {
-            LIVE: layer.per_head(Slots.live)[0],
-            "budget_slots": layer.budget[0].clamp_max(layer.cumulative_length),
+            LIVE: layer.per_head(_live)[0],
+            BUDGET: self._budget(layer.layer_idx, layer.budget),
             "max_votes": layer.per_head(Slots.most_votes)[0],
             GUARDED: layer.guard_activations[0],
         }
         both = columns | own
-        stacked = torch.stack([column.float() for column in both.values()])
+        stacked = torch.stack([column if column.is_floating_point() else column.float() for column in both.values()])
         known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
         self.noted.append(_Noted(*known, tuple(both), stacked))
 
@@ -78,6 +79,7 @@ class PendingRows:
     def _step_columns(self, group: list[_Noted], read: np.ndarray) -> dict[str, np.ndarray]:
         heads = read.shape[2]
         columns = {name: read[:, place] for place, name in enumerate(group[0].names)}
+        columns[BUDGET] = np.minimum(columns[BUDGET], np.array([[one.tokens_seen] for one in group]))
         columns[GUARDED] = np.rint(self._since_last(group, columns[GUARDED]))
         own = {
             "step": [one.step for one in group],
@@ -96,6 +98,12 @@ class PendingRows:
             self.guarded[one.layer] = guarded[row]
         return new
 
+    def _budget(self, layer: int, budget: Tensor) -> Tensor:
+        """(H,) float32 slots each head may keep, cast again only when the layer gets another budget."""
+        if layer not in self._budgets or self._budgets[layer][0] is not budget:
+            self._budgets[layer] = (budget, budget[0].float())
+        return self._budgets[layer][1]
+
     def _tables(self, layer: CompressedLayer) -> _Held:
         """Asked again only when a table was made, grown or given state of its heads."""
         tables = layer.tables
@@ -109,6 +117,10 @@ class PendingRows:
             )
             self._held[layer.layer_idx] = (key, held)
         return self._held[layer.layer_idx][1]
+
+
+def _live(slots: Slots) -> Tensor:
+    return slots.valid.sum(-1, dtype=torch.float32)
 
 
 def _memory_columns(group: list[_Noted], live: np.ndarray) -> dict[str, list]:

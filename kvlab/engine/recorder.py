@@ -80,15 +80,19 @@ class Recorder:
         """Write the events of this decision, and follow where the tokens went."""
         layer = self.layers[layer_idx]
         leaving = (before.valid & ~plan.keep)[0].sum(-1, dtype=torch.float32)
-        merged = torch.zeros_like(leaving) if plan.edges is None else plan.edges.active[0].sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
-        evicted = leaving - merged
-        layer.columns |= {"evicted": evicted + absent if absent else evicted, "merged": merged}
+        evicted = leaving + absent if absent else leaving
+        if plan.edges is None:
+            layer.columns["evicted"] = evicted
+        else:
+            merged = plan.edges.active[0].sum(-1, dtype=torch.float32)
+            layer.columns |= {"evicted": evicted - merged, "merged": merged}
         if not self.full:
             return
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
         layer.slots = after
-        layer.columns |= growth(before, plan, after)
+        if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
+            layer.columns |= growth(before, plan, after)
         answered = answer(after, view.seen)
         columns = event_columns(before, plan, after, layer.given, answered)
         count = len(columns["head"])

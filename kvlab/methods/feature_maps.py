@@ -46,12 +46,13 @@ class FeatureMaps:
 
     def of_queries(self, query: Tensor) -> Tensor:
         """phi (B, H, G, q, R), float32, of queries (B, H, G, q, d)."""
-        features, bias = gelu(query.float() @ self.query_in) @ self.query_out, self.query_bias[..., None, :]
+        features = _two_layers(query.float(), self.query_in, self.query_out)
+        bias = self.query_bias[..., None, :]
         return gelu(features).abs() if self.form == "gelu" else _exponential(features + bias)
 
     def of_keys(self, key: Tensor) -> Tensor:
         """psi (B, H, S, R), float32, of keys (B, H, S, d)."""
-        features, bias = gelu(key.float() @ self.key_in) @ self.key_out, self.key_bias[..., None, :]
+        features, bias = _two_layers(key.float(), self.key_in, self.key_out), self.key_bias[..., None, :]
         if self.key_mix is None:
             return _exponential(features + bias)
         scaled = gelu(features) * _exponential(bias)
@@ -69,6 +70,16 @@ class FeatureMaps:
         """Every tensor by name."""
         named = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "form"}
         return {name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+def _two_layers(states: Tensor, into: Tensor, out: Tensor) -> Tensor:
+    """gelu(states into) out, of states (B, ..., n, d), for weights (..., d, m), (..., m, R) of all rows or of each."""
+    if into.dim() == states.dim():
+        return gelu(states @ into) @ out
+    # Rows of the batch beside each other: a product that broadcasts would copy the weights for each.
+    batch, rows = states.shape[0], states.shape[-2]
+    beside = states.movedim(0, -3).flatten(-3, -2)  # (..., B * n, d)
+    return (gelu(beside @ into) @ out).unflatten(-2, (batch, rows)).movedim(-3, 0)
 
 
 def _exponential(features: Tensor) -> Tensor:
