@@ -43,19 +43,19 @@ class Streams:
             return [tensor]
         apart = self.heads // self.width
         stacked = tensor.reshape(self.batch * apart, tensor.shape[1] // apart, *tensor.shape[2:])
-        return stacked[self._order].split(self.sizes)
+        return stacked.index_select(0, self._order).split(self.sizes)
 
     def by_row(self, tensor: Tensor) -> Sequence[Tensor]:
         """(B, ...) as each bucket's (N, ...)."""
         if self.whole:
             return [tensor]
-        return tensor[self._rows].split(self.sizes)
+        return tensor.index_select(0, self._rows).split(self.sizes)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """(B, H * G, ...) from each bucket's (N, W * G, ...)."""
         if self.whole:
             return parts[0]
-        joined = torch.cat(list(parts))[self._back]
+        joined = torch.cat(list(parts)).index_select(0, self._back)
         return joined.reshape(self.batch, -1, *joined.shape[2:])
 
     def join_padded(self, parts: Sequence[Any]) -> Any:
