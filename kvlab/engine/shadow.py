@@ -36,6 +36,7 @@ class Shadow:
         self.keys: Tensor | None = None  # (1, H, capacity, d)
         self.values: Tensor | None = None
         self.owner: Tensor | None = None  # (H, capacity) position naming the slot each token lives in, -1 once dropped
+        self.itself: Tensor | None = None  # (H, capacity + 1) every position in its own column
         self.absent: Tensor | None = None  # (capacity,) bool: tokens that never reached this layer; None for none
 
     def append(self, slots: Slots, count: int) -> None:
@@ -45,7 +46,8 @@ class Shadow:
         if self.keys is None:
             shape = (*slots.keys.shape[:2], self.capacity, slots.keys.shape[-1])
             self.keys, self.values = slots.keys.new_empty(shape), slots.values.new_empty(shape)
-            self.owner = torch.arange(self.capacity, device=slots.keys.device).repeat(shape[1], 1)
+            self.itself = torch.arange(self.capacity + 1, device=slots.keys.device).repeat(shape[1], 1)
+            self.owner = self.itself[:, :-1].clone()
             self._note_absent(slots.position.gather(2, newest)[0, 0].long())
         assert self.values is not None
         last = self.tokens + count
@@ -69,7 +71,8 @@ class Shadow:
     def truth(self, seen: PassSeen) -> Truth:
         """What the last query of this pass would have seen."""
         keys, values = self._known()
-        logits = seen.logits_at(keys, torch.arange(self.tokens, device=keys.device).expand(keys.shape[:3]))
+        assert self.itself is not None
+        logits = seen.logits_at(keys, self.itself[None, :, : self.tokens])
         if self.absent is not None:
             logits = logits.masked_fill(self.absent[: self.tokens], NEVER)
         mass = probabilities(logits, None)[0, :, :, 0]  # (H, G, T)
@@ -77,12 +80,11 @@ class Shadow:
 
     def follow(self, before: Slots, plan: Plan) -> None:
         """Update the owners after a plan was applied to the table `before`."""
-        assert self.owner is not None
-        moved = torch.arange(self.capacity, device=self.owner.device).repeat(self.owner.shape[0], 1)
+        assert self.owner is not None and self.itself is not None
         position = before.position[0].long()
         leaving = (before.valid & ~plan.keep)[0]
         spare = self.capacity  # one more column for slots that do not leave
-        moved = torch.cat([moved, moved[:, :1]], 1)
+        moved = self.itself.clone()
         moved.scatter_(1, torch.where(leaving, position, spare), DROPPED)
         if plan.edges is not None:
             source = position.gather(1, plan.edges.source[0])
