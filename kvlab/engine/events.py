@@ -21,9 +21,13 @@ def event_columns(before: Slots, plan: Plan, after: Slots, given: Answer, answer
     edge = _edge_of_slot(before, plan)  # (H, S): index of the slot's active edge, -1 if it has none
     leaving = (before.valid & ~plan.keep)[0]
     perturbation = relative_error(answered.output, given.output, leaving.shape[0])
-    evicted = _evictions(before, leaving & (edge < 0), given)
     merged = _merges(before, plan, after, given, answered, leaving & (edge >= 0), edge)
-    columns = {name: np.concatenate([evicted[name], merged[name]]) for name in evicted}
+    which = (leaving & (edge < 0)).nonzero(as_tuple=True)
+    if merged is None or len(which[0]):
+        evicted = _evictions(before, which, given)
+        columns = evicted if merged is None else {n: np.concatenate([evicted[n], merged[n]]) for n in evicted}
+    else:
+        columns = merged
     columns["perturbation"] = perturbation.cpu().numpy()[columns["head"]]
     return columns
 
@@ -59,8 +63,8 @@ def _edge_of_slot(before: Slots, plan: Plan) -> Tensor:
     return edge[:, :width]
 
 
-def _evictions(before: Slots, which: Tensor, given: Answer) -> dict[str, np.ndarray]:
-    head, slot = (index.cpu() for index in which.nonzero(as_tuple=True))
+def _evictions(before: Slots, which: tuple[Tensor, ...], given: Answer) -> dict[str, np.ndarray]:
+    head, slot = (index.cpu() for index in which)
     count = len(head)
     nothing = np.full(count, np.nan, dtype=np.float32)
     mass = _pick(given.mass, head, slot)
@@ -84,10 +88,12 @@ def _evictions(before: Slots, which: Tensor, given: Answer) -> dict[str, np.ndar
 
 def _merges(
     before: Slots, plan: Plan, after: Slots, given: Answer, answered: Answer, which: Tensor, edge: Tensor
-) -> dict[str, np.ndarray]:
+) -> dict[str, np.ndarray] | None:
+    if plan.edges is None:
+        return None
     head, slot = (index.cpu() for index in which.nonzero(as_tuple=True))
-    if plan.edges is None or len(head) == 0:
-        return {name: values[:0] for name, values in _evictions(before, torch.zeros_like(which), given).items()}
+    if len(head) == 0:
+        return None
     edges, index = plan.edges, edge.cpu()[head, slot]
     target = torch.from_numpy(_pick(edges.target[0], head, index))
     # The mass of a target's whole group before the step: its own plus that of everything merged into it.
