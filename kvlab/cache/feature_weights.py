@@ -33,11 +33,8 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
     of another rank, or fitted to other weights than the model's, and for any maps of a model with ALiBi.
     """
     settle = pipeline.settle
-    if isinstance(settle, Absorb) and uses_alibi(model):
-        raise UserError(
-            "This model tells distances by ALiBi, and what LESS absorbs has no place in the text any more: use another "
-            "method."
-        )
+    if isinstance(settle, Absorb):
+        refuse_alibi(model)
     if not isinstance(settle, Absorb) or settle.weights == UNTRAINED:
         return pipeline
     name = name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"
@@ -54,6 +51,15 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
             f"give rank={maps[0].rank}, or fit others with `kvlab train-less --rank {settle.rank}`."
         )
     return replace(pipeline, settle=replace(settle, fitted=maps))
+
+
+def refuse_alibi(model: nn.Module) -> None:
+    """Raises UserError for a model on which LESS has no meaning."""
+    if uses_alibi(model):
+        raise UserError(
+            "This model tells distances by ALiBi, and what LESS absorbs has no place in the text any more: use another "
+            "method."
+        )
 
 
 def signature(model: nn.Module) -> Tensor:

@@ -16,6 +16,7 @@ from kvlab.fitting.observations import heavy_and_recent, observe, projections
 from kvlab.fitting.text import text_windows
 from kvlab.methods.feature_maps import untrained_maps
 from kvlab.models.load import LoadedModel, load_model
+from tests.families import tiny_folder
 
 
 @pytest.fixture(scope="module")
@@ -91,3 +92,11 @@ def test_bad_input_is_one_sentence(arguments: list[str], sentence: str) -> None:
     assert isinstance(result.exception, UserError)
     assert sentence in str(result.exception)
     assert "\n" not in str(result.exception)
+
+
+def test_a_model_on_which_the_method_means_nothing_is_refused_before_any_work(tmp_path: Path) -> None:
+    folder, out = tiny_folder(tmp_path / "model", "falcon-alibi"), tmp_path / "maps.safetensors"
+    result = CliRunner().invoke(commands, ["train-less", "--model", str(folder), "--out", str(out), "--minutes", "60"])
+    assert isinstance(result.exception, UserError)
+    assert "ALiBi" in str(result.exception)
+    assert not out.exists()
