@@ -135,6 +135,11 @@ class PassSeen:
         query = self.query[:, :, -1:]
         return slot_logits(query, key, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
 
+    def kept_logits(self, slots: int) -> Tensor | None:
+        """(B, H, G, 1, S): logits of a single query at this pass's `slots`, if attention left them; else None."""
+        kept = self._last_logits
+        return kept if kept is not None and kept.shape[-1] == slots and self.alibi is None else None
+
     def place_bias(self, index: Tensor) -> Tensor | None:
         """(B, H, G, E): what ALiBi adds to the last query's logits at slots `index` (B, H, E); None without ALiBi."""
         if self.alibi is None:

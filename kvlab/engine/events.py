@@ -13,13 +13,14 @@ from kvlab.methods.view import Slots
 EVICTED = -1
 
 
-def event_columns(before: Slots, plan: Plan, after: Slots, given: Answer, answered: Answer) -> dict[str, np.ndarray]:
+def event_columns(
+    before: Slots, plan: Plan, after: Slots, given: Answer, answered: Answer, leaving: Tensor
+) -> dict[str, np.ndarray]:
     """Columns (one entry an event) of all that left one layer: evictions first, then merges. Batch of one.
 
-    `given` and `answered` are what the same query got before and after.
+    `given` and `answered` are what the same query got before and after, `leaving` (H, S) the slots that left.
     """
     edge = _edge_of_slot(before, plan)  # (H, S): index of the slot's active edge, -1 if it has none
-    leaving = (before.valid & ~plan.keep)[0]
     perturbation = relative_error(answered.output, given.output, leaving.shape[0])
     merged = _merges(before, plan, after, given, answered, leaving & (edge >= 0), edge)
     which = (leaving & (edge < 0)).nonzero(as_tuple=True)

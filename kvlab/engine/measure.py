@@ -25,9 +25,10 @@ class Answer:
     state_mass: Tensor | None = None
 
 
-def answer(slots: Slots, seen: PassSeen) -> Answer:
-    """Ask the last query of `seen` again, of the table `slots`."""
-    logits = seen.logits_at(slots.keys, slots.position)
+def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer:
+    """Ask the last query of `seen` again, of the table `slots`; `logits` (1, H, G, 1, S) if they are known."""
+    if logits is None:
+        logits = seen.logits_at(slots.keys, slots.position)
     bias = slots.log_mass.masked_fill(~slots.valid, NEVER)
     if seen.low_rank is not None and seen.has_state:
         share = seen.low_rank.share(seen.query[:, :, -1:], logits, bias)
@@ -38,21 +39,20 @@ def answer(slots: Slots, seen: PassSeen) -> Answer:
     return Answer(mass.mean(1), (mass @ slots.values[0].float()).flatten(0, 1))
 
 
-def mass_columns(slots: Slots, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:
-    """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,).
+def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:
+    """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,). `columns` as `shadow.columns`.
 
     A state beside the slots counts as one merged slot of all that was dropped: its tokens' true mass is merged, not
     regretted.
     """
     owner, heads = shadow.owned(), truth.mass.shape[0]
-    merged_slot = slots.valid[0] & (slots.votes[0] > 1)
-    # votes of the slot each token lives in, looked up by the position naming it
-    votes_at = torch.zeros(heads, shadow.capacity + 1, device=owner.device)
-    votes_at.scatter_(1, torch.where(slots.valid[0], slots.position[0].long(), shadow.capacity), slots.votes[0])
-    votes = torch.where(owner >= 0, votes_at.gather(1, owner.clamp_min(0)), 0.0)
+    # votes of the slot each token lives in, looked up by the position naming it; none where it was dropped
+    votes_at = torch.zeros(heads, shadow.capacity + 1, device=owner.device).scatter_(1, columns, slots.votes[0])
+    votes_at[:, shadow.capacity] = 0.0
+    votes = votes_at.gather(1, owner)
     merged_true = (truth.mass * (votes > 1)).sum(-1)
-    merged = (given.mass * merged_slot).sum(-1)
-    dropped = (truth.mass * (owner < 0)).sum(-1)
+    merged = (given.mass * (slots.valid[0] & (slots.votes[0] > 1))).sum(-1)
+    dropped = (truth.mass * (owner == shadow.capacity)).sum(-1)
     if given.state_mass is not None:
         merged_true, merged, dropped = merged_true + dropped, merged + given.state_mass, torch.zeros_like(dropped)
     return {
@@ -71,8 +71,7 @@ def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:
     return error.view(heads, -1).mean(-1)
 
 
-def rows_by_position(mass: Tensor, slots: Slots, width: int) -> Tensor:
-    """(H, width): the mass of each slot in the column of the position naming it."""
-    row = mass.new_zeros(mass.shape[0], width + 1)
-    row.scatter_(1, torch.where(slots.valid[0], slots.position[0].long(), width), mass)
-    return row[:, :width]
+def rows_by_position(mass: Tensor, columns: Tensor, shadow: Shadow) -> Tensor:
+    """(H, T): the mass of each slot in the column of the position naming it, `columns` as `shadow.columns`."""
+    row = mass.new_zeros(mass.shape[0], shadow.capacity + 1)
+    return row.scatter_(1, columns, mass)[:, : shadow.tokens]

@@ -70,16 +70,19 @@ class Recorder:
             self._note_absent(layer_idx, layer, heads)
         layer.slots = slots
         layer.columns |= {"key_growth": self._same(), "value_growth": self._same()}
-        layer.truth, layer.given = layer.shadow.truth(seen), answer(slots, seen)
-        layer.columns |= mass_columns(slots, layer.shadow, layer.given, layer.truth)
+        known = seen.kept_logits(slots.keys.shape[2])
+        layer.truth, layer.given = layer.shadow.truth(seen), answer(slots, seen, known)
+        columns = layer.shadow.columns(slots)
+        layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
         if self.step > 0:
             self._note_prediction(layer, slots, layer.given)
-        self._note_attention(layer, slots)
+        self._note_attention(layer, columns)
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Write the events of this decision, and follow where the tokens went."""
         layer = self.layers[layer_idx]
-        leaving = (before.valid & ~plan.keep)[0].sum(-1, dtype=torch.float32)
+        gone = (before.valid & ~plan.keep)[0]
+        leaving = gone.sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
         evicted = leaving + absent if absent else leaving
         if plan.edges is None:
@@ -94,18 +97,19 @@ class Recorder:
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
             layer.columns |= growth(before, plan, after)
         answered = answer(after, view.seen)
-        columns = event_columns(before, plan, after, layer.given, answered)
+        columns = event_columns(before, plan, after, layer.given, answered, gone)
         count = len(columns["head"])
         if count:
             self.writer.append(
                 "events", {"step": np.full(count, self.step), "layer": np.full(count, layer_idx)} | columns
             )
-        layer.shadow.follow(before, plan)
+        layer.shadow.follow(before, plan, gone)
+        places = layer.shadow.columns(after)
         if self.keeps_attention:
-            layer.slot_mass[-1] = _half(rows_by_position(answered.mass, after, layer.shadow.tokens))
+            layer.slot_mass[-1] = _half(rows_by_position(answered.mass, places, layer.shadow))
         if self.step == 0:
             # Prefill attends to everything: what the compression cost shows only if the last query is asked again.
-            layer.columns |= mass_columns(after, layer.shadow, answered, layer.truth)
+            layer.columns |= mass_columns(after, places, layer.shadow, answered, layer.truth)
 
     # per step
 
@@ -159,14 +163,14 @@ class Recorder:
         real = given.mass.masked_fill(~judged, 0.0)
         layer.columns["score_error"] = (predicted - real).abs().sum(-1) / real.sum(-1).clamp_min(1e-12)
 
-    def _note_attention(self, layer: LayerRecord, slots: Slots) -> None:
+    def _note_attention(self, layer: LayerRecord, columns: Tensor) -> None:
         assert layer.truth is not None and layer.given is not None
-        heads = slots.keys.shape[1]
+        heads = columns.shape[0]
         if self.most_steps * heads * self.capacity * 4 > MOST_ATTENTION_BYTES:
             self.keeps_attention = False
             return
         layer.true_mass.append(_half(layer.truth.mass))
-        layer.slot_mass.append(_half(rows_by_position(layer.given.mass, slots, layer.shadow.tokens)))
+        layer.slot_mass.append(_half(rows_by_position(layer.given.mass, columns, layer.shadow)))
 
 
 def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:

@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import NEVER, probabilities
+from kvlab.attention.slot_attention import NEVER
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
-
-DROPPED = -1
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,9 @@ class Shadow:
 
     With prefill saving some of a prompt's tokens never reach a layer: it has no keys of them, so they get no mass here
     and count as dropped from the start.
+
+    What is dropped lies at position `capacity`, where no token can be, so that looking things up there needs no case of
+    its own.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -35,13 +36,15 @@ class Shadow:
         self.tokens = 0
         self.keys: Tensor | None = None  # (1, H, capacity, d)
         self.values: Tensor | None = None
-        self.owner: Tensor | None = None  # (H, capacity) position naming the slot each token lives in, -1 once dropped
+        self.owner: Tensor | None = None  # (H, capacity) position naming the slot each token lives in, or `capacity`
         self.itself: Tensor | None = None  # (H, capacity + 1) every position in its own column
         self.absent: Tensor | None = None  # (capacity,) bool: tokens that never reached this layer; None for none
 
     def append(self, slots: Slots, count: int) -> None:
         """Take over the `count` newest tokens of a slot table."""
-        newest = slots.position.masked_fill(~slots.valid, -1).topk(count, dim=-1).indices.flip(-1)  # (1, H, count)
+        position = slots.position.masked_fill(~slots.valid, -1)
+        # (1, H, count), in the order of the text
+        newest = position.argmax(-1, keepdim=True) if count == 1 else position.topk(count, dim=-1).indices.flip(-1)
         index = newest[..., None].expand(-1, -1, -1, slots.keys.shape[-1])
         if self.keys is None:
             shape = (*slots.keys.shape[:2], self.capacity, slots.keys.shape[-1])
@@ -65,7 +68,7 @@ class Shadow:
         absent = torch.arange(self.capacity, device=position.device) < position[-1]
         absent[position] = False
         if bool(absent.any()):
-            self.absent, self.owner[:, absent] = absent, DROPPED
+            self.absent, self.owner[:, absent] = absent, self.capacity
             self.keys[:, :, absent] = self.values[:, :, absent] = 0
 
     def truth(self, seen: PassSeen) -> Truth:
@@ -75,26 +78,28 @@ class Shadow:
         logits = seen.logits_at(keys, self.itself[None, :, : self.tokens])
         if self.absent is not None:
             logits = logits.masked_fill(self.absent[: self.tokens], NEVER)
-        mass = probabilities(logits, None)[0, :, :, 0]  # (H, G, T)
+        mass = torch.softmax(logits, dim=-1)[0, :, :, 0]  # (H, G, T); the newest token is always there to look at
         return Truth(mass.mean(1), (mass @ values[0].float()).flatten(0, 1))
 
-    def follow(self, before: Slots, plan: Plan) -> None:
-        """Update the owners after a plan was applied to the table `before`."""
+    def follow(self, before: Slots, plan: Plan, leaving: Tensor) -> None:
+        """Update the owners after a plan was applied to the table `before`, whose slots `leaving` (H, S) left."""
         assert self.owner is not None and self.itself is not None
-        position = before.position[0].long()
-        leaving = (before.valid & ~plan.keep)[0]
-        spare = self.capacity  # one more column for slots that do not leave
+        position, dropped = before.position[0].long(), self.capacity
         moved = self.itself.clone()
-        moved.scatter_(1, torch.where(leaving, position, spare), DROPPED)
+        moved.scatter_(1, torch.where(leaving, position, dropped), dropped)
         if plan.edges is not None:
             source = position.gather(1, plan.edges.source[0])
             target = position.gather(1, plan.edges.target[0])
-            moved.scatter_(1, torch.where(plan.edges.active[0], source, spare), target)
-        alive = self.owner >= 0
-        self.owner = torch.where(alive, moved.gather(1, self.owner.clamp_min(0)), DROPPED)
+            moved.scatter_(1, torch.where(plan.edges.active[0], source, dropped), target)
+            moved[:, dropped] = dropped
+        self.owner = moved.gather(1, self.owner)
+
+    def columns(self, slots: Slots) -> Tensor:
+        """(H, S): the position naming each slot, `capacity` for those that are not valid."""
+        return torch.where(slots.valid[0], slots.position[0].long(), self.capacity)
 
     def owned(self) -> Tensor:
-        """(H, T) owners of the tokens seen so far."""
+        """(H, T) owners of the tokens seen so far, `capacity` for those dropped."""
         assert self.owner is not None
         return self.owner[:, : self.tokens]
 

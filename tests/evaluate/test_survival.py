@@ -40,7 +40,7 @@ class Both:
         self.shadows.setdefault(layer_idx, Shadow(self.capacity)).append(slots, seen.num_new)
 
     def compressed(self, layer_idx, view, plan, before, after) -> None:
-        self.shadows[layer_idx].follow(before, plan)
+        self.shadows[layer_idx].follow(before, plan, (before.valid & ~plan.keep)[0])
         self.followed.compressed(layer_idx, view, plan, before, after)
 
 
@@ -57,10 +57,10 @@ def test_shares_are_those_of_the_shadow(tiny: LoadedModel, method: str) -> None:
     for layer in cache.compressed_layers():
         owner = both.shadows[layer.layer_idx].owned().numpy()
         for head in range(owner.shape[0]):
-            alive = np.bincount(owner[head][owner[head] >= 0], minlength=140)
+            alive = np.bincount(owner[head][owner[head] < 140], minlength=140)
             mine = owner[head, chosen]
-            own += [bool(slot >= 0 and alive[slot] == 1) for slot in mine]
-            merged += [bool(slot >= 0 and alive[slot] > 1) for slot in mine]
+            own += [bool(slot < 140 and alive[slot] == 1) for slot in mine]
+            merged += [bool(slot < 140 and alive[slot] > 1) for slot in mine]
     assert found.own == pytest.approx(np.mean(own))
     assert found.merged == pytest.approx(np.mean(merged))
     if method == "full":
