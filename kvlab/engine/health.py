@@ -5,11 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.settlers.groups import at, max_to_target
+from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
-
-SMALLEST = torch.finfo(torch.float32).tiny
 
 
 def non_finite(slots: Slots) -> Tensor:
@@ -31,22 +28,12 @@ def growth(before: Slots, plan: Plan, after: Slots) -> dict[str, Tensor]:
 
 
 def _growth(was: Tensor, plan: Plan, now: Tensor) -> Tensor:
-    if plan.edges is not None and plan.edges.source.shape[2] and plan.value_shift is None and plan.new_keys is None:
-        return _growth_of_targets(was, plan.edges, now)
     longest = _length(was)
     if plan.edges is not None:
         sources = longest.gather(2, plan.edges.source).masked_fill(~plan.edges.active, 0.0)
         longest = longest.scatter_reduce(2, plan.edges.target, sources, "amax")
-    ratio = _length(now) / longest.clamp_min(SMALLEST)
+    ratio = _length(now) / longest.clamp_min(torch.finfo(torch.float32).tiny)
     return ratio.masked_fill(~plan.keep, 1.0)[0].amax(-1).clamp_min(1.0)
-
-
-def _growth_of_targets(was: Tensor, edges: Edges, now: Tensor) -> Tensor:
-    """Where only edges change slots, their few targets are all there is to measure."""
-    sources = max_to_target(_length(at(was, edges.source)), edges.target, edges.active, was.shape[2])
-    longest = torch.maximum(_length(at(was, edges.target)), sources)
-    ratio = _length(at(now, edges.target)) / longest.clamp_min(SMALLEST)
-    return torch.where(edges.active, ratio, 1.0)[0].amax(-1).clamp_min(1.0)
 
 
 def _length(vectors: Tensor) -> Tensor:
