@@ -57,13 +57,13 @@ class PendingRows:
         """The numbers of `layer` after `step`: `columns` (H,) each, and what its tables hold."""
         assert layer.budget is not None
         own = {
-            LIVE: layer.per_head(_live)[0],
+            LIVE: layer.per_head(Slots.live)[0],
             BUDGET: self._budget(layer.layer_idx, layer.budget),
             "max_votes": layer.per_head(Slots.most_votes)[0],
             GUARDED: layer.guard_activations[0],
         }
         both = columns | own
-        stacked = torch.stack([column if column.is_floating_point() else column.float() for column in both.values()])
+        stacked = torch.stack([column.float() for column in both.values()])
         known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
         self.noted.append(_Noted(*known, tuple(both), stacked))
 
@@ -117,10 +117,6 @@ class PendingRows:
             )
             self._held[layer.layer_idx] = (key, held)
         return self._held[layer.layer_idx][1]
-
-
-def _live(slots: Slots) -> Tensor:
-    return slots.valid.sum(-1, dtype=torch.float32)
 
 
 def _memory_columns(group: list[_Noted], live: np.ndarray) -> dict[str, list]:
