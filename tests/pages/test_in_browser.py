@@ -129,8 +129,11 @@ def test_the_menu_keeps_what_is_looked_at(address: str, browser: Any):
 def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(address: str, browser: Any):
     page = visit(browser, f"{address}/atlas?comparison=papers")
     page.get_by_text("can be drawn from what is in view").wait_for()
-    link = page.get_by_role("link", name="Fig 1", exact=True).first.get_attribute("href")
-    assert link.startswith("zsmerge?exhibit=fig-1&")
+    # Cards come one by one, not always the first one first.
+    card = page.locator("a[href^='zsmerge?exhibit=fig-1&']").first
+    card.wait_for()
+    link = card.get_attribute("href")
+    assert page.get_by_role("link", name="Fig 1", exact=True).first.get_attribute("href") == link
     page.goto(f"{address}/{link}")
     page.get_by_text("What to look for.").wait_for()
     page.locator(".js-plotly-plot .updatemenu-button").first.wait_for()
