@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.later import after_the_first_picture
 from app.state import current_run
 from app.state import theme as page_theme
 from kvlab.analysis import influence
@@ -43,7 +44,7 @@ def main() -> None:
         )
         return
     one_slot(run, layer, head)
-    half_life(run, layer, head)
+    after_the_first_picture(f"lineage-{run.record.run_id}", half_life, run, layer, head)
 
 
 @st.fragment

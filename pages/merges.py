@@ -11,6 +11,7 @@ import streamlit as st
 from app.parts import page
 from app.parts.figure import show
 from app.parts.keys import page_keys
+from app.parts.later import after_the_first_picture
 from app.state import current_run, pick_head, pick_layer
 from app.state import theme as page_theme
 from kvlab.analysis import merges, sag
@@ -38,6 +39,12 @@ def main() -> None:
     steps = run.steps if layer is None else run.select("steps", layer, head)
     facts(run, steps)
     what_left(run, steps, layer, head)
+    after_the_first_picture(f"merges-{run.record.run_id}", the_rest, run, steps, layer, head)
+
+
+def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None) -> None:
+    if run.record.level == "full" and steps["merged"].any():
+        merged_groups(run, layer, head)
     if sag.has_shadow(steps):
         what_it_did(run, steps)
     else:
@@ -108,8 +115,6 @@ def what_left(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None
         if layer is None and merged:
             draw, read = merge_figures.events_by_head, merge_figures.read_events_by_head
             picture(run, draw, read, table_of(run, layer, head, "by_head"), "heads", "merged-share")
-    if merged:
-        merged_groups(run, layer, head)
 
 
 def merged_groups(run: Run, layer: int | None, head: int | None) -> None:

@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.later import after_the_first_picture
 from app.parts.tables import show_table
 from app.parts.tokentext import along_text
 from app.state import current_run
@@ -38,7 +39,7 @@ def main() -> None:
         return
     layer, head = view.place(run)
     missed(run, layer, head)
-    budgets(run)
+    after_the_first_picture(f"regret-{run.record.run_id}", budgets, run)
 
 
 @st.fragment

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -132,7 +133,11 @@ def test_ctrl_c_leaves_a_run_marked_cancelled(tiny_model_folder: Path, tmp_path:
     many = ["--methods", "h2o,zsmerge,keepkv,d2o,cam", "--budgets", "0.1,0.2,0.3,0.4,0.5,0.6,0.7,0.8"]
     command = [sys.executable, "-m", "kvlab", "compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, *many]
     process = subprocess.Popen(
-        [*command, "--new-tokens", "200", "--out", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [*command, "--new-tokens", "200", "--out", str(tmp_path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        # A suite started in the background ignores Ctrl-C, and what it starts would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 120
     while not list(tmp_path.glob("*/run.json")) and time.monotonic() < deadline:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.parts.later import WAITING
 from kvlab.jobs import registry
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -82,13 +83,21 @@ def started_workers(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
 
 @pytest.fixture
 def open_page() -> Callable[..., AppTest]:
-    """Opens `pages/<name>.py` inside the app, as an address with these query parameters does."""
+    """Opens `pages/<name>.py` inside the app, as an address with these query parameters does, and waits for its end."""
 
     def opened(name: str, **query: str) -> AppTest:
         page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=PATIENCE_SECONDS)
         for key, value in query.items():
             page.query_params[key] = value
         page.switch_page(f"../pages/{name}.py")
-        return page.run()
+        return draw_the_rest(page.run())
 
     return opened
+
+
+def draw_the_rest(page: AppTest) -> AppTest:
+    """Says what a browser says once the page's first picture is there, where the page waits for that."""
+    waiting = [key for key in page.session_state if key.startswith(WAITING)]
+    for key in waiting:
+        page.session_state[key] = False
+    return page.run() if waiting else page

@@ -71,6 +71,16 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(browser: Any, addr
     page.context.close()
 
 
+@pytest.mark.parametrize(
+    ("name", "last"), [("merges", "Where it happened"), ("regret", "Budget beside regret"), ("lineage", "Half-life")]
+)
+def test_the_rest_of_a_page_follows_its_first_picture(browser: Any, address: str, name: str, last: str):
+    page = visit(browser, f"{address}/{name}?run={RUN}")
+    page.locator("h3", has_text=last).wait_for()
+    page.get_by_text("Drawing the rest").wait_for(state="detached")
+    page.context.close()
+
+
 def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any, address: str):
     page = visit(browser, f"{address}/sag?run={RUN}&step=3")
     page.wait_for_selector(".kv-scrubber[data-step='3']")

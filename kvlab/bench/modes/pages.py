@@ -19,12 +19,13 @@ import psutil
 
 from kvlab.bench.clock import spread
 from kvlab.bench.modes.pages_clock import Sight, first_picture
-from kvlab.bench.modes.pages_server import Dashboard, chromium
+from kvlab.bench.modes.pages_server import Dashboard, chromium, chromium_at_home
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
 from kvlab.trace.large import LARGE_RUNS, write_large_runs
 
 SETTLE_SECONDS = 0.6
+WIDTH, HEIGHT = 1280, 1000
 BLANK = "import streamlit as st\n\nst.title('blank')\n"
 # Page, and what is there once its first picture is: an attribute of a component, or a plot that is drawn.
 PICTURES = {
@@ -56,15 +57,18 @@ def measure(request: BenchRequest) -> Iterator[Row]:
         yield replace(known, figure="size of one run", unit="bytes", repeats=1, median=float(written), iqr=0.0)
         (root / "blank.py").write_text(BLANK)
         blank = stack.enter_context(Dashboard(root, root / "blank.py"))
-        dashboard, browser = stack.enter_context(Dashboard(root)), stack.enter_context(chromium())
+        dashboard = stack.enter_context(Dashboard(root))
+        fresh = _never_here(dashboard, runs, request.repeats)  # to its end before the other browser starts
+        browser = stack.enter_context(chromium_at_home(WIDTH, HEIGHT))
         pictures = _first_pictures(browser, dashboard, blank, runs, layers, request.repeats)
-        for figure, taken, note in chain(pictures, _changes(browser, dashboard, runs, layers, request.repeats)):
+        changes = _changes(browser, dashboard, runs, layers, request.repeats)
+        for figure, taken, note in chain([fresh], pictures, changes):
             measured = spread(taken)
             row = replace(known, figure=figure, repeats=measured.repeats, median=measured.median, iqr=measured.iqr)
             yield replace(row, note="; ".join(filter(None, (_verdict(figure, measured.median), note))))
         for name in PICTURES:
             for run in runs[:LARGE_RUNS]:
-                _open(browser, dashboard, name, run).context.close()
+                _open(browser, dashboard, name, run).close()
         used = float(dashboard.memory())
         figure = f"memory with {LARGE_RUNS} runs open"
         yield replace(
@@ -72,25 +76,32 @@ def measure(request: BenchRequest) -> Iterator[Row]:
         )
 
 
+def _never_here(dashboard: Dashboard, runs: list[str], repeats: int) -> tuple[str, list[float], str]:
+    server, picture = psutil.Process(dashboard.process.pid), PICTURES["timeline"]
+    with chromium() as browser:
+        # The server's own imports are not the page's.
+        first_picture(browser.new_context(), f"{dashboard.address}/timeline?run={runs[-1]}", picture, server)
+        sights = []
+        for run in runs[:repeats]:
+            context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
+            sights.append(first_picture(context, f"{dashboard.address}/timeline?run={run}", picture, server))
+    return "timeline in a browser that was never here", [sight.wall for sight in sights], ""
+
+
 def _first_pictures(
     browser: Any, dashboard: Dashboard, blank: Dashboard, runs: list[str], layers: int, repeats: int
 ) -> Iterator[tuple[str, list[float], str]]:
     """Figures, milliseconds and notes; each page takes turns with a blank one, on layers the server never read."""
     server, bare = psutil.Process(dashboard.process.pid), psutil.Process(blank.process.pid)
-    _open(browser, dashboard, "timeline", runs[-1]).context.close()  # the server's own imports are not the page's
-    address = f"{dashboard.address}/timeline?run={{}}".format
-    fresh = [first_picture(_context(browser), address(run), PICTURES["timeline"], server) for run in runs[:repeats]]
-    yield "timeline in a browser that was never here", [sight.wall for sight in fresh], ""
-    known = _context(browser)  # as most people's: it has the dashboard's own files
     empty = []
     for turn, name in enumerate(PICTURES):
         address = f"{dashboard.address}/{name}?run={{}}".format
-        first_picture(known, address(runs[-1]), PICTURES[name], server)
+        first_picture(browser, address(runs[-1]), PICTURES[name], server)
         pairs = []
         for run in runs[turn % 2 : turn % 2 + repeats]:
-            nothing = first_picture(known, blank.address, "h1", bare)
+            nothing = first_picture(browser, blank.address, "h1", bare)
             pairs.append(
-                (first_picture(known, f"{address(run)}&layer={turn % layers}", PICTURES[name], server), nothing)
+                (first_picture(browser, f"{address(run)}&layer={turn % layers}", PICTURES[name], server), nothing)
             )
         empty += [nothing for _, nothing in pairs]
         yield f"first picture, {name}", [sight.wall for sight, _ in pairs], _costs(pairs)
@@ -119,25 +130,21 @@ def _changes(
         if layers > 1:
             places = [1 + place % (layers - 1) for place in range(repeats)]
             yield f"change of layer, {name}", [_layer(page, name, place) for place in places], _load()
-        page.context.close()
+        page.close()
     page = _open(browser, dashboard, "similarity", runs[0])
     zooms = [_zoom(page, act) for _ in range(repeats) for act in ("in", "in", "out", "whole")]
     yield "zoom of the similarity map", zooms, _load()
-    page.context.close()
+    page.close()
 
 
 def _open(browser: Any, dashboard: Dashboard, name: str, run: str) -> Any:
-    page = _context(browser).new_page()
+    page = browser.new_page()
     page.set_default_timeout(60_000)
     page.goto(f"{dashboard.address}/{name}?run={run}")
     page.wait_for_selector(PICTURES[name], state="attached")
     page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
     time.sleep(SETTLE_SECONDS)
     return page
-
-
-def _context(browser: Any) -> Any:
-    return browser.new_context(viewport={"width": 1280, "height": 1000})
 
 
 def _mark(name: str) -> str:

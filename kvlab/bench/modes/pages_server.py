@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -68,11 +69,37 @@ class Dashboard:
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """A headless Chromium.
+    """A headless Chromium that keeps nothing.
 
     Raises:
         UserError: Chromium or playwright is missing.
     """
+    with _playwright() as (playwright, found):
+        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def chromium_at_home(width: int, height: int) -> Iterator[Any]:
+    """The context of a headless Chromium with a profile on disk, as a person's: it keeps files and compiled scripts.
+
+    Raises:
+        UserError: Chromium or playwright is missing.
+    """
+    with _playwright() as (playwright, found), tempfile.TemporaryDirectory(prefix="kvlab-bench-") as profile:
+        options = {"executable_path": found, "args": list(FLAGS), "viewport": {"width": width, "height": height}}
+        context = playwright.chromium.launch_persistent_context(profile, **options)
+        try:
+            yield context
+        finally:
+            context.close()
+
+
+@contextmanager
+def _playwright() -> Iterator[tuple[Any, str]]:
     try:
         from playwright.sync_api import sync_playwright
     except ImportError:
@@ -81,8 +108,4 @@ def chromium() -> Iterator[Any]:
     if found is None:
         raise UserError("Mode pages needs Chromium: install it (Debian: apt install chromium).")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=list(FLAGS))
-        try:
-            yield browser
-        finally:
-            browser.close()
+        yield playwright, found

@@ -1,0 +1,33 @@
+"""The rest of a page is drawn once its first picture is on the screen, so that the picture does not wait for it.
+
+The browser shows nothing of a page's charts before it has drawn all that have arrived.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+STATIC = Path(__file__).parent / "static"
+WAITING = "waits-for-the-first-picture-"
+
+_component = st.components.v2.component(
+    "kvlab_later", html="<span></span>", js=(STATIC / "later.js").read_text(encoding="utf-8")
+)
+
+
+@st.fragment
+def after_the_first_picture(identity: str, draw: Callable[..., None], *arguments: Any) -> None:
+    """Call `draw` with `arguments` when the browser says that a chart is there; later at once, for the same `identity`.
+
+    `identity` names the page and the run it shows.
+    """
+    key = WAITING + identity
+    if st.session_state.setdefault(key, True):
+        st.caption("Drawing the rest …")
+        _component(key=f"later-{identity}", on_painted_change=lambda: st.session_state.update({key: False}))
+        return
+    draw(*arguments)
