@@ -56,7 +56,8 @@ def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
     rest = f"after {plural(last['merges'], 'merge')}, the most here, {percent(last['share'])} is left at the median"
     if math.isinf(half):
         return f"More than half of a token is always left: {rest}."
-    return f"Half of a token is gone after {number(half, 2)} merges; {rest}."
+    when = f"after {number(half, 2)} merges" if half >= 1 else "with its first merge"
+    return f"Half of a token is gone {when}; {rest}."
 
 
 def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -> go.Figure:

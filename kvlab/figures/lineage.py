@@ -29,7 +29,7 @@ def lineage_river(
         node={
             "label": [f"{position} {visible(texts[position], 16)}" for position in positions],
             "color": [pivot if position in targets else absorbed for position in positions],
-            "pad": 8,
+            "pad": 14,  # a line of text: most sources are thinner than their name
             "thickness": 12,
             "line": {"width": 0},
             "hovertemplate": "%{label}<extra></extra>",
@@ -44,7 +44,7 @@ def lineage_river(
         },
     )
     figure = go.Figure(river)
-    height = max(240, 90 + 19 * len(frame))
+    height = max(240, 90 + 22 * len(frame))
     finish(
         figure, title=f"What flowed into slot {slot}", x="", y="", theme=theme, height=min(900, height), legend=False
     )
