@@ -109,14 +109,26 @@ class Experiment:
         return Needs(sentence, theirs.command(sources))
 
     def origin(self, sources: Sources) -> str:
-        """Which evaluations, model and how many prompts the scores came from."""
-        rows = self.rows(sources)
-        names, count = ", ".join(sorted(rows["name"].unique())), rows.drop_duplicates(PROMPT).shape[0]
-        digest = rows["model_digest"].iloc[0][:12]
-        return f"evaluation {names} · {rows['model'].iloc[0]} ({digest}) · {count} prompts"
+        """Where the scores came from, as `origin_of`."""
+        return origin_of(self.rows(sources))
 
 
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed"]
+
+
+def origin_of(rows: pd.DataFrame) -> str:
+    """Which evaluations, model, how many prompts, and, where the rows say so, device and versions."""
+    names, prompts = ", ".join(sorted(rows["name"].unique())), len(rows[PROMPT].drop_duplicates())
+    model, digest = rows["model"].iloc[0], str(rows["model_digest"].iloc[0])[:12]
+    parts = [f"evaluation {names}", f"{model} ({digest})", f"{prompts} prompts"]
+    if {"device", "versions"} <= set(rows.columns):
+        parts += sorted(rows["device"].dropna().unique())
+        # Rows of several installations name each of them.
+        parts += [
+            ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
+            for text in sorted(rows["versions"].dropna().unique())
+        ]
+    return " · ".join(parts)
 
 
 def score_table(rows: pd.DataFrame) -> pd.DataFrame:

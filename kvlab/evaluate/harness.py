@@ -10,13 +10,14 @@ import pandas as pd
 from transformers import Cache
 
 import kvlab
+from kvlab.engine.environment import device_name, versions
 from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.outcome import CacheMaker, Loaded
 from kvlab.evaluate.passes import check_choices
 from kvlab.evaluate.plan import make_plan
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.rows import row_key
+from kvlab.evaluate.rows import canonical_json, row_key
 from kvlab.evaluate.store import ResultStore
 from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.methods import make_method
@@ -73,6 +74,7 @@ def evaluate(
         request.all_choices,
         [variant_of(choice) for choice in request.all_choices],
         digest,
+        {"device": device_name(loaded.model.device), "versions": canonical_json(versions())},
     )
     with ResultStore.opened(out) as store:
         _measure_missing(units, maker, request.batch_rows or default_batch_rows(loaded), store, on_progress)

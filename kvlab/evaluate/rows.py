@@ -48,6 +48,8 @@ ROWS = pa.schema(
         ("hidden_own", pa.float64()),  # share with a slot of their own, mean over layers and KV heads
         ("hidden_merged", pa.float64()),  # share that lives in a slot with others
         ("prefill_chunk", pa.int32()),  # tokens a pass of the prompt; null: all in one, or rows older than these
+        ("device", pa.string()),  # this and the next: null in rows older than these
+        ("versions", pa.string()),  # JSON, of Python and of every package whose change could change a number
     ]
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -52,6 +52,7 @@ class RowMaker:
     choices: Sequence[MethodChoice]
     variants: Sequence[str]
     model_digest: str
+    made_by: Mapping[str, str]  # the columns device and versions
 
     def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
         """Yield each choice with the rows that the batch still lacked under it."""
@@ -90,6 +91,7 @@ class RowMaker:
             "top1_agreement": outcome.top1_agreement,
             "hidden_own": outcome.survival.own if outcome.survival else None,
             "hidden_merged": outcome.survival.merged if outcome.survival else None,
+            **self.made_by,
         }
 
 

@@ -66,7 +66,7 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
     budgets = frame["asked"].drop_duplicates().tolist()[:MOST_PANELS]
     columns = min(3, len(budgets))
     figure = _panels([f"budget {budget}" for budget in budgets], columns)
-    tasks = frame["task"].drop_duplicates().tolist()
+    tasks, values = (frame[name].drop_duplicates().tolist() for name in ("task", option))
     for place, budget in enumerate(budgets):
         cell = {"row": place // columns + 1, "col": place % columns + 1}
         here = frame[frame["asked"] == budget]
@@ -75,11 +75,17 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
             style = Style(pick(HUES[hue], theme), marker, "solid" if index < len(TASK_HUES) else "dash")
             group = here[here["task"] == task]
             if len(group):
-                figure.add_scatter(**_line(group, spoken(task), style, option), **cell)
+                # Side by side, as equal scores would hide each other.
+                aside = (index - (len(tasks) - 1) / 2) * min(0.08, 0.4 / len(tasks))
+                group = group.assign(place=group[option].map(values.index) + aside)
+                line = _line(group, spoken(task), style, "place") | {"customdata": group[option]}
+                line["hovertemplate"] = f"{spoken(task)}, {spoken(option)} %{{customdata}}: %{{y:.3f}}<extra></extra>"
+                figure.add_scatter(**line, **cell)
     _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
     finish(figure, title=title or f"Score by {spoken(option)}", x="", y="", theme=theme, height=130 + 240 * rows)
-    figure.update_xaxes(type="category", categoryarray=frame[option].drop_duplicates().tolist())
+    ends = [-0.5, len(values) - 0.5]
+    figure.update_xaxes(tickvals=list(range(len(values))), ticktext=values, range=ends, zeroline=False)
     figure.update_xaxes(title_text=spoken(option), row=rows)
     return _finish_panels(figure, theme)
 
@@ -164,6 +170,7 @@ def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, obj
     return {
         "x": group[x], "y": group["score"], "name": name, "legendgroup": name, "mode": "lines+markers",
         "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
+        "cliponaxis": False,
         "marker": {"symbol": style.marker, "size": 8, "color": style.colour},
         "error_y": bars, "text": group["asked"],
         "hovertemplate": f"{name}, budget %{{text}}: %{{y:.3f}}<extra></extra>",

@@ -101,14 +101,20 @@ def similarity_wall(
     for (layer, head), values in thumbnails.items():
         row, column = size * heads.index(head), size * layers.index(layer)
         cells[row : row + size, column : column + size] = np.clip(np.rint(100 * _pooled(values, size)), -100, 100)
-    bar = colour_bar("mean cosine", theme, tickvals=[-100, 0, 100], ticktext=["-1", "0", "1"])
+    # Under the maps at the left, where they stand however wide the page.
+    under = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
+    length = {"lenmode": "pixels", "len": 260}
+    marks = {"tickvals": [-100, 0, 100], "ticktext": ["-1", "0", "1"]}
+    bar = colour_bar("mean cosine", theme, **under, **length, **marks)
+    bar["title"] = {"text": "mean cosine", "side": "top", "font": {"size": 12}}
     scale = {"zmin": -100, "zmax": 100, "colorscale": DIVERGING[theme], "colorbar": bar}
     # Cells at rank - 0.5 to rank + 0.5, so that a place rounds to the rank of its layer or head.
     places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
     side = max(40, min(230, 780 // len(layers)))
     title, x = f"How alike tokens are in each head: {what}", "layer (each map: the whole text, token against token)"
-    finish(figure, title=title, x=x, y="KV head", theme=theme, height=150 + side * len(heads), legend=False)
+    finish(figure, title=title, x=x, y="KV head", theme=theme, height=200 + side * len(heads), legend=False)
+    figure.update_layout(margin_b=120)
     # Every map is a square, however wide the page.
     figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5], constrain="domain", constraintoward="left")
     figure.update_yaxes(**_ranks(heads), range=[len(heads) - 0.5, -0.5])

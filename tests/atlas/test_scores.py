@@ -28,6 +28,7 @@ def row(task: str, method: str, score: float, index: int, budget: float = 0.2, *
         "budget": 1.0 if method == "full" else budget, "budget_unit": "fraction", "question_aware": True,
         "model": "mini", "model_digest": "d" * 20, "metric": "exact_match", "score": score, "slots": 20.0,
         "logical_tokens": 80, "live_bytes": 10, "allocated_bytes": 20, "seconds": 0.1,
+        "device": "cpu: x", "versions": '{"torch":"2.13"}',
     }  # fmt: skip
     return {name: values.get(name) for name in ROWS.names}
 
@@ -58,7 +59,7 @@ def test_scores_are_means_of_the_arms_that_were_asked_for(sources: Sources):
     assert first["score_low"] <= first["score"] <= first["score_high"]
     assert first["kept"] == 0.25
     assert first["asked"] == "20 %"
-    assert "mine" in SWEEP.origin(sources)
+    assert SWEEP.origin(sources) == "evaluation mine · mini (dddddddddddd) · 4 prompts · cpu: x · torch 2.13"
 
 
 def test_an_option_becomes_a_column_and_tasks_a_mean(sources: Sources):

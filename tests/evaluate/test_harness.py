@@ -86,6 +86,8 @@ def test_rows_tell_what_was_asked_and_what_was_used(finished):
     assert finished.loc[finished["task"] == "needle", "kl"].isna().all()
     assert (finished["prompt_tokens"] <= 220).all()
     assert all(len(json.loads(answer)) == 1 for answer in finished["answer"])
+    assert json.loads(finished["versions"].iloc[0])["torch"] == torch.__version__
+    assert finished["device"].str.startswith("cpu").all()
 
 
 @pytest.mark.parametrize("aware", ["yes", "no"])

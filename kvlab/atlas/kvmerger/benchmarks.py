@@ -18,6 +18,7 @@ from kvlab.atlas.scores import (
     gap,
     gap_words,
     option_column,
+    origin_of,
     score_table,
     verdict_of,
 )
@@ -77,13 +78,6 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     same = rows.merge(common[[*PROMPT, "budget"]], on=[*PROMPT, "budget"])
     full = rows[rows["method"] == FULL].merge(common[PROMPT].drop_duplicates(), on=PROMPT)
     return pd.concat([full, same], ignore_index=True)
-
-
-def origin_of(rows: pd.DataFrame) -> str:
-    """Which evaluations, model and how many prompts these rows are of."""
-    names = ", ".join(sorted(rows["name"].unique()))
-    model, digest = rows["model"].iloc[0], str(rows["model_digest"].iloc[0])[:12]
-    return f"evaluation {names} · {model} ({digest}) · {len(rows[PROMPT].drop_duplicates())} prompts"
 
 
 def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
-from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest, origin_of
-from kvlab.atlas.scores import FULL, Experiment
+from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest
+from kvlab.atlas.scores import FULL, Experiment, origin_of
 from kvlab.atlas.sources import Sources
 from kvlab.figures import needle_map as figures
 from kvlab.figures.palette import Theme
