@@ -140,6 +140,16 @@ class PassSeen:
         kept = self._last_logits
         return kept if kept is not None and kept.shape[-1] == slots and self.alibi is None else None
 
+    def kept_mass(self, slots: int) -> Tensor | None:
+        """(B, H, S): attention of a single query to this pass's `slots`, if attention left it; else None.
+
+        A query that also attends to a state leaves only a part.
+        """
+        kept = self._last_mass
+        return (
+            kept if self.num_new == 1 and not self.has_state and kept is not None and kept.shape[-1] == slots else None
+        )
+
     def place_bias(self, index: Tensor) -> Tensor | None:
         """(B, H, G, E): what ALiBi adds to the last query's logits at slots `index` (B, H, E); None without ALiBi."""
         if self.alibi is None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -11,6 +13,7 @@ from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.view import Slots
 
 EVICTED = -1
+Place = tuple[np.ndarray, ...]  # head and slot of each event
 
 
 def event_columns(
@@ -20,16 +23,17 @@ def event_columns(
 
     `given` and `answered` are what the same query got before and after, `leaving` (H, S) the slots that left.
     """
-    edge = _edge_of_slot(before, plan)  # (H, S): index of the slot's active edge, -1 if it has none
-    perturbation = relative_error(answered.output, given.output, leaving.shape[0])
-    merged = _merges(before, plan, after, given, answered, leaving & (edge >= 0), edge)
-    which = (leaving & (edge < 0)).nonzero(as_tuple=True)
-    if merged is None or len(which[0]):
-        evicted = _evictions(before, which, given)
-        columns = evicted if merged is None else {n: np.concatenate([evicted[n], merged[n]]) for n in evicted}
-    else:
-        columns = merged
-    columns["perturbation"] = perturbation.cpu().numpy()[columns["head"]]
+    evicted, merging, parts = _numpy(leaving).copy(), None, []
+    if plan.edges is not None:
+        merging = _active(plan.edges)
+        evicted[merging.source] = False
+        if len(merging.head):
+            parts.append(_merges(before, plan.edges, merging, after, given, answered))
+    place = evicted.nonzero()
+    if len(place[0]) or not parts:
+        parts.insert(0, _evictions(before, place, given))
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts[1:] else parts[0]
+    columns["perturbation"] = _numpy(relative_error(answered.output, given.output, len(evicted)))[columns["head"]]
     return columns
 
 
@@ -55,32 +59,47 @@ def absent_columns(absent: Tensor, heads: int) -> dict[str, np.ndarray]:
     }
 
 
-def _edge_of_slot(before: Slots, plan: Plan) -> Tensor:
-    heads, width = before.valid.shape[1:]
-    edge = torch.full((heads, width + 1), -1, device=before.valid.device)
-    if plan.edges is not None:
-        source = torch.where(plan.edges.active[0], plan.edges.source[0], width)
-        edge.scatter_(1, source, torch.arange(source.shape[1], device=edge.device).expand_as(source))
-    return edge[:, :width]
+@dataclass(frozen=True)
+class _Merging:
+    """The edges that exist: where each lies in the plan's tensors, and its slots."""
+
+    head: np.ndarray
+    edge: Place
+    source: Place
+    target: Place
 
 
-def _evictions(before: Slots, which: tuple[Tensor, ...], given: Answer) -> dict[str, np.ndarray]:
-    head, slot = (index.cpu() for index in which)
-    count = len(head)
-    nothing = np.full(count, np.nan, dtype=np.float32)
-    mass = _pick(given.mass, head, slot)
+def _active(edges: Edges) -> _Merging:
+    edge = _first(edges.active).nonzero()
+    head = edge[0]
+    return _Merging(head, edge, (head, _first(edges.source)[edge]), (head, _first(edges.target)[edge]))
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    """On the host, where picking an event's few numbers costs least."""
+    return (tensor.float() if tensor.dtype == torch.bfloat16 else tensor).cpu().numpy()
+
+
+def _first(tensor: Tensor) -> np.ndarray:
+    """The only row of a batch of one."""
+    return _numpy(tensor)[0]
+
+
+def _evictions(before: Slots, place: Place, given: Answer) -> dict[str, np.ndarray]:
+    count = len(place[0])
+    nothing, zero = np.full(count, np.nan, dtype=np.float32), np.zeros(count, dtype=np.float32)
     return {
-        "head": head.numpy(),
+        "head": place[0],
         "kind": np.full(count, "evict", dtype=object),
-        "source": _pick(before.position[0], head, slot),
+        "source": _first(before.position)[place],
         "target": np.full(count, EVICTED),
         "similarity": nothing,
-        "key_weight": np.zeros(count, dtype=np.float32),
-        "value_weight": np.zeros(count, dtype=np.float32),
-        "votes_source": _pick(before.votes[0], head, slot),
+        "key_weight": zero,
+        "value_weight": zero,
+        "votes_source": _first(before.votes)[place],
         "votes_target": nothing,
         "votes_after": nothing,
-        "mass_source": mass,
+        "mass_source": _numpy(given.mass)[place],
         "mass_target": nothing,
         "mass_after": nothing,
         "sag": nothing,
@@ -88,44 +107,33 @@ def _evictions(before: Slots, which: tuple[Tensor, ...], given: Answer) -> dict[
 
 
 def _merges(
-    before: Slots, plan: Plan, after: Slots, given: Answer, answered: Answer, which: Tensor, edge: Tensor
-) -> dict[str, np.ndarray] | None:
-    if plan.edges is None:
-        return None
-    head, slot = (index.cpu() for index in which.nonzero(as_tuple=True))
-    if len(head) == 0:
-        return None
-    edges, index = plan.edges, edge.cpu()[head, slot]
-    target = torch.from_numpy(_pick(edges.target[0], head, index))
+    before: Slots, edges: Edges, merging: _Merging, after: Slots, given: Answer, answered: Answer
+) -> dict[str, np.ndarray]:
+    position, votes, mass = _first(before.position), _first(before.votes), _numpy(given.mass)
+    edge, source, target, count = merging.edge, merging.source, merging.target, len(merging.head)
     # The mass of a target's whole group before the step: its own plus that of everything merged into it.
-    group = given.mass.clone()
-    sources = given.mass.gather(1, edges.source[0]).masked_fill(~edges.active[0], 0.0)
-    group.scatter_add_(1, edges.target[0], sources)
-    mass_after = _pick(answered.mass, head, target)
+    group, mass_after = mass.copy(), _numpy(answered.mass)[target]
+    np.add.at(group, target, mass[source])
     return {
-        "head": head.numpy(),
-        "kind": np.full(len(head), edges.kind, dtype=object),
-        "source": _pick(before.position[0], head, slot),
-        "target": _pick(before.position[0], head, target),
-        "similarity": _similarity(before, edges, head, slot, target, index),
-        "key_weight": np.zeros(len(head)) if edges.key_weight is None else _pick(edges.key_weight[0], head, index),
-        "value_weight": _pick(edges.value_weight[0], head, index),
-        "votes_source": _pick(before.votes[0], head, slot),
-        "votes_target": _pick(before.votes[0], head, target),
-        "votes_after": _pick(after.votes[0], head, target),
-        "mass_source": _pick(given.mass, head, slot),
-        "mass_target": _pick(given.mass, head, target),
+        "head": merging.head,
+        "kind": np.full(count, edges.kind, dtype=object),
+        "source": position[source],
+        "target": position[target],
+        "similarity": _similarity(before, edges, merging),
+        "key_weight": np.zeros(count) if edges.key_weight is None else _first(edges.key_weight)[edge],
+        "value_weight": _first(edges.value_weight)[edge],
+        "votes_source": votes[source],
+        "votes_target": votes[target],
+        "votes_after": _first(after.votes)[target],
+        "mass_source": mass[source],
+        "mass_target": mass[target],
         "mass_after": mass_after,
-        "sag": _pick(group, head, target) - mass_after,
+        "sag": group[target] - mass_after,
     }
 
 
-def _similarity(before: Slots, edges: Edges, head: Tensor, slot: Tensor, target: Tensor, index: Tensor) -> np.ndarray:
+def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
     if edges.similarity is not None:
-        return _pick(edges.similarity[0], head, index)
+        return _first(edges.similarity)[merging.edge]
     keys = before.keys[0].cpu().float()
-    return torch.cosine_similarity(keys[head, slot], keys[head, target], dim=-1).numpy()
-
-
-def _pick(tensor: Tensor, head: Tensor, index: Tensor) -> np.ndarray:
-    return tensor.cpu()[head, index].numpy()
+    return torch.cosine_similarity(keys[merging.source], keys[merging.target], dim=-1).numpy()

@@ -9,32 +9,37 @@ from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
 
 
-def non_finite(slots: Slots) -> Tensor:
-    """(H,) float32: valid slots whose key, value or log mass holds an infinity or no number. Batch of one."""
+def lengths(slots: Slots) -> Tensor:
+    """(2, H, S) float32: the lengths of keys and of values. Batch of one."""
+    both = (torch.linalg.vector_norm(states[0], dim=-1, dtype=torch.float32) for states in (slots.keys, slots.values))
+    return torch.stack(list(both))
+
+
+def non_finite(slots: Slots, long: Tensor | None = None) -> Tensor:
+    """(H,) float32: valid slots whose key, value or log mass holds an infinity or no number. Batch of one.
+
+    `long` are their lengths, where they are known.
+    """
     # One sum instead of asking each number: it is finite when all its parts are, but for overflow worth telling too.
-    total = slots.keys.sum(-1, dtype=torch.float32) + slots.values.sum(-1, dtype=torch.float32) + slots.log_mass
+    if long is None:
+        total = slots.keys.sum(-1, dtype=torch.float32) + slots.values.sum(-1, dtype=torch.float32) + slots.log_mass
+    else:
+        total = slots.log_mass + long.sum(0)
     return (slots.valid & ~torch.isfinite(total))[0].sum(-1, dtype=torch.float32)
 
 
-def growth(before: Slots, plan: Plan, after: Slots) -> dict[str, Tensor]:
+def growth(before: Tensor, plan: Plan, after: Tensor) -> dict[str, Tensor]:
     """`key_growth` and `value_growth`, (H,) each: the largest length of a slot over that of the longest of its parts.
 
-    1 where nothing grew: means of keys never do, added values and rescaled keys may. Batch of one.
+    From the `lengths` before and after `plan`. 1 where nothing grew: means of keys never do, added values and rescaled
+    keys may.
     """
-    return {
-        "key_growth": _growth(before.keys, plan, after.keys),
-        "value_growth": _growth(before.values, plan, after.values),
-    }
-
-
-def _growth(was: Tensor, plan: Plan, now: Tensor) -> Tensor:
-    longest = _length(was)
+    longest = before
     if plan.edges is not None:
-        sources = longest.gather(2, plan.edges.source).masked_fill(~plan.edges.active, 0.0)
-        longest = longest.scatter_reduce(2, plan.edges.target, sources, "amax")
-    ratio = _length(now) / longest.clamp_min(torch.finfo(torch.float32).tiny)
-    return ratio.masked_fill(~plan.keep, 1.0)[0].amax(-1).clamp_min(1.0)
-
-
-def _length(vectors: Tensor) -> Tensor:
-    return torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32)
+        parts = (plan.edges.source, plan.edges.target, plan.edges.active)
+        source, target, active = (part.expand(2, -1, -1) for part in parts)
+        sources = before.gather(2, source).masked_fill(~active, 0.0)
+        longest = before.scatter_reduce(2, target, sources, "amax")
+    ratio = after / longest.clamp_min(torch.finfo(torch.float32).tiny)
+    keys, values = ratio.masked_fill(~plan.keep, 1.0).amax(-1).clamp_min(1.0)
+    return {"key_growth": keys, "value_growth": values}

@@ -39,6 +39,17 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
     return Answer(mass.mean(1), (mass @ slots.values[0].float()).flatten(0, 1))
 
 
+def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
+    """What the last query of a pass got from `slots`: as attention left it in float32, else asked again.
+
+    `output` (1, Hq, q, d) is what the pass returned.
+    """
+    mass = seen.kept_mass(slots.keys.shape[2])
+    if mass is not None and output.dtype == torch.float32:
+        return Answer(mass[0], output[0, :, 0])
+    return answer(slots, seen, seen.kept_logits(slots.keys.shape[2]))
+
+
 def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:
     """kept_mass, merged_true_mass, merged_mass, sag, regret, output_error; each (H,). `columns` as `shadow.columns`.
 
@@ -46,17 +57,16 @@ def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, t
     regretted.
     """
     owner, heads = shadow.owned(), truth.mass.shape[0]
-    # votes of the slot each token lives in, looked up by the position naming it; none where it was dropped
-    votes_at = torch.zeros(heads, shadow.capacity + 1, device=owner.device).scatter_(1, columns, slots.votes[0])
-    votes_at[:, shadow.capacity] = 0.0
-    votes = votes_at.gather(1, owner)
-    merged_true = (truth.mass * (votes > 1)).sum(-1)
-    merged = (given.mass * (slots.valid[0] & (slots.votes[0] > 1))).sum(-1)
-    dropped = (truth.mass * (owner == shadow.capacity)).sum(-1)
+    # true mass by the position naming the slot each token lives in; the last column holds what was dropped
+    by_name = truth.mass.new_zeros(heads, shadow.capacity + 1).scatter_add_(1, owner, truth.mass)
+    own, dropped = by_name.gather(1, columns), by_name[:, shadow.capacity]
+    shared = slots.valid[0] & (slots.votes[0] > 1)
+    merged_true, merged = (own * shared).sum(-1), (given.mass * shared).sum(-1)
+    kept = (own * (slots.valid[0] ^ shared)).sum(-1)
     if given.state_mass is not None:
         merged_true, merged, dropped = merged_true + dropped, merged + given.state_mass, torch.zeros_like(dropped)
     return {
-        "kept_mass": (truth.mass * (votes == 1)).sum(-1),
+        "kept_mass": kept,
         "merged_true_mass": merged_true,
         "merged_mass": merged,
         "sag": merged_true - merged,

@@ -29,17 +29,24 @@ class _Held:
     allocated_bytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Noted:
-    """One layer after one step: columns (K, H) on the device, and what the host knew."""
+    """One layer after one step: columns (H,) each on the device, and what the host knew."""
 
     step: int
     layer: int
     tokens_seen: int
     peak_bytes: int
     held: _Held
-    names: tuple[str, ...]
-    columns: Tensor
+    columns: dict[str, Tensor]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.columns)
+
+    def on(self) -> tuple[tuple[str, ...], torch.Size]:
+        """Those alike in this are read together."""
+        return self.names, self.columns[LIVE].shape
 
 
 class PendingRows:
@@ -50,7 +57,6 @@ class PendingRows:
         self.noted: list[_Noted] = []
         self.guarded: dict[int, np.ndarray | float] = {}  # guard activations of each layer up to the last row written
         self._held: dict[int, tuple[object, _Held]] = {}
-        self._budgets: dict[int, tuple[Tensor, Tensor]] = {}
         writer.before_flush.append(self.write)
 
     def note(self, step: int, layer: CompressedLayer, columns: dict[str, Tensor]) -> None:
@@ -58,21 +64,20 @@ class PendingRows:
         assert layer.budget is not None
         own = {
             LIVE: layer.per_head(Slots.live)[0],
-            BUDGET: self._budget(layer.layer_idx, layer.budget),
+            BUDGET: layer.budget[0],
             "max_votes": layer.per_head(Slots.most_votes)[0],
-            GUARDED: layer.guard_activations[0],
+            GUARDED: layer.guard_activations[0].clone(),  # a count that goes on in place
         }
-        both = columns | own
-        stacked = torch.stack([column.float() for column in both.values()])
         known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-        self.noted.append(_Noted(*known, tuple(both), stacked))
+        self.noted.append(_Noted(*known, columns | own))
 
     def write(self) -> None:
         """Append everything noted; the first time that the device is waited for."""
         noted, self.noted = self.noted, []
-        for _, same in groupby(noted, key=lambda one: (one.names, one.columns.shape)):
+        for (names, _), same in groupby(noted, key=_Noted.on):
             group = list(same)
-            read = torch.stack([one.columns for one in group]).cpu().numpy()  # (rows, K, H)
+            columns = [torch.stack([one.columns[name] for one in group]).float() for name in names]
+            read = torch.stack(columns, 1).cpu().numpy()  # (rows, K, H)
             self.writer.append("steps", self._step_columns(group, read))
             self.writer.append("memory", _memory_columns(group, read[:, group[0].names.index(LIVE)]))
 
@@ -97,12 +102,6 @@ class PendingRows:
             new[row] -= self.guarded.get(one.layer, 0.0)
             self.guarded[one.layer] = guarded[row]
         return new
-
-    def _budget(self, layer: int, budget: Tensor) -> Tensor:
-        """(H,) float32 slots each head may keep, cast again only when the layer gets another budget."""
-        if layer not in self._budgets or self._budgets[layer][0] is not budget:
-            self._budgets[layer] = (budget, budget[0].float())
-        return self._budgets[layer][1]
 
     def _tables(self, layer: CompressedLayer) -> _Held:
         """Asked again only when a table was made, grown or given state of its heads."""

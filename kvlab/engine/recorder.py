@@ -12,8 +12,8 @@ from torch import Tensor
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache
 from kvlab.engine.events import absent_columns, event_columns
-from kvlab.engine.health import growth, non_finite
-from kvlab.engine.measure import Answer, answer, mass_columns, rows_by_position
+from kvlab.engine.health import growth, lengths, non_finite
+from kvlab.engine.measure import Answer, answer, given_answer, mass_columns, rows_by_position
 from kvlab.engine.pending import PendingRows
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.plan import Plan
@@ -35,6 +35,7 @@ class LayerRecord:
     truth: Truth | None = None
     given: Answer | None = None
     slots: Slots | None = None  # as this step leaves them
+    lengths: Tensor | None = None  # of their keys and values, where a decision asked for them
     true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row a step
     slot_mass: list[np.ndarray] = field(default_factory=list)
 
@@ -52,15 +53,16 @@ class Recorder:
         self.layers: dict[int, LayerRecord] = {}
         self.keeps_attention = True
         self.pending = PendingRows(writer)
-        self.none: Tensor | None = None  # (H,) zeros: what leaves in most steps
+        self.none = self.same = torch.zeros(0)  # (H,) zeros and ones: what leaves and what grows in most steps
         self.flushed = time.monotonic()
 
     # Observer
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
         """Ask the shadow what the last query would have seen, before anything is decided."""
-        layer = self.layers.setdefault(layer_idx, LayerRecord(Shadow(self.capacity)))
-        heads = slots.keys.shape[1]
+        if layer_idx not in self.layers:
+            self.layers[layer_idx] = LayerRecord(Shadow(self.capacity))
+        layer, heads = self.layers[layer_idx], slots.keys.shape[1]
         layer.columns = self._nothing_left(heads, query=seen.query)
         if not self.full:
             return
@@ -69,9 +71,8 @@ class Recorder:
         if self.step == 0:
             self._note_absent(layer_idx, layer, heads)
         layer.slots = slots
-        layer.columns |= {"key_growth": self._same(), "value_growth": self._same()}
-        known = seen.kept_logits(slots.keys.shape[2])
-        layer.truth, layer.given = layer.shadow.truth(seen), answer(slots, seen, known)
+        layer.columns |= {"key_growth": self.same, "value_growth": self.same}
+        layer.truth, layer.given = layer.shadow.truth(seen), given_answer(slots, seen, output)
         columns = layer.shadow.columns(slots)
         layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
         if self.step > 0:
@@ -81,7 +82,7 @@ class Recorder:
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Write the events of this decision, and follow where the tokens went."""
         layer = self.layers[layer_idx]
-        gone = (before.valid & ~plan.keep)[0]
+        gone = (before.valid > plan.keep)[0]  # there, and not kept
         leaving = gone.sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
         evicted = leaving + absent if absent else leaving
@@ -95,7 +96,8 @@ class Recorder:
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
         layer.slots = after
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
-            layer.columns |= growth(before, plan, after)
+            layer.lengths = lengths(after)
+            layer.columns |= growth(lengths(before), plan, layer.lengths)
         answered = answer(after, view.seen)
         columns = event_columns(before, plan, after, layer.given, answered, gone)
         count = len(columns["head"])
@@ -118,7 +120,8 @@ class Recorder:
         for layer in cache.compressed_layers():
             record = self.layers[layer.layer_idx]
             if record.slots is not None:
-                record.columns["non_finite"], record.slots = non_finite(record.slots), None
+                record.columns["non_finite"] = non_finite(record.slots, record.lengths)
+                record.slots = record.lengths = None
             self.pending.note(self.step, layer, record.columns)
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
@@ -137,14 +140,9 @@ class Recorder:
                 self.writer.write_arrays("attention", index, masses)
 
     def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
-        if self.none is None or self.none.shape[0] != heads or self.none.device != query.device:
-            self.none = torch.zeros(heads, device=query.device)
+        if self.none.shape[0] != heads or self.none.device != query.device:
+            self.none, self.same = (make(heads, device=query.device) for make in (torch.zeros, torch.ones))
         return {"evicted": self.none, "merged": self.none}
-
-    def _same(self) -> Tensor:
-        """(H,) ones: what grows in most steps."""
-        assert self.none is not None
-        return self.none + 1
 
     def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
         """With prefill saving: what never reached a layer left it before it began."""

@@ -36,7 +36,7 @@ class Slots:
 
     def most_votes(self) -> Tensor:
         """The votes of each head's heaviest valid slot, (B, H)."""
-        return self.votes.masked_fill(~self.valid, 0.0).amax(-1)
+        return (self.votes * self.valid).amax(-1)
 
     def metadata(self) -> dict[str, Tensor]:
         """Every (B, H, S) tensor by name, the method's own included."""

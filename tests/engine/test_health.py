@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvlab.engine import compare
-from kvlab.engine.health import growth, non_finite
+from kvlab.engine.health import growth, lengths, non_finite
 from kvlab.methods import make_method
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
@@ -21,7 +21,7 @@ def last_decision(method: str, **options: object) -> dict[str, torch.Tensor]:
     layer = Layer(make_method(method, **options), BUDGET)
     layer.feed(*prompt(0, TOKENS))
     _, plan, before, after = layer.notes.decisions[-1]
-    return growth(before, plan, after)
+    return growth(lengths(before), plan, lengths(after))
 
 
 def test_evicting_and_averaging_make_nothing_longer() -> None:
@@ -44,7 +44,9 @@ def test_keys_that_a_rule_rescales_grow_by_what_it_says() -> None:
             parts = edges.source[0, head][edges.active[0, head] & (edges.target[0, head] == target)]
             longest = before.keys[0, head, [target, *parts.tolist()]].norm(dim=-1).max()
             worst = max(worst, float(after.keys[0, head, target].norm() / longest))
-        assert float(growth(before, plan, after)["key_growth"][head]) == pytest.approx(worst, rel=1e-5)
+        assert float(growth(lengths(before), plan, lengths(after))["key_growth"][head]) == pytest.approx(
+            worst, rel=1e-5
+        )
 
 
 def test_values_that_are_added_grow() -> None:
@@ -52,7 +54,7 @@ def test_values_that_are_added_grow() -> None:
     layer = Layer(make_method("cam", sinks=1, merge=4, draw="expected"), BUDGET)
     layer.feed(torch.ones(1, 1, TOKENS, 8), key, value)
     _, plan, before, after = layer.notes.decisions[-1]
-    found = growth(before, plan, after)
+    found = growth(lengths(before), plan, lengths(after))
     assert found["key_growth"].item() == 1
     expected = (after.values.norm(dim=-1) / before.values.norm(dim=-1))[plan.keep].max()
     assert found["value_growth"].item() == pytest.approx(float(expected))
@@ -69,6 +71,7 @@ def test_infinities_are_counted_where_a_slot_is_valid() -> None:
     slots.values[0, 1, first[1], 0] = torch.nan
     slots.keys[0, 0, (~slots.valid[0, 0]).nonzero()[:1, 0]] = torch.nan  # of a slot that is not there
     assert non_finite(slots).tolist() == [0, 2]
+    assert non_finite(slots, lengths(slots)).tolist() == [0, 2]
 
 
 def test_runs_tell(tiny_model_folder: Path, tmp_path: Path) -> None:
