@@ -5,7 +5,8 @@ A step leaves one small tensor a layer; they are read all at once when the write
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -16,7 +17,8 @@ from kvlab.cache.layer import CompressedLayer
 from kvlab.methods.view import Slots
 from kvlab.trace import RunWriter
 
-LIVE, GUARDED, BUDGET = "live_slots", "guard_activations", "budget_slots"
+LEFT = "left"  # evicted or merged: told apart when the rows are written
+LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
 
 
 @dataclass(frozen=True)
@@ -59,17 +61,12 @@ class PendingRows:
         self._held: dict[int, tuple[object, _Held]] = {}
         writer.before_flush.append(self.write)
 
-    def note(self, step: int, layer: CompressedLayer, columns: dict[str, Tensor]) -> None:
-        """The numbers of `layer` after `step`: `columns` (H,) each, and what its tables hold."""
-        assert layer.budget is not None
-        own = {
-            LIVE: layer.per_head(Slots.live)[0],
-            BUDGET: layer.budget[0],
-            "max_votes": layer.per_head(Slots.most_votes)[0],
-            GUARDED: layer.guard_activations[0].clone(),  # a count that goes on in place
-        }
-        known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-        self.noted.append(_Noted(*known, columns | own))
+    def note(self, step: int, layers: Sequence[CompressedLayer], columns: Sequence[dict[str, Tensor]]) -> None:
+        """The numbers of `layers` after `step`: their `columns` (H,) each, and what their tables hold."""
+        for layer, given, counted in zip(layers, columns, _counted(layers), strict=True):
+            assert layer.budget is not None
+            known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
+            self.noted.append(_Noted(*known, given | counted | {BUDGET: layer.budget[0]}))
 
     def write(self) -> None:
         """Append everything noted; the first time that the device is waited for."""
@@ -84,6 +81,7 @@ class PendingRows:
     def _step_columns(self, group: list[_Noted], read: np.ndarray) -> dict[str, np.ndarray]:
         heads = read.shape[2]
         columns = {name: read[:, place] for place, name in enumerate(group[0].names)}
+        columns["evicted"] = columns.pop(LEFT) - columns["merged"]
         columns[BUDGET] = np.minimum(columns[BUDGET], np.array([[one.tokens_seen] for one in group]))
         columns[GUARDED] = np.rint(self._since_last(group, columns[GUARDED]))
         own = {
@@ -116,6 +114,26 @@ class PendingRows:
             )
             self._held[layer.layer_idx] = (key, held)
         return self._held[layer.layer_idx][1]
+
+
+def _counted(layers: Sequence[CompressedLayer]) -> list[dict[str, Tensor]]:
+    """What is counted in each layer's tables: columns (H,) each."""
+    tables = [layer.tables[0].slots for layer in layers if layer.streams.whole]
+    if len(tables) < len(layers) or len({(table.valid.shape, table.valid.device) for table in tables}) > 1:
+        return [
+            {
+                LIVE: layer.per_head(Slots.live)[0],
+                MOST: layer.per_head(Slots.most_votes)[0],
+                GUARDED: layer.guard_activations[0].clone(),  # a count that goes on in place
+            }
+            for layer in layers
+        ]
+    # Tables of one shape are counted together: a model has many layers, and each question of the device costs time.
+    valid, votes = (torch.cat([getattr(table, name) for table in tables]) for name in ("valid", "votes"))
+    joined = replace(tables[0], valid=valid, votes=votes)
+    guarded = torch.cat([layer.guard_activations for layer in layers])
+    counts = zip(joined.live(), joined.most_votes(), guarded, strict=True)
+    return [dict(zip((LIVE, MOST, GUARDED), each, strict=True)) for each in counts]
 
 
 def _memory_columns(group: list[_Noted], live: np.ndarray) -> dict[str, list]:

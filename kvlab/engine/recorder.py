@@ -14,7 +14,7 @@ from kvlab.cache import CompressedCache
 from kvlab.engine.events import absent_columns, event_columns
 from kvlab.engine.health import growth, lengths, non_finite
 from kvlab.engine.measure import Answer, answer, given_answer, mass_columns, rows_by_position
-from kvlab.engine.pending import PendingRows
+from kvlab.engine.pending import LEFT, PendingRows
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.ema import EMA
@@ -85,12 +85,9 @@ class Recorder:
         gone = (before.valid > plan.keep)[0]  # there, and not kept
         leaving = gone.sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
-        evicted = leaving + absent if absent else leaving
-        if plan.edges is None:
-            layer.columns["evicted"] = evicted
-        else:
-            merged = plan.edges.active[0].sum(-1, dtype=torch.float32)
-            layer.columns |= {"evicted": evicted - merged, "merged": merged}
+        layer.columns[LEFT] = leaving + absent if absent else leaving
+        if plan.edges is not None:
+            layer.columns["merged"] = plan.edges.active[0].sum(-1, dtype=torch.float32)
         if not self.full:
             return
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
@@ -117,12 +114,13 @@ class Recorder:
 
     def end_step(self, cache: CompressedCache) -> None:
         """Note this step's rows of `steps` and `memory`; they are on disk after the next flush."""
-        for layer in cache.compressed_layers():
-            record = self.layers[layer.layer_idx]
+        layers = cache.compressed_layers()
+        records = [self.layers[layer.layer_idx] for layer in layers]
+        for record in records:
             if record.slots is not None:
                 record.columns["non_finite"] = non_finite(record.slots, record.lengths)
                 record.slots = record.lengths = None
-            self.pending.note(self.step, layer, record.columns)
+        self.pending.note(self.step, layers, [record.columns for record in records])
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()
@@ -142,7 +140,7 @@ class Recorder:
     def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
         if self.none.shape[0] != heads or self.none.device != query.device:
             self.none, self.same = (make(heads, device=query.device) for make in (torch.zeros, torch.ones))
-        return {"evicted": self.none, "merged": self.none}
+        return {LEFT: self.none, "merged": self.none}
 
     def _note_absent(self, layer_idx: int, layer: LayerRecord, heads: int) -> None:
         """With prefill saving: what never reached a layer left it before it began."""
