@@ -6,9 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvlab.bench.rows import Row
+from kvlab.requests import MethodChoice
 
 EVICTION = "h2o"  # what a merging method is compared with at equal budget
 OVER_EVICTION = f"decode step / {EVICTION}'s"
+# A method that gives its layers unequal budgets splits a batch into several tables, which eviction would do as well.
+OVER_SAME_LAYERS = f"decode step / {EVICTION}'s with its budgets of layers and heads"
+
+
+def evicting(method: str, budget: float | int) -> MethodChoice:
+    """Eviction as `EVICTION` does it, with the budgets that `method` gives to layers and heads."""
+    return MethodChoice(method="compose", budget=budget, hyper_parameters={"allocate": method})
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,7 @@ def _often(row: Row) -> str:
     """How often a method decided, where that is not as ever or where it is what the figure is about."""
     if row.compress_every > 1:
         return f", deciding every {row.compress_every} steps"
-    return ", deciding every step" if row.figure == OVER_EVICTION else ""
+    return ", deciding every step" if row.figure in (OVER_EVICTION, OVER_SAME_LAYERS) else ""
 
 
 def _bytes(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
@@ -117,15 +125,11 @@ def _request(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
             yield row, row.ratio_to_full
 
 
-def _merging(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
-    """The time of a merging method's step over that of eviction at the same budget, round by round."""
-    for row in _of(rows, "decode", OVER_EVICTION):
-        yield row, row.median
+def _measured(mode: str, figure: str) -> Callable[[Sequence[Row]], Iterator[tuple[Row, float]]]:
+    """Rows whose own figure the bar is about, such as a ratio taken round by round."""
 
-
-def _recording(level: str) -> Callable[[Sequence[Row]], Iterator[tuple[Row, float]]]:
     def find(rows: Sequence[Row]) -> Iterator[tuple[Row, float]]:
-        for row in _of(rows, "overhead", f"recording {level} / off"):
+        for row in _of(rows, mode, figure):
             yield row, row.median
 
     return find
@@ -145,21 +149,36 @@ def _key(row: Row) -> tuple[object, ...]:
 
 BYTES = Bar("allocated bytes over budget x full, one block a head aside", "ratio", 1.05, False, _bytes)
 PADDING = Bar("allocated bytes over live bytes, one block a head aside", "ratio", 1.05, False, _padding)
-LIGHT = Bar("recording light, step over recording off", "ratio", 1.05, False, _recording("light"))
-FULL = Bar("recording full, step over recording off", "ratio", 2.0, False, _recording("full"))
+LIGHT = Bar(
+    "recording light, step over recording off", "ratio", 1.05, False, _measured("overhead", "recording light / off")
+)
+FULL = Bar(
+    "recording full, step over recording off", "ratio", 2.0, False, _measured("overhead", "recording full / off")
+)
+MERGING = "merging step over eviction's"
+SAME_LAYERS = "the same, eviction with the method's budgets of layers and heads"
+
+
+def _merging(most: float) -> tuple[Bar, Bar]:
+    return (
+        Bar(MERGING, "ratio", most, False, _measured("decode", OVER_EVICTION)),
+        Bar(SAME_LAYERS, "ratio", most, False, _measured("decode", OVER_SAME_LAYERS)),
+    )
+
+
 BARS = {
     "cpu": (
         BYTES,
         PADDING,
         Bar("decode rate at 5 % over the full cache's", "ratio", 3.0, True, _speedup),
-        Bar("merging step over eviction's", "ratio", 1.10, False, _merging),
+        *_merging(1.10),
         LIGHT,
         FULL,
     ),
     "cuda": (
         Bar("speed-up at 5 % over the bandwidth bound's", "ratio", 0.8, True, _against_bound),
         Bar("4096+4096 at batch 8 and 5 %: rate over the full cache's", "ratio", 2.2, True, _request),
-        Bar("merging step over eviction's", "ratio", 1.05, False, _merging),
+        *_merging(1.05),
         BYTES,
         PADDING,
         LIGHT,

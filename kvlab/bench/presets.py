@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kvlab.bench.bars import EVICTION
+from kvlab.bench.bars import EVICTION, evicting
 from kvlab.bench.request import BenchRequest, make_request
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
+from kvlab.methods.allocators.uniform import Uniform
 from kvlab.requests import MethodChoice
 
 SEVEN, THIRTEEN, SMALL = "shape:llama2-7b", "shape:llama2-13b", "shape:llama3-8b"
@@ -51,14 +52,16 @@ _TABLE_2 = {
 }
 
 
-def _merging() -> tuple[str, ...]:
+def _merging(budget: float) -> tuple[MethodChoice, ...]:
     """Every registered merging method, after the eviction it is compared with."""
-    merging = (name for name, method in registered().items() if method.describe()["merges"] and name != "compose")
-    return EVICTION, *(name for name in merging if make_method(name).needs_budget)
+    names = (name for name, method in registered().items() if method.describe()["merges"] and name != "compose")
+    merging = [name for name in names if make_method(name).needs_budget]
+    own = [name for name in merging if not isinstance(make_method(name).pipeline().allocate, Uniform)]
+    return *_at(budget, EVICTION), *(evicting(name, budget) for name in own), *_at(budget, *merging)
 
 
 # As many slots as 16k tokens at 5 % leave: 819.
-_MERGING = {"mode": "decode", "model": SMALL, "contexts": (4096,), "batches": (8,), "choices": _at(0.2, *_merging())}
+_MERGING = {"mode": "decode", "model": SMALL, "contexts": (4096,), "batches": (8,), "choices": _merging(0.2)}
 AMORTISED = {"compress_every": 16, "steps": 16}
 _OVERHEAD = {"mode": "overhead", "choices": _at(0.2, "keepkv"), "steps": 16}
 
@@ -98,7 +101,7 @@ PRESETS = {
                 "mode": "decode",
                 "model": SEVEN,
                 "batches": (8,),
-                "choices": _at(0.2, "h2o", "d2o", "zsmerge", "keepkv"),
+                "choices": (*_at(0.2, "h2o", "d2o", "zsmerge", "keepkv"), evicting("d2o", 0.2)),
                 **AMORTISED,
             },
             {

@@ -12,14 +12,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvlab.bench.bars import BARS, BYTES, EVICTION, OVER_EVICTION, judge
+from kvlab.bench.bars import BARS, BYTES, EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, SAME_LAYERS, evicting, judge
+from kvlab.bench.harness import run_requests
 from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.presets import PRESETS, preset_requests
+from kvlab.bench.request import make_request
 from kvlab.bench.rows import Row, read_rows
 from kvlab.bench.shapes import SHAPES
 from kvlab.cli.bench import bench
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
+from kvlab.requests import MethodChoice
 
 commands = typer.Typer()
 commands.command("bench")(bench)
@@ -79,7 +82,9 @@ def test_every_merging_method_is_judged_beside_eviction_at_either_interval() -> 
     merging = {name for name, method in registered().items() if method.describe()["merges"] and name != "compose"}
     assert {r.compress_every for r in requests} == {1, 16}
     for request in requests:
-        assert {choice.method for choice in request.choices} == {EVICTION, *merging}
+        assert {choice.method for choice in request.choices} == {EVICTION, "compose", *merging}
+        own = {choice.hyper_parameters["allocate"] for choice in request.choices if choice.method == "compose"}
+        assert own == {"pyramid-pool", "d2o", "exactmerge"}, "those that do not split the budget evenly"
         assert len({choice.budget for choice in request.choices}) == 1
 
 
@@ -93,6 +98,18 @@ def test_a_merging_step_is_met_or_not_and_says_how_often_it_decided() -> None:
         "zsmerge": "met: at most 1.1, deciding every step",
         "d2o": "NOT met: at most 1.1, deciding every 16 steps",
     }
+
+
+def test_a_merging_step_is_also_set_beside_eviction_with_its_own_budgets() -> None:
+    request = make_request(
+        mode="decode", model="shape:llama3-8b", device="cpu", scale=32, contexts=(256,), repeats=2, warmup=0,
+        choices=(evicting("d2o", 0.2), *(MethodChoice(method=name) for name in ("h2o", "d2o", "cam"))),
+    )  # fmt: skip
+    rows = list(run_requests([request]))
+    found = {(row.method, row.figure) for row in rows if row.figure in (OVER_EVICTION, OVER_SAME_LAYERS)}
+    assert found == {("d2o", OVER_EVICTION), ("d2o", OVER_SAME_LAYERS), ("cam", OVER_EVICTION)}
+    assert all(row.median > 0 for row in rows if row.figure == OVER_SAME_LAYERS)
+    assert [row.method for row in judge(rows, "cpu") if row.figure == SAME_LAYERS] == ["d2o"]
 
 
 def test_a_preset_prints_tables(tmp_path: Path) -> None:

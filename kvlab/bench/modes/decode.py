@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TypeGuard
 
-from kvlab.bench.bars import EVICTION, OVER_EVICTION
+from kvlab.bench.bars import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
 from kvlab.bench.bench import Bench, decode_rows, filled, loads
 from kvlab.bench.clock import spread
 from kvlab.bench.contenders import Contender, SlotContender
@@ -14,6 +13,7 @@ from kvlab.bench.line_up import contenders
 from kvlab.bench.race import Outcome
 from kvlab.bench.rows import Row
 from kvlab.methods import registered
+from kvlab.requests import MethodChoice
 
 
 def measure(bench: Bench) -> Iterator[Row]:
@@ -28,24 +28,29 @@ def measure(bench: Bench) -> Iterator[Row]:
 def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
     """For each merging method its step over eviction's at the same budget, round by round: noise hits both alike.
 
-    On a CPU it is the processor's time, which other programs do not stretch.
+    Where eviction with the method's own budgets of layers and heads takes part, over that as well. On a CPU it is the
+    processor's time, which other programs do not stretch.
     """
-    on_cpu = bench.model.device.type == "cpu"
-    taken = {c.choice.budget: o for c, o in zip(racers, outcomes, strict=True) if _is(c, {EVICTION})}
+    taken = [(c.choice, o) for c, o in zip(racers, outcomes, strict=True) if isinstance(c, SlotContender)]
     merging = {name for name, method in registered().items() if method.describe()["merges"]}
     for racer, outcome in zip(racers, outcomes, strict=True):
-        if not _is(racer, merging) or racer.choice.budget not in taken:
+        if not isinstance(racer, SlotContender) or racer.choice.method not in merging:
             continue
-        other = taken[racer.choice.budget]
-        row = bench.row(racer, OVER_EVICTION, "ratio", note=outcome.note or other.note or "processor time" * on_cpu)
-        for part in (outcome, other):
-            if not part.samples:
-                yield replace(row, status=part.status, note=part.note)
-                break
-        else:
-            taken_by = [part.processor if on_cpu else part.samples for part in (outcome, other)]
-            yield filled(row, spread([a / b for a, b in zip(*taken_by, strict=True)]))
+        method, budget = racer.choice.method, racer.choice.budget
+        rivals = {
+            OVER_EVICTION: MethodChoice(method=EVICTION, budget=budget),
+            OVER_SAME_LAYERS: evicting(method, budget),
+        }
+        for choice, other in taken:
+            for figure in (figure for figure, rival in rivals.items() if rival == choice):
+                yield _over(bench, racer, figure, outcome, other)
 
 
-def _is(contender: Contender, names: set[str]) -> TypeGuard[SlotContender]:
-    return isinstance(contender, SlotContender) and contender.choice.method in names
+def _over(bench: Bench, racer: SlotContender, figure: str, outcome: Outcome, rival: Outcome) -> Row:
+    on_cpu = bench.model.device.type == "cpu"
+    row = bench.row(racer, figure, "ratio", note=outcome.note or rival.note or "processor time" * on_cpu)
+    for part in (outcome, rival):
+        if not part.samples:
+            return replace(row, status=part.status, note=part.note)
+    times = [part.processor if on_cpu else part.samples for part in (outcome, rival)]
+    return filled(row, spread([a / b for a, b in zip(*times, strict=True)]))
