@@ -47,11 +47,11 @@ class ResidualMerge:
         residual = (slots.extra[RESIDUAL] > 0) & slots.valid
         # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
         allowed = (view.budget * self.share).round().long().clamp_min(1).minimum(view.budget - 1)
-        ordinary = slots.live() - residual.sum(-1)
-        must_go = torch.where(view.excess() > 0, ordinary - (view.budget - allowed), 0).clamp_min(0)
+        live, room = slots.live(), view.budget - allowed
+        must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
         # Only the first time must room be made for the residual slots themselves.
         most = view.most_excess + (0 if view.started else self._most(view))
-        victims = select.victims(replace(view, budget=view.budget - allowed), must_go, most, barred=residual)
+        victims = select.victims(replace(view, budget=room), must_go, most, barred=residual)
         merges = victims.active & (allowed > 0)[..., None]
         if view.started:  # every head that may have residual slots has them
             target = self._nearest_residual(view, victims.index, residual)

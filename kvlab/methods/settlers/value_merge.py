@@ -55,12 +55,13 @@ class ValueMerge:
         reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
         index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
         leaves = exists & ~at(keep, index)
-        # How many slots follow, at most `reach`: the newest tokens have fewer, and the value is split among those.
-        after = (exists.flip(-1).cumsum(-1).flip(-1) - 1).clamp_min(1)
         one = view.most_excess == 1 and index.shape[-1] > 1
         few = 1 if one else None
+        # How many slots follow, at most `reach`: the newest tokens have fewer, and the value is split among those.
+        from_here = exists.sum(-1, keepdim=True) if one else exists.flip(-1).cumsum(-1).flip(-1)
+        after = (from_here - 1).clamp_min(1)
         drawn = self._drawn(view, index, leaves, exists, keep, longest, few)
-        weight = drawn / after[..., :few].minimum(reach[..., None])
+        weight = drawn / after.minimum(reach[..., None])
         if one:  # decoding: nothing passes through a second leaving slot
             return self._plan_one(view, keep, index, exists, weight, reach)
         stays = exists & ~leaves
@@ -92,7 +93,7 @@ class ValueMerge:
             received = received / (view.tokens_seen[:, None, None] - view.slots.position).clamp_min(1)
             rival = received.masked_fill(~keep, 0.0).amax(-1, keepdim=True)
         else:
-            rival = _mean_of_next(torch.where(exists, at(received, index), 0.0), exists, reach)[..., :few]
+            rival = _mean_of_next(torch.where(exists, at(received, index), 0.0), exists, reach, few)
         index, leaves = index[..., :few], leaves[..., :few]
         chance = torch.nan_to_num(at(received, index) / rival, posinf=0.0).clamp(0, 1)
         chance = torch.where(leaves, chance, 0.0)
@@ -144,9 +145,15 @@ class ValueMerge:
         )
 
 
-def _mean_of_next(received: Tensor, exists: Tensor, reach: int) -> Tensor:
-    """(B, H, R): mean over the next `reach` slots that exist (after sorting they are the first ones)."""
+def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None) -> Tensor:
+    """(B, H, R): mean over the next `reach` slots that exist (after sorting they are the first ones).
+
+    For the first slot only where `few` is 1.
+    """
     size = received.shape[-1]
+    if few == 1:
+        total, count = (part[..., 1 : 1 + reach].sum(-1, keepdim=True) for part in (received.double(), exists))
+        return (total / count).float()
     total, count = received.double().cumsum(-1), exists.long().cumsum(-1)
     end = (torch.arange(size, device=received.device) + reach).clamp_max(size - 1)
     return ((total[..., end] - total) / (count[..., end] - count)).float()

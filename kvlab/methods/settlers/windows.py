@@ -28,11 +28,8 @@ def pool_windows(exists: Tensor, need: Tensor, window: int) -> Windows:
     group = rank.expand(exists.shape).clone()
     passes, weight = torch.zeros(exists.shape, device=exists.device), torch.ones(exists.shape, device=exists.device)
     left = exists.sum(-1)
-    rounds, width = 1, exists.shape[-1]
-    while width > 1:
-        rounds, width = rounds + 1, -(-width // window)
-    for _ in range(rounds + 1):
-        whole = torch.minimum(-(-need // (window - 1)), left // window)
+    for _ in range(_most_passes(exists.shape[-1], window)):
+        whole = torch.minimum((need + window - 2) // (window - 1), left // window)
         short = (whole == 0) & (need > 0)
         size = torch.where(short, torch.minimum(need + 1, left), window).clamp_min(1)
         count = torch.where(short, (left > 1).long(), whole)
@@ -42,3 +39,16 @@ def pool_windows(exists: Tensor, need: Tensor, window: int) -> Windows:
         group = torch.where(pooled, group // size[..., None], group - removed[..., None])
         left, need = left - removed, (need - removed).clamp_min(0)
     return Windows(torch.where(exists, group, rank), torch.where(exists, passes, 0.0), weight)
+
+
+def _most_passes(slots: int, window: int) -> int:
+    """After how many passes any number of slots up to `slots` is as few as was asked for, or one.
+
+    A pass that is not the last pools every whole window; with a window left or less, the next is the last.
+    """
+    passes = 0
+    while slots > window:
+        # Of all numbers up to `slots`, what leaves most: itself, or the largest with all but one of a window beside.
+        beside = (slots + 1) // window * window - 1
+        slots, passes = max(number // window + number % window for number in (slots, beside)), passes + 1
+    return passes + (slots > 1)
