@@ -19,6 +19,7 @@ from kvlab.trace import RunWriter
 
 LEFT = "left"  # evicted or merged: told apart when the rows are written
 LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
+COUNTS = (LIVE, MOST, GUARDED)
 
 
 @dataclass(frozen=True)
@@ -35,20 +36,18 @@ class _Held:
 class _Noted:
     """One layer after one step: columns (H,) each on the device, and what the host knew."""
 
+    row: int  # of it in what was counted since the last writing
     step: int
     layer: int
     tokens_seen: int
     peak_bytes: int
     held: _Held
+    budget: Tensor
     columns: dict[str, Tensor]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self.columns)
-
-    def on(self) -> tuple[tuple[str, ...], torch.Size]:
+    def kind(self) -> tuple[tuple[str, ...], torch.device]:
         """Those alike in this are read together."""
-        return self.names, self.columns[LIVE].shape
+        return tuple(self.columns), self.budget.device
 
 
 class PendingRows:
@@ -57,40 +56,51 @@ class PendingRows:
     def __init__(self, writer: RunWriter) -> None:
         self.writer = writer
         self.noted: list[_Noted] = []
+        self.counted: list[dict[str, Tensor]] = []  # of all layers after each step, (layers, H) each
         self.guarded: dict[int, np.ndarray | float] = {}  # guard activations of each layer up to the last row written
         self._held: dict[int, tuple[object, _Held]] = {}
         writer.before_flush.append(self.write)
 
     def note(self, step: int, layers: Sequence[CompressedLayer], columns: Sequence[dict[str, Tensor]]) -> None:
         """The numbers of `layers` after `step`: their `columns` (H,) each, and what their tables hold."""
-        for layer, given, counted in zip(layers, columns, _counted(layers), strict=True):
+        self.counted.append(_counted(layers))
+        first = len(self.noted)
+        for place, (layer, given) in enumerate(zip(layers, columns, strict=True)):
             assert layer.budget is not None
             known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-            self.noted.append(_Noted(*known, given | counted | {BUDGET: layer.budget[0]}))
+            self.noted.append(_Noted(first + place, *known, layer.budget[0], given))
 
     def write(self) -> None:
         """Append everything noted; the first time that the device is waited for."""
-        noted, self.noted = self.noted, []
-        for (names, _), same in groupby(noted, key=_Noted.on):
+        noted, counted = self.noted, self.counted
+        if not noted:
+            return
+        self.noted, self.counted = [], []
+        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in COUNTS}
+        for (names, _), same in groupby(noted, key=_Noted.kind):
             group = list(same)
-            columns = [torch.stack([one.columns[name] for one in group]).float() for name in names]
-            read = torch.stack(columns, 1).cpu().numpy()  # (rows, K, H)
-            self.writer.append("steps", self._step_columns(group, read))
-            self.writer.append("memory", _memory_columns(group, read[:, group[0].names.index(LIVE)]))
+            given = [torch.stack([one.columns[name] for one in group]).float() for name in names]
+            budget = torch.stack([one.budget for one in group]).float()
+            read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
+            columns = dict(zip((*names, BUDGET), read, strict=True))
+            columns |= {name: count[[one.row for one in group]] for name, count in counts.items()}
+            self.writer.append("steps", self._step_columns(group, columns))
+            self.writer.append("memory", _memory_columns(group, columns[LIVE]))
 
-    def _step_columns(self, group: list[_Noted], read: np.ndarray) -> dict[str, np.ndarray]:
-        heads = read.shape[2]
-        columns = {name: read[:, place] for place, name in enumerate(group[0].names)}
-        columns["evicted"] = columns.pop(LEFT) - columns["merged"]
-        columns[BUDGET] = np.minimum(columns[BUDGET], np.array([[one.tokens_seen] for one in group]))
-        columns[GUARDED] = np.rint(self._since_last(group, columns[GUARDED]))
+    def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """Columns of `steps`, (rows x H,) each, from the `given` (rows, H)."""
+        heads = given[LIVE].shape[1]
         own = {
             "step": [one.step for one in group],
             "layer": [one.layer for one in group],
             "tokens_seen": [one.tokens_seen for one in group],
         }
+        columns = {name: values for name, values in given.items() if name != LEFT}
         columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in own.items()}
         columns["head"] = np.tile(np.arange(heads), (len(group), 1))
+        columns["evicted"] = given[LEFT] - given["merged"]
+        columns[BUDGET] = np.minimum(given[BUDGET], columns["tokens_seen"])
+        columns[GUARDED] = np.rint(self._since_last(group, given[GUARDED]))
         return {name: values.reshape(-1) for name, values in columns.items()}
 
     def _since_last(self, group: list[_Noted], guarded: np.ndarray) -> np.ndarray:
@@ -116,24 +126,19 @@ class PendingRows:
         return self._held[layer.layer_idx][1]
 
 
-def _counted(layers: Sequence[CompressedLayer]) -> list[dict[str, Tensor]]:
-    """What is counted in each layer's tables: columns (H,) each."""
+def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
+    """What is counted in the tables of all layers, (layers, H) each, on the device of the first."""
     tables = [layer.tables[0].slots for layer in layers if layer.streams.whole]
-    if len(tables) < len(layers) or len({(table.valid.shape, table.valid.device) for table in tables}) > 1:
-        return [
-            {
-                LIVE: layer.per_head(Slots.live)[0],
-                MOST: layer.per_head(Slots.most_votes)[0],
-                GUARDED: layer.guard_activations[0].clone(),  # a count that goes on in place
-            }
-            for layer in layers
-        ]
-    # Tables of one shape are counted together: a model has many layers, and each question of the device costs time.
-    valid, votes = (torch.cat([getattr(table, name) for table in tables]) for name in ("valid", "votes"))
-    joined = replace(tables[0], valid=valid, votes=votes)
-    guarded = torch.cat([layer.guard_activations for layer in layers])
-    counts = zip(joined.live(), joined.most_votes(), guarded, strict=True)
-    return [dict(zip((LIVE, MOST, GUARDED), each, strict=True)) for each in counts]
+    guarded = [layer.guard_activations for layer in layers]
+    if len(tables) == len(layers) and len({(table.valid.shape, table.valid.device) for table in tables}) == 1:
+        # Of one shape: a model has many layers, and each question of the device costs time.
+        valid, votes = (torch.cat([getattr(table, name) for table in tables]) for name in ("valid", "votes"))
+        joined = replace(tables[0], valid=valid, votes=votes)
+        return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded)}
+    device = guarded[0].device
+    live, most = ([layer.per_head(read) for layer in layers] for read in (Slots.live, Slots.most_votes))
+    counts = zip(COUNTS, (live, most, guarded), strict=True)
+    return {name: torch.cat([count.to(device) for count in each]) for name, each in counts}
 
 
 def _memory_columns(group: list[_Noted], live: np.ndarray) -> dict[str, list]:
