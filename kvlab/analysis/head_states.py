@@ -44,19 +44,21 @@ def spread_heads(
 
 
 def readable_heads(run: Run, heads: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Those of `heads` whose keys were recorded: a run that was cancelled may lack some."""
-    layers = dict.fromkeys(layer for layer, _ in heads)
-    there = {layer for layer in layers if _was_recorded(run, layer)}
+    """Those of `heads` whose keys were recorded: a run that was cancelled may lack some.
+
+    Raises:
+        UserError: none of them were, or their files are damaged; it says why.
+    """
+    there, reason = set(), None
+    for layer in dict.fromkeys(layer for layer, _ in heads):
+        try:
+            run.keys(layer, 0)  # all heads of a layer lie in one file
+            there.add(layer)
+        except UserError as error:
+            reason = reason or error
+    if reason is not None and not there:
+        raise reason
     return [(layer, head) for layer, head in heads if layer in there]
-
-
-def _was_recorded(run: Run, layer: int) -> bool:
-    """All heads of a layer lie in one file."""
-    try:
-        run.keys(layer, 0)
-    except UserError:
-        return False
-    return True
 
 
 def _spread(values: list[int], most: int) -> list[int]:

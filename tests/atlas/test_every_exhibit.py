@@ -39,6 +39,20 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return Sources(root, runs[2], runs)
 
 
+@pytest.fixture(scope="module", params=["cut off", "gone", "one layer gone"])
+def broken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The same comparison after its arrays were lost."""
+    root = tmp_path_factory.mktemp("broken")
+    paths = [write_synthetic_run(root, method=method, comparison_id="all") for method in METHODS]
+    for file in root.glob("*/arrays/*.safetensors"):
+        if request.param == "cut off":
+            file.write_bytes(file.read_bytes()[:100])
+        elif request.param == "gone" or "layer-001" in file.name:
+            file.unlink()
+    runs = [open_run(path) for path in paths]
+    return Sources(root, runs[2], runs)
+
+
 @pytest.fixture(scope="module")
 def nothing(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     return Sources(tmp_path_factory.mktemp("empty"))
@@ -80,6 +94,18 @@ def test_without_a_run_an_exhibit_says_what_it_needs(exhibit: Exhibit, nothing: 
     assert shlex.split(drawn.command)[0] == "kvlab"
     assert "--out" in shlex.split(drawn.command)
     assert drawn.sentence.endswith(".")
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.key)
+def test_lost_arrays_are_told_in_a_sentence(exhibit: Exhibit, broken: Sources, layer: int):
+    told = ""
+    try:
+        drawn = exhibit.draw(broken, Choice(layer=layer, head=1, step=8, token=20), "light")
+        told = drawn.sentence if isinstance(drawn, Needs) else ". ".join(one.reading for one in drawn)
+    except UserError as error:
+        told = str(error)
+    assert told.endswith((".", "»", "”"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

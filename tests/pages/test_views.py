@@ -50,6 +50,21 @@ def test_a_run_that_recorded_less_says_how_to_record_it(runs_root: Path, open_pa
     assert name in ("memory",) or "kvlab compare --level full" in texts(page)
 
 
+@pytest.mark.parametrize("name", [*PAGES, "timeline", "similarity", "merges", "compare"])
+@pytest.mark.parametrize("what", ["cut off", "gone"])
+def test_lost_arrays_are_told_in_a_sentence(runs_root: Path, open_page: Open, name: str, what: str):
+    for method in ("full", "keepkv"):
+        path = write_synthetic_run(runs_root, method=method, comparison_id="lost")
+    for file in runs_root.glob("*/arrays/*.safetensors"):
+        if what == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:100])
+    page = open_page(name, run=path.name, layer="1", head="1", words="the")
+    assert not page.exception
+    assert page.title[0].value
+
+
 @pytest.mark.parametrize("name", [*PAGES, "story"])
 def test_without_runs_it_says_so(runs_root: Path, open_page: Open, name: str):
     page = open_page(name)
