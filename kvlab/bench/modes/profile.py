@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import torch
@@ -16,6 +17,8 @@ from kvlab.bench.room import is_out_of_memory
 from kvlab.bench.rows import Row
 
 TOP = 10
+# The profiler's library writes its own comings and goings between the lines of a table.
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def measure(bench: Bench) -> Iterator[Row]:
