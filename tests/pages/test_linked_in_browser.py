@@ -20,6 +20,7 @@ import pytest
 from kvlab.analysis.lineage import Lineage, fold, states_at
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.pages.settle import settle
 
 pytestmark = [
     pytest.mark.e2e,
@@ -120,9 +121,13 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     word = next(token for token in np.flatnonzero(owner == slot).tolist() if texts[token].strip())
     page = visit(browser, f"{address}/timeline?run={run.record.run_id}&step=4")
     at_step(page, 4)
+    page.wait_for_selector("[class*='st-key-timeline-states'] .main-svg >> nth=0", state="attached")
+    settle(page, ".kv-strip")
     page.locator(f".kv-strip .t[data-p='{word}']").hover()
+    page.wait_for_selector(f".kv-strip .t.lit[data-p='{word}']")
     assert lit(page) == np.flatnonzero(owner == slot).tolist()
     assert f"slot {slot} stands for {(owner == slot).sum()} tokens" in page.locator(".kv-strip .detail").inner_text()
+    settle(page, ".kv-strip")
     page.locator(f".kv-strip .t[data-p='{word}']").click()
     page.wait_for_url(re.compile(f"token={word}"))
     page.context.close()
@@ -154,6 +159,7 @@ def test_the_wheel_zooms_and_the_value_under_the_pointer_is_the_cosine(
     unit = run.keys(0, 0)[0].astype(np.float32)
     page = visit(browser, f"{address}/similarity?run={run.record.run_id}")
     page.wait_for_selector(".kv-map[data-window='0,96,0,96']")
+    settle(page, ".kv-map canvas")
     canvas = page.locator(".kv-map canvas").bounding_box()
     page.mouse.move(canvas["x"] + 200, canvas["y"] + 120)
     shown = page.locator(".kv-map .detail").inner_text()
@@ -176,7 +182,7 @@ def test_the_wheel_zooms_and_the_value_under_the_pointer_is_the_cosine(
 def test_every_format_can_be_taken_away(browser: Any, address: str, runs: dict[str, Run], label: str, start: bytes):
     page = visit(browser, f"{address}/timeline?run={runs['h2o'].record.run_id}")
     page.wait_for_selector("[class*='st-key-timeline-states'] .main-svg >> nth=0", state="attached")
-    page.wait_for_timeout(1000)  # the page grows while its plots are drawn
+    settle(page, "[class*='st-key-menu-timeline-mosaic']")
     page.locator("[class*='st-key-menu-timeline-mosaic'] button").first.click()
     with page.expect_download() as download:
         page.get_by_role("button", name=label, exact=True).click()

@@ -13,6 +13,7 @@ import pytest
 from kvlab.bench.modes.pages_server import Dashboard, chromium
 from kvlab.trace.stories import Story, View, save_story
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.pages.settle import settle
 
 pytestmark = [
     pytest.mark.e2e,
@@ -59,9 +60,11 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(browser: Any, addr
     chart.wait_for()
     word = page.locator(".kv-text-panel .t[data-p='62']")
     word.scroll_into_view_if_needed()
+    settle(page, ".kv-text-panel")
     word.hover()
     page.wait_for_selector(".kv-token-mark", state="attached")
     chart.scroll_into_view_if_needed()
+    settle(page, ".js-plotly-plot[data-linked]")
     box = chart.locator(".nsewdrag").first.bounding_box()
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
     page.mouse.move(box["x"] + box["width"] * 0.52, box["y"] + box["height"] * 0.55)
@@ -153,9 +156,11 @@ def test_the_keys_of_the_similarity_map(browser: Any, address: str):
 
 def test_words_are_chosen_in_the_text(browser: Any, address: str):
     page = visit(browser, f"{address}/autopsy?run={RUN}")
+    settle(page, ".kv-text-panel .t[data-p='9']")
     page.locator(".kv-text-panel .t[data-p='9']").click()
     page.wait_for_url(re.compile("span=9-9"))
     page.wait_for_selector(".kv-text-panel .t.chosen", state="attached")
+    settle(page, ".kv-text-panel .t[data-p='12']")
     page.locator(".kv-text-panel .t[data-p='12']").click(modifiers=["Shift"])
     page.wait_for_url(re.compile("span=9-12"))
     page.get_by_text("What if they had stayed?").wait_for()
