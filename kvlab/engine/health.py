@@ -15,16 +15,16 @@ def lengths(slots: Slots) -> Tensor:
     return torch.stack(list(both))
 
 
-def non_finite(slots: Slots, long: Tensor | None = None) -> Tensor:
+def non_finite(slots: Slots, measured: Tensor | None = None) -> Tensor:
     """(H,) float32: valid slots whose key, value or log mass holds an infinity or no number. Batch of one.
 
-    `long` are their lengths, where they are known.
+    `measured` are their `lengths`, where they are known.
     """
     # One sum instead of asking each number: it is finite when all its parts are, but for overflow worth telling too.
-    if long is None:
+    if measured is None:
         total = slots.keys.sum(-1, dtype=torch.float32) + slots.values.sum(-1, dtype=torch.float32) + slots.log_mass
     else:
-        total = slots.log_mass + long.sum(0)
+        total = slots.log_mass + measured.sum(0)
     return (slots.valid & ~torch.isfinite(total))[0].sum(-1, dtype=torch.float32)
 
 
