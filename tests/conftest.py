@@ -6,6 +6,12 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The suite finds the same every time; `pytest --hypothesis-profile=explore` looks for what nobody has seen yet.
+settings.register_profile("repeatable", derandomize=True)
+settings.register_profile("explore", derandomize=False, print_blob=True)
+settings.load_profile("repeatable")
 
 # Triton looks at this when it is imported, and anything that imports torch may do that.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")

@@ -26,10 +26,12 @@ def straight(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, float]:
     """The least-squares line through the points, and how much of their variance it explains (1 where there is none)."""
     if len(x) < 2:
         return y.copy(), 1.0
-    slope, start = np.polyfit(x, y, 1)
+    # Around the mean, so that what equal values are off by rounding is not taken for variance of their size.
+    mean = y.mean()
+    slope, start = np.polyfit(x, y - mean, 1)
     line = start + slope * x
-    spread = float(((y - y.mean()) ** 2).sum())
-    return line, 1.0 if spread == 0 else 1 - float(((y - line) ** 2).sum()) / spread
+    spread = float(((y - mean) ** 2).sum())
+    return line + mean, 1.0 if spread == 0 else 1 - float(((y - mean - line) ** 2).sum()) / spread
 
 
 def spread_by_axis(steps: pd.DataFrame, step: int) -> dict[str, float]:
