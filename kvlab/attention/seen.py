@@ -145,10 +145,10 @@ class PassSeen:
 
         A query that also attends to a state leaves only a part.
         """
+        if self.num_new > 1 or self.has_state:
+            return None
         kept = self._last_mass
-        return (
-            kept if self.num_new == 1 and not self.has_state and kept is not None and kept.shape[-1] == slots else None
-        )
+        return kept if kept is not None and kept.shape[-1] == slots else None
 
     def place_bias(self, index: Tensor) -> Tensor | None:
         """(B, H, G, E): what ALiBi adds to the last query's logits at slots `index` (B, H, E); None without ALiBi."""

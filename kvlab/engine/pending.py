@@ -1,6 +1,6 @@
 """Rows of `steps` and `memory` that wait on the device, so that recording a step never waits for it.
 
-A step leaves one small tensor a layer; they are read all at once when the writer puts its rows on disk.
+A step leaves small tensors of each layer; they are read all at once when the writer puts its rows on disk.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ class _Held:
 class _Noted:
     """One layer after one step: columns (H,) each on the device, and what the host knew."""
 
-    row: int  # of it in what was counted since the last writing
     step: int
     layer: int
     tokens_seen: int
@@ -64,11 +63,10 @@ class PendingRows:
     def note(self, step: int, layers: Sequence[CompressedLayer], columns: Sequence[dict[str, Tensor]]) -> None:
         """The numbers of `layers` after `step`: their `columns` (H,) each, and what their tables hold."""
         self.counted.append(_counted(layers))
-        first = len(self.noted)
-        for place, (layer, given) in enumerate(zip(layers, columns, strict=True)):
+        for layer, given in zip(layers, columns, strict=True):
             assert layer.budget is not None
             known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-            self.noted.append(_Noted(first + place, *known, layer.budget[0], given))
+            self.noted.append(_Noted(*known, layer.budget[0], given))
 
     def write(self) -> None:
         """Append everything noted; the first time that the device is waited for."""
@@ -77,13 +75,15 @@ class PendingRows:
             return
         self.noted, self.counted = [], []
         counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in COUNTS}
+        written = 0
         for (names, _), same in groupby(noted, key=_Noted.kind):
             group = list(same)
             given = [torch.stack([one.columns[name] for one in group]).float() for name in names]
             budget = torch.stack([one.budget for one in group]).float()
             read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
             columns = dict(zip((*names, BUDGET), read, strict=True))
-            columns |= {name: count[[one.row for one in group]] for name, count in counts.items()}
+            columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
+            written += len(group)
             self.writer.append("steps", self._step_columns(group, columns))
             self.writer.append("memory", _memory_columns(group, columns[LIVE]))
 

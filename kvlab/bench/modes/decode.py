@@ -41,8 +41,8 @@ def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[
             OVER_EVICTION: MethodChoice(method=EVICTION, budget=budget),
             OVER_SAME_LAYERS: evicting(method, budget),
         }
-        for choice, other in taken:
-            for figure in (figure for figure, rival in rivals.items() if rival == choice):
+        for figure, rival in rivals.items():
+            for other in (other for choice, other in taken if choice == rival):
                 yield _over(bench, racer, figure, outcome, other)
 
 
