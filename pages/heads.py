@@ -38,7 +38,10 @@ def main() -> None:
         return
     table = fingerprints_of(run, *page.stamp(run), tuple(layers))
     if table.empty:
-        st.info("No layer has recorded its keys and attention rows.", icon=":material/info:")
+        st.info(
+            "The keys and attention rows of every layer are missing or damaged: record the run again to see them.",
+            icon=":material/info:",
+        )
         return
     groups_of(run, table)
 

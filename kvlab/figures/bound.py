@@ -71,7 +71,7 @@ def read_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
     """How often the bound exists and what it is worth, in words; `predicts`: epsilon is the method's own."""
     whose = "the method's own prediction" if predicts else "expecting the last step's attention again"
     if not frame["gamma"].notna().any():
-        why = "nothing was merged" if not frame["merged"].any() else "values or attention rows were not recorded"
+        why = "nothing was merged" if not frame["merged"].any() else "values or attention rows are missing"
         return f"KeepKV's bound cannot be computed here: {why} (0 of {plural(len(frame), 'step')})."
     known = frame[frame["bound"].notna()]
     if known.empty:
