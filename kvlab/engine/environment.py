@@ -7,6 +7,7 @@ from importlib.metadata import version
 
 import torch
 
+from kvlab.attention.queries import num_key_value_heads
 from kvlab.cache.find_rotary import changing_rotary, find_rotary
 from kvlab.models.load import LoadedModel
 from kvlab.trace.schema import ModelShape
@@ -39,17 +40,9 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         family=config.model_type,
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=heads,
-        num_key_value_heads=_key_value_heads(config),
+        num_key_value_heads=num_key_value_heads(config),
         head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
         rotary_inverse_frequencies=None if rotary is None else tuple(rotary.inverse_frequencies.tolist()),
     )
-
-
-def _key_value_heads(config: object) -> int:
-    if getattr(config, "model_type", "") == "falcon":
-        grouped = getattr(config, "new_decoder_architecture", False)
-        one = getattr(config, "multi_query", False) and not grouped
-        return 1 if one else int(getattr(config, "num_kv_heads", 0) or config.num_attention_heads)  # type: ignore[attr-defined]
-    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)  # type: ignore[attr-defined]
