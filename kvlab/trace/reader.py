@@ -144,15 +144,18 @@ class Run:
         return self._parts[table]
 
     def check_array(self, path: Path) -> None:
-        """Hold an array file, if it is there, against its checksum, once for each state of the file.
+        """Hold an array file against its checksum, once for each state of the file.
 
         Raises:
-            UserError: it is not as it was written.
+            UserError: it is not as it was written, or is gone.
         """
-        if self.record.checksums is None or not path.exists():
+        if self.record.checksums is None:
             return
-        if known_checksum(path) != self.record.checksums.get(f"arrays/{path.name}"):
+        written = self.record.checksums.get(f"arrays/{path.name}")
+        if path.exists() and known_checksum(path) != written:
             raise UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
+        if written is not None and not path.exists():
+            raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
 
     def _condition(self, layer: int | None, head: int | None) -> pc.Expression | None:
         self._check_indices(layer, head)
