@@ -22,8 +22,11 @@ from kvlab.trace.synthetic import write_synthetic_run
 
 SMALL = {"layers": 2, "heads": 1, "prompt_tokens": 12, "steps": 2}
 ARRAYS = ("keys", "values", "attention", "history", "hidden", "sampled")
-KINDS = ("run.json", "parts.json", *(f"{table}/part-00000.parquet" for table in TABLES)) + tuple(
-    f"arrays/{name}-layer-001.safetensors" for name in ARRAYS
+KINDS = (
+    "run.json",
+    "parts.json",
+    *(f"{table}/part-00000.parquet" for table in TABLES),
+    *(f"arrays/{name}-layer-001.safetensors" for name in ARRAYS),
 )
 
 
