@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, verdict_of
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table, verdict_of
 from kvlab.atlas.sources import Sources
 from kvlab.figures import scores, throughput
 from kvlab.figures.palette import Theme
@@ -131,7 +131,13 @@ def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     where = SUMMARIES.origin(sources)
     return (
         Drawn(
-            "scores", figure, table, scores.read_benchmark_table(table), where, _above(SUMMARIES.rows(sources)), grey
+            "scores",
+            figure,
+            table,
+            read_table(SUMMARIES.rows(sources), table),
+            where,
+            _above(SUMMARIES.rows(sources)),
+            grey,
         ),
     )
 
