@@ -261,7 +261,11 @@ def score_words(one: Interval | None, show: Callable[[float], str] = number) -> 
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
 
 
-def gap_words(one: Interval | None, show: Callable[[float], str] = "{:+.3g}".format) -> str:
+def _signed(value: float) -> str:
+    return f"{round(value, 9) + 0.0:+.3g}"  # what rounding leaves of equal scores is no difference
+
+
+def gap_words(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
     """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
     return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
 

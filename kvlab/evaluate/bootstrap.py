@@ -32,7 +32,8 @@ def mean_intervals(
 
     Samples are drawn with replacement, the same for all columns; a NaN is left out and does not count. With `groups`
     (one label a sample) the mean is that of the groups' means, and samples are drawn within each group: the groups,
-    such as tasks, are chosen and not a sample of any.
+    such as tasks, are chosen and not a sample of any. Groups of a single sample are drawn from one another (collapsed
+    strata: Cochran, Sampling Techniques, 5A.12), as nothing else tells how much they would vary.
     """
     data = np.asarray(table, dtype=np.float64)
     labels = np.zeros(len(data), int) if groups is None else np.unique([str(g) for g in groups], return_inverse=True)[1]
@@ -52,7 +53,11 @@ def _intervals(data: np.ndarray, labels: np.ndarray, seed: int, resamples: int, 
     random = np.random.default_rng(seed)
     parts = [data[labels == label] for label in np.unique(labels)]
     centre = np.mean([part.mean(axis=0) for part in parts], axis=0)
-    drawn = np.mean([_drawn_means(part, random, resamples) for part in parts], axis=0)
+    single = [part for part in parts if len(part) == 1]
+    strata = [(part, 1) for part in parts if len(part) > 1] + (
+        [(np.concatenate(single), len(single))] if single else []
+    )
+    drawn = np.sum([groups * _drawn_means(part, random, resamples) for part, groups in strata], axis=0) / len(parts)
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
     return [Interval(float(m), float(a), float(b), len(data)) for m, a, b in zip(centre, low, high, strict=True)]
 

@@ -38,7 +38,7 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
             frame,
             throughput.read_over_length(frame),
             benchmarks.bench_origin(rows),
-            _steady(frame, small),
+            benchmarks.of_repeats(_steady(frame, small), rows),
             benchmarks.grey_numbers(FIGURE_3),
         ),
     )
@@ -95,7 +95,7 @@ def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     figure = throughput.against_the_paper(frame, theme, "Throughput against the full cache")
     reading, where = throughput.read_against_the_paper(frame), benchmarks.bench_origin(rows)
     grey = benchmarks.grey_numbers(TABLE_1)
-    claim = _faster(frame, benchmarks.is_small(rows))
+    claim = benchmarks.of_repeats(_faster(frame, benchmarks.is_small(rows)), rows)
     return (Drawn("throughput", figure, frame, reading, where, claim, grey),)
 
 
