@@ -33,7 +33,7 @@ def mean_intervals(
     Samples are drawn with replacement, the same for all columns; a NaN is left out and does not count. With `groups`
     (one label a sample) the mean is that of the groups' means, and samples are drawn within each group: the groups,
     such as tasks, are chosen and not a sample of any. Groups of a single sample are drawn from one another (collapsed
-    strata: Cochran, Sampling Techniques, 5A.12), as nothing else tells how much they would vary.
+    strata, as in Cochran's Sampling Techniques), as nothing else tells how much they would vary.
     """
     data = np.asarray(table, dtype=np.float64)
     labels = np.zeros(len(data), int) if groups is None else np.unique([str(g) for g in groups], return_inverse=True)[1]

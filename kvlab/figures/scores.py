@@ -124,7 +124,7 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
     )  # fmt: skip
     figure = finish(
         go.Figure([heat, words_on_cells(heat, words)]), title=title, y="method and budget", theme=theme,
-        x=f"task (in the cells: score, {_rests_on(frame)})",
+        x=f"task (in the cells: score, {rests_on(frame)})",
         legend=False, height=150 + 34 * len(order),
     )  # fmt: skip
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
@@ -150,7 +150,7 @@ def line_words(line: pd.Series, name: str = "score", show: Callable[[float], str
     return mean_words(line[name], line[f"{name}_low"], line[f"{name}_high"], int(line["prompts"]), show)
 
 
-def _rests_on(frame: pd.DataFrame) -> str:
+def rests_on(frame: pd.DataFrame) -> str:
     """For an axis: what bars and brackets are and how many prompts a point is over, such as `95 %, n = 8 to 20`."""
     least, most = int(frame["prompts"].min()), int(frame["prompts"].max())
     if most == 1:
@@ -198,7 +198,7 @@ def _panels(titles: list[str], columns: int) -> go.Figure:
 
 
 def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.Figure:
-    figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({_rests_on(frame)})", col=1)
+    figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({rests_on(frame)})", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
 

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from kvlab.counted import prompts
 from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
-from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_words
+from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_words, rests_on
 from kvlab.figures.template import finish
 from kvlab.figures.words import number, percent, plural, spoken
 
@@ -78,7 +78,8 @@ def option_sweep(frame: pd.DataFrame, option: str, theme: Theme = "light") -> go
                 row=1, col=column,
             )  # fmt: skip
     name = option.replace("_", " ")
-    finish(figure, title=f"Effect of {name}", x=name, y="", theme=theme, height=420)
+    axis = f"{name} ({rests_on(frame)})"
+    finish(figure, title=f"Effect of {name}", x=axis, y="", theme=theme, height=420)
     figure.update_xaxes(type="category", categoryarray=values).update_yaxes(rangemode="tozero")
     figure.update_yaxes(tickformat=".0%", col=2)
     figure.update_annotations(font={"size": 13})

@@ -54,7 +54,7 @@ def _of_model(runs: list[Run], theme: Theme) -> Drawn:
     figure.update_layout(title_text=f"{figure.layout.title.text} ({runs[0].record.model.name})")
     means = over_prompts(by_layer)
     reading = figures.read_ratio_by_layer(means)
-    source = f"{origin(runs[0])} · and {plural(len(runs) - 1, 'more prompt')}"
+    source = origin(runs[0]) + (f" · and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else "")
     return Drawn(runs[0].record.model.name, figure, by_layer, reading, source, _persists(tables))
 
 
