@@ -58,6 +58,7 @@ def test_compare_prints_every_run_and_writes_folders(tiny_model_folder: Path, tm
     assert rows[0]["label"] == "full cache"
     assert len(rows) == 5
     for row in rows:
+        assert (row["prompts"], row["mean_tokens"]) == (1, 4)
         run = open_run(Path(row["path"]))
         assert run.record.status == "complete"
         assert row["status"] == "complete"
@@ -74,6 +75,7 @@ def test_run_prints_a_table(tiny_model_folder: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert "zsmerge 20 %" in printed
     assert "complete" in printed
+    assert "one prompt; KL and agreement: means over 3 tokens" in printed
 
 
 @pytest.mark.parametrize(
