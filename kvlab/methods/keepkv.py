@@ -6,9 +6,11 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import Preset
 from kvlab.methods.scorers.ema import EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.mass import SPACE_HELP, MassRule, Space
@@ -44,6 +46,7 @@ class KeepKV(Method):
         description="log mass of a merged slot: the key rule's own, or none, alpha * log(votes), votes, exact, bounded",
     )
     mass_alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
+    layers: Literal["uniform", "cosine"] = Field("uniform", description="layer budgets: equal, or PyramidInfer's")
     prefill_order: Literal["evict-first", "merge-first"] = Field(
         "evict-first", description="which slots of a prompt leave: the least important, or first those that can merge"
     )
@@ -77,7 +80,7 @@ class KeepKV(Method):
         raw = self.rule in ("paper", "min-norm")
         return Pipeline(
             EmaScore(self.alpha, self.window, raw),
-            Uniform(),
+            CosineDecay() if self.layers == "cosine" else Uniform(),
             LowestScore(sinks=self.sinks, recent=self.recent),
             NearestMerge(
                 self.rule,
