@@ -67,8 +67,8 @@ def current_comparison() -> list[Run]:
 def say_one_prompt(run: Run) -> None:
     """One line under a page's heading: that all its numbers are of one prompt, and of which."""
     record = run.record
-    name = shorten(record.title or record.prompt, 60)
-    told = f"{ONE_PROMPT.capitalize()} ({name}, {record.prompt_tokens:,} tokens)"
+    named = f"{shorten(record.title, 60)}, " if record.title else ""
+    told = f"{ONE_PROMPT.capitalize()} ({named}{record.prompt_tokens:,} tokens)"
     st.caption(plain(f"{told}: means here are over its heads, layers, steps or tokens."))
 
 
