@@ -35,6 +35,13 @@ class Method(BaseModel, ABC):
     def pipeline(self) -> Pipeline:
         """The method as score, allocate, select and settle."""
 
+    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+        """Sentences about a run with so many slots a head on average that its settings alone do not tell; often none.
+
+        Such as that a budget leaves nothing of the method but its window.
+        """
+        return []
+
     def departures(self, preset: str = PAPER) -> dict[str, JsonValue]:
         """The preset's values, by name, of hyper-parameters that stand at another one; empty without such a preset."""
         published = self.presets[preset].settings() if preset in self.presets else {}

@@ -42,8 +42,8 @@ class CaM(Method):
         "paper": Preset(
             "CaM's formula: attention over the mean of the tokens that take the value",
             {
-                "variant": ("code", "the merging probability of section 3, as the streaming program computes it"),
-                "draw": ("bernoulli", "section 3: a Bernoulli mask"),
+                "variant": ("code", "the formula of the merging probability, as the streaming program computes it"),
+                "draw": ("bernoulli", "the formula of the merging mask: Bernoulli"),
             },
             EVERY_STEP,
         ),

@@ -132,6 +132,8 @@ def head_lengths(scores: list[list[float]], base: int, floor: float, rule: str) 
         winners = [*safe, *rest[: heads * base - len(safe)]]
         return [sum(head == h for head, _ in winners) for h in range(heads)]
     counts = [sum(head == h for _, head, _ in ranked[: heads * base]) for h in range(heads)]
+    if rule == "rounded":  # the authors' lines: a whole floor, then each head by itself
+        return [round(count * (1 - floor) + int(base * floor)) for count in counts]
     wanted = [count * (1 - floor) + floor * base for count in counts]
     lengths = [int(w) for w in wanted]
     by_remainder = sorted(range(heads), key=lambda h: round(lengths[h] - wanted[h], 9))
@@ -140,7 +142,7 @@ def head_lengths(scores: list[list[float]], base: int, floor: float, rule: str) 
     return lengths
 
 
-@pytest.mark.parametrize("rule", ["blend", "guarantee"])
+@pytest.mark.parametrize("rule", ["blend", "rounded", "guarantee"])
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1000), budget=st.integers(WINDOW + 1, TOKENS - 1), floor=st.floats(0, 1))
 @example(seed=2, budget=5, floor=1 / 3)  # remainders that are equal but for rounding
@@ -154,7 +156,7 @@ def test_adakv_against_a_slow_reference(rule: str, seed: int, budget: int, floor
     lengths = head_lengths(raw.tolist(), budget - WINDOW, floor, rule)
     assert hand.layer.budget is not None
     assert hand.layer.budget[0].tolist() == [WINDOW + length for length in lengths]
-    assert hand.layer.budget.sum() == 3 * budget
+    assert abs(int(hand.layer.budget.sum()) - 3 * budget) <= (4.5 if rule == "rounded" else 0)
     for head, length in enumerate(lengths):
         best = top(raw[head], range(TOKENS - WINDOW), length)
         assert kept(hand)[head] == sorted(best + list(range(TOKENS - WINDOW, TOKENS)))
