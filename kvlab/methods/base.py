@@ -62,7 +62,7 @@ class Method(BaseModel, ABC):
             "summary": (cls.__doc__ or "").strip().splitlines()[0],
             "merges": type(pipeline.settle).__name__ != "Evict",
             "compresses_while_decoding": pipeline.decode,
-            "needs_budget": cls.needs_budget,
+            "needs_budget": cls().needs_budget,
             "variants": variants,
             "choices": {
                 "score": type(pipeline.score).__name__,

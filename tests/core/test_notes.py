@@ -26,6 +26,15 @@ def test_a_budget_within_the_window_is_named_a_local_window(name: str) -> None:
     assert not method.notes(16, 16), "nothing is dropped at all"
 
 
+def test_pyramidinfer_says_when_its_recent_region_takes_the_budget() -> None:
+    theirs = make_method("pyramidinfer", region="prompt")
+    (note,) = theirs.notes(21, 100)
+    assert "21 slots" in note and "recent region of 21" in note and "local window" in note
+    assert not theirs.notes(22, 100)
+    assert not make_method("pyramidinfer").notes(21, 100)
+    assert not make_method("pyramidinfer", preset="code").notes(21, 100), "no budget is asked for"
+
+
 def test_less_says_what_its_evictor_says_and_most_methods_nothing() -> None:
     assert make_method("less", evictor="snapkv").notes(10, 100) == make_method("snapkv").notes(10, 100) != []
     assert all(make_method(name).notes(10, 100) == [] for name in registered() if name in ("h2o", "cam", "full"))
