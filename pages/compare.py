@@ -57,6 +57,7 @@ def main() -> None:
         return
     table = compare.headline(runs)
     headline(table)
+    notes(runs)
     along_the_text(runs)
     bytes_and_slots(runs, table)
     texts(runs, table)
@@ -80,6 +81,12 @@ def headline(table: pd.DataFrame) -> None:
         on_click="ignore",
         icon=":material/download:",
     )
+
+
+def notes(runs: Sequence[Run]) -> None:
+    for run in runs:
+        for note in run.record.notes:
+            st.caption(f"**{plain(run.record.label)}**: {note}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

@@ -184,6 +184,10 @@ class PassSeen:
             self._last_mass = self._mass(self.num_new - 1, self.num_new)[:, :, :, 0].mean(2)
         return self._last_mass
 
+    def of_slots(self) -> PassSeen:
+        """The same pass without the state beside the slots, so that masses sum to 1 over the slots."""
+        return replace(self, low_rank=None, _last_mass=None) if self.has_state else self
+
     def rows_seen(self, rows: int | None = None) -> Tensor:
         """(B or 1, 1, S): how many of the last `rows` real queries could look at each slot."""
         rows = min(rows or self.num_new, self.num_new)

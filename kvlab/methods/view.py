@@ -131,6 +131,10 @@ class Seen(Protocol):
         """Attention of the last query, mean over the group; (B, H, S) float32."""
         ...
 
+    def of_slots(self) -> Seen:
+        """The same pass as if the slots were all there is: without a state beside them that queries attend to too."""
+        ...
+
     def rows_seen(self, rows: int | None = None) -> Tensor:
         """How many of the last `rows` real queries could look at each slot; broadcastable to (B, H, S), float32."""
         ...

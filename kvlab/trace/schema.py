@@ -90,6 +90,7 @@ class RunRecord(BaseModel):
     departures: dict[str, JsonValue] | None = Field(
         None, description="the paper's values where the run's differ; none: no paper, or a run older than this field"
     )
+    notes: tuple[str, ...] = Field((), description="what the settings mean at this budget and length, in sentences")
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
     level: RecordLevel
