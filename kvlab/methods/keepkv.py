@@ -10,7 +10,6 @@ from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
 from kvlab.methods.scorers.ema import EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.mass import SPACE_HELP, MassRule, Space
