@@ -34,6 +34,19 @@ def merging_run(sources: Sources) -> Run | Needs:
     )
 
 
+def evicted_as_well(run: Run) -> str:
+    """How many tokens this KVMerger run evicted after its prompt, in a sentence; empty for another method's run."""
+    first = run.steps[run.steps["step"] == 0]
+    heads = len(first)
+    if run.record.method not in METHODS or not heads:
+        return ""
+    evicted, merged = (float(first[column].sum()) / heads for column in ("evicted", "merged"))
+    return (
+        f"Of the {evicted + merged:,.0f} tokens that left a head after the prompt (mean over heads) {evicted:,.0f} "
+        "were evicted, not merged: the paper evicts none, because its budget is what the threshold gives."
+    )
+
+
 def prompts_of(sources: Sources, model: str | None = None) -> list[Run]:
     """One run with keys for each prompt in the folder of runs, newest first, of one model where it is named.
 
