@@ -51,7 +51,7 @@ def main() -> None:
     if not runs:
         return
     table = compare.headline(runs)
-    headline(table)
+    headline(table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     along_the_text(runs)
     bytes_and_slots(runs, table)
     texts(runs, table)
@@ -60,12 +60,14 @@ def main() -> None:
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{runs[0].record.model.name}: {labels}; {versions}.")
 
 
-def headline(table: pd.DataFrame) -> None:
+def headline(table: pd.DataFrame, beyond: str) -> None:
     for group in compare.rivals_at_same_bytes(table):
         ranks = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
         size = byte_size(group["live_bytes"].median())
         st.markdown(f"Closest to the full cache first, at about {size} of live bytes (mean KL, nats a token): {ranks}.")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
+    if beyond:
+        st.caption(plain(beyond))
     st.download_button(
         "CSV",
         table.to_csv(index=False),
