@@ -56,7 +56,7 @@ def main() -> None:
     if not runs:
         return
     table = compare.headline(runs)
-    headline(table)
+    headline(table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     along_the_text(runs)
     bytes_and_slots(runs, table)
@@ -66,13 +66,15 @@ def main() -> None:
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{comparison_origin(runs)}: {labels}; {versions}.")
 
 
-def headline(table: pd.DataFrame) -> None:
+def headline(table: pd.DataFrame, beyond: str) -> None:
     for group in compare.rivals_at_same_bytes(table):
         ranks = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
         size = byte_size(group["live_bytes"].median())
         mean = f"{ONE_PROMPT}; mean KL over {group['mean_tokens'].max()} tokens of its continuation, nats a token"
         st.markdown(f"Closest to the full cache first, at about {size} of live bytes ({mean}): {ranks}.")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
+    if beyond:
+        st.caption(plain(beyond))
     st.download_button(
         "CSV",
         table.to_csv(index=False),

@@ -70,7 +70,7 @@ def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> bool:
         if found.verdict:
             colour, icon = BADGES[found.verdict]
             st.badge(found.verdict, color=colour, icon=icon, help=plain(found.finding))  # type: ignore[arg-type]
-        if found.setting and found.setting != PUBLISHED:
+        if found.setting and not found.setting.startswith(PUBLISHED):
             st.caption(f"judged {plain(shorten(found.setting, 60))}", help=plain(found.setting))
         if found.origin:
             st.caption(f"drawn from {plain(shorten(found.source, 60))}", help=plain(found.origin))

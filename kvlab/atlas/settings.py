@@ -37,7 +37,7 @@ def of_record(record: RunRecord) -> str:
     if record.departures is None:
         return f"{UNDER}settings not compared with the paper's (an older run)"
     if not record.departures:
-        return PUBLISHED
+        return f"{UNDER}preset={record.preset}" if record.preset.startswith(PAPER) else PUBLISHED
     own = record.hyper_parameters
     named = [f"{name} {_word(own.get(name))}, not {_word(value)}" for name, value in record.departures.items()]
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
@@ -48,6 +48,8 @@ def of_record(record: RunRecord) -> str:
 
 def of_rows(rows: pd.DataFrame) -> str:
     """In words what rows of an evaluation or a benchmark ran under; nothing where none has a paper."""
+    if "hyper_parameters" not in rows:
+        return ""
     asked = rows[["method", "hyper_parameters"]].drop_duplicates()
     judged = [(method, json.loads(text or "{}")) for method, text in asked.itertuples(index=False)]
     known = [options for method, options in judged if method not in WITHOUT_PAPER or _parts_named(options)]

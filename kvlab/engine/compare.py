@@ -295,6 +295,11 @@ def _label(choice: MethodChoice, method: Method) -> str:
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
 
 
+def _paper(choice: MethodChoice) -> str:
+    """The paper's settings a run is held against: those it asked for, where a paper has several."""
+    return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
+
+
 def _record(
     request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, ids: Tensor, comparison_id: str, index: int
 ) -> RunRecord:
@@ -312,7 +317,7 @@ def _record(
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
-        departures=method.departures() if PAPER in method.presets else None,
+        departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
         notes=tuple(method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1])),
         label=_label(choice, method),
         force_keep=choice.force_keep,
