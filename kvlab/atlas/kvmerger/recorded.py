@@ -38,7 +38,7 @@ def evicted_as_well(run: Run) -> str:
     """How many tokens this KVMerger run evicted after its prompt, in a sentence; empty for another method's run."""
     first = run.steps[run.steps["step"] == 0]
     heads = len(first)
-    if run.record.method not in METHODS or not heads:
+    if run.record.method != "kvmerger" or not heads:
         return ""
     evicted, merged = (float(first[column].sum()) / heads for column in ("evicted", "merged"))
     return (
