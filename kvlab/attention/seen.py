@@ -34,22 +34,28 @@ class PassSeen:
     generator: torch.Generator | None = field(default=None, repr=False)
     low_rank: LowRankState | None = field(default=None, repr=False)  # what the method keeps beside the slots
     alibi: Alibi | None = field(default=None, repr=False)
+    sinks: Tensor | None = field(default=None, repr=False)  # (B, H, G) logits of learned sinks
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
 
     def attend_one(self, value: Tensor) -> Tensor:
         """The output (B, Hq, 1, d) of a single query; its logits and mass are kept: one pass for both."""
-        kernel = one_query_kernel(self.query.device) if self.softcap is None and self.alibi is None else None
+        kernel = one_query_kernel(self.query.device) if self.is_plain else None
         if kernel is not None:
             packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
             output, mass, logits = kernel(packed, self.key, value, self.bias, self.scaling)
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
         self._last_logits = self._logits(0, 1)
-        mass = probabilities(self._last_logits, self.bias)[:, :, :, 0]  # (B, H, G, S)
+        mass = probabilities(self._last_logits, self.bias, self.sinks)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
         output = mass.to(value.dtype) @ value
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether kernels know this attention: logits neither capped nor biased by query head, no learned sinks."""
+        return self.softcap is None and self.alibi is None and self.sinks is None
 
     @property
     def has_state(self) -> bool:
@@ -190,7 +196,7 @@ class PassSeen:
     def _mass(self, first: int, last: int) -> Tensor:
         if self.has_state:
             return self.share(first, last).slots
-        return probabilities(self._logits(first, last), self.bias)
+        return probabilities(self._logits(first, last), self.bias, self.sinks)
 
     def _logits(self, first: int, last: int) -> Tensor:
         return slot_logits(

@@ -35,6 +35,7 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
     settle = pipeline.settle
     if isinstance(settle, Absorb):
         refuse_alibi(model)
+        refuse_sinks(model)
     if not isinstance(settle, Absorb) or settle.weights == UNTRAINED:
         return pipeline
     name = name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"
@@ -60,6 +61,12 @@ def refuse_alibi(model: nn.Module) -> None:
             "This model tells distances by ALiBi, and what LESS absorbs has no place in the text any more: use another "
             "method."
         )
+
+
+def refuse_sinks(model: nn.Module) -> None:
+    """Raises UserError for a model with learned attention sinks, which LESS's slot beside the others does not know."""
+    if any(isinstance(getattr(module, "sinks", None), nn.Parameter) for module in model.modules()):
+        raise UserError("This model has learned attention sinks, beside which LESS is not defined: use another method.")
 
 
 def signature(model: nn.Module) -> Tensor:

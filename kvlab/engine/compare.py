@@ -15,6 +15,7 @@ from torch import Tensor
 
 from kvlab.budget import Budget
 from kvlab.cache import make_cache
+from kvlab.cache.cache import nothing_to_compress
 from kvlab.cache.chunks import check_chunks
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.engine.forward import decode_one, greedy, prefill, synchronize
@@ -58,6 +59,9 @@ def compare(
         Budget(choice.budget)
     loaded = loaded or _cached_model(request.model, request.device, request.dtype)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens)
+    for choice in choices:  # what a method or a model refuses is said before anything runs
+        if not make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget).has_compressed:
+            raise UserError(nothing_to_compress(loaded.model.config.get_text_config(decoder=True)))
     _check_positions(choices, ids.shape[1])
     if request.prefill_chunk is not None:
         for choice in choices:

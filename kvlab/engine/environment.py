@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import torch
 
-from kvlab.cache.find_rotary import changing_rotary, find_rotary
+from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.models.load import LoadedModel
 from kvlab.trace.schema import ModelShape
 
@@ -34,6 +34,8 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
     heads = config.num_attention_heads
     # Frequencies that change with length are no property of the model, and of no run that lasts.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
+    if rotary is not None and (rotary.interleaved or unrotated_layers(loaded.model)):
+        rotary = None  # whoever reads a run turns halves, in all layers
     return ModelShape(
         name=loaded.name,
         family=config.model_type,

@@ -66,12 +66,13 @@ def no_foreign_code(name: str) -> str:
 def _check_numbers(raw: dict[str, Any], name: str) -> None:
     for fields, most in ((LAYERS, MOST_LAYERS), (HEADS, MOST_WIDTH), (WIDTHS, MOST_WIDTH)):
         for field in fields:
-            number = raw.get(field)
-            if number is not None and (type(number) is not int or not 0 < number <= most):
-                shown = str(number)[:20]
+            given = raw.get(field)
+            every = given if isinstance(given, list) else [] if given is None else [given]  # some have one a layer
+            if any(type(number) is not int or not 0 < number <= most for number in every):
+                shown = str(given)[:20]
                 raise UserError(f"The config.json of {name!r} has {field} {shown}: give a number from 1 to {most:,}.")
     heads, shared = raw.get("num_attention_heads"), raw.get("num_key_value_heads")
-    if heads and shared and heads % shared:
+    if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
         raise UserError(
             f"The config.json of {name!r} has {heads} attention heads, which {shared} KV heads cannot share."
         )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb, build_alibi_tensor
 
 
@@ -65,15 +65,4 @@ class SlotFalconAttention(FalconAttention):
 def _slopes(num_heads: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # kept for passes that want gradients too
         two = torch.ones(1, 2, dtype=torch.int64, device=device)
-        return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1]
-
-
-def use_slot_attention(model: PreTrainedModel, name: str) -> None:
-    """Make every attention module of a Falcon model call the attention function registered as `name`."""
-    for module in model.modules():
-        if isinstance(module, FalconAttention):
-            module.__class__ = SlotFalconAttention
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if config is not None:
-            config._attn_implementation = name
+        return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1].bfloat16()  # what it is multiplied in

@@ -27,7 +27,7 @@ from kvlab.models.checkpoint import (
     read_config,
     reason,
 )
-from kvlab.models.families import OWN_ATTENTION, SUPPORTED, check_supported, model_class, prepare
+from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
 from kvlab.models.placing import device_map, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
 
@@ -105,7 +105,7 @@ def load_model(
 
 def _made_with(config: Any) -> str:
     """The attention a model is made with: some pick a class by it and know their own only, `prepare` changes it."""
-    return "eager" if config.model_type in OWN_ATTENTION else register_attention()
+    return "eager" if config.model_type in INLINE else register_attention()
 
 
 @contextmanager
