@@ -11,7 +11,6 @@ from typing import Any
 
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 from transformers.models.bloom.modeling_bloom import BloomAttention
 from transformers.models.falcon.modeling_falcon import FalconAttention
 from transformers.models.mpt.modeling_mpt import MptAttention
@@ -85,8 +84,9 @@ def open_wide_windows(config: Any) -> None:
 
 
 def model_class(config: Any) -> Any:
-    """The transformers class that loads this model: of text, or of text and images where there is no other."""
-    return AutoModelForCausalLM if type(config) in MODEL_FOR_CAUSAL_LM_MAPPING else AutoModelForImageTextToText
+    """The transformers class that loads this checkpoint: all of it, where it also holds what looks at images."""
+    also_sees = config.get_text_config(decoder=True) is not config
+    return AutoModelForImageTextToText if also_sees else AutoModelForCausalLM
 
 
 def check_supported(config: Any) -> None:

@@ -14,7 +14,7 @@ from kvlab.errors import UserError
 from kvlab.models.families import check_supported
 from kvlab.models.load import load_model, prepare
 from kvlab.requests import CompareRequest, MethodChoice
-from tests.families import tiny_folder, tiny_model
+from tests.families import COMMON, WINDOWED, tiny_folder, tiny_model
 
 
 @pytest.mark.parametrize("methods", [("full",), ("h2o",), ("full", "h2o")])
@@ -70,3 +70,27 @@ def test_what_keeps_no_keys_and_values_a_head_is_refused(kind: str, options: dic
     with pytest.raises(UserError, match=sentence) as error:
         check_supported(CONFIG_MAPPING[kind](**options))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(("kind", "text"), [("mistral3", "mistral"), ("gemma3", "gemma3_text")])
+def test_a_model_that_also_sees_runs_by_its_text_family(kind: str, text: str, tmp_path: Path) -> None:
+    """Its whole checkpoint is read, and the rotation is that of the text, not of the images."""
+    from transformers import AutoModelForImageTextToText
+
+    folder = tiny_folder(tmp_path)
+    vision = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    size = {"image_size": 28, "patch_size": 14}
+    config = CONFIG_MAPPING[kind](
+        text_config=COMMON | {"vocab_size": 259, "model_type": text} | (WINDOWED if kind == "gemma3" else {}),
+        vision_config=vision | size,
+    )
+    plain = AutoModelForImageTextToText.from_config(config).eval()
+    plain.save_pretrained(folder)
+    loaded = load_model(str(folder), device="cpu")
+    ids = loaded.encode("Down the rabbit hole.")
+    cache = make_cache(loaded, "keepkv", 1.0)
+    with torch.inference_mode():
+        given = loaded.model(ids, past_key_values=cache).logits
+        assert (given - plain(ids).logits).abs().max() < 1e-4
+    rotary = cache.compressed_layers()[0].rotary.now()
+    assert rotary is not None and rotary.inverse_frequencies.numel() == COMMON["head_dim"] // 2
