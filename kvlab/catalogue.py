@@ -24,6 +24,8 @@ class MethodDescription:
     variants: list[str]
     choices: dict[str, str]
     parameters: dict[str, JsonValue]
+    presets: dict[str, JsonValue]
+    reasons: dict[str, str]
 
 
 def methods() -> list[MethodDescription]:

@@ -25,10 +25,16 @@ class MethodChoice(BaseModel):
     force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="positions of tokens that must stay")
 
     @property
+    def preset(self) -> JsonValue:
+        """The named settings the hyper-parameters start from: `default`, `paper`, `code` ..."""
+        return self.hyper_parameters.get("preset", "default")
+
+    @property
     def label(self) -> str:
-        """The name a legend shows, such as `keepkv 20 %` or `h2o 128 slots`."""
+        """The name a legend shows, such as `keepkv 20 %`, `keepkv 20 % (paper)` or `h2o 128 slots`."""
         amount = f"{self.budget} slots" if isinstance(self.budget, int) else f"{100 * self.budget:g} %"
-        changed = ", ".join(f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()))
+        own = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
+        changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *own])
         kept = f", keeping {len(self.force_keep)} chosen" if self.force_keep else ""
         return f"{self.method} {amount}" + (f" ({changed})" if changed else "") + kept
 

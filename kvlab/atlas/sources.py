@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvlab.evaluate.rows import newest
 from kvlab.trace.reader import Run
 
 EVAL_FOLDER = "eval"
@@ -37,7 +38,7 @@ class Sources:
     def evaluations(self) -> pd.DataFrame:
         """Every row of every evaluation (columns as `kvlab.evaluate.rows.ROWS`), a repeated key once, and `name`."""
         found = [frame.assign(name=folder.name) for folder in _folders(self.root) if len(frame := _parts(folder))]
-        return pd.concat(found, ignore_index=True).drop_duplicates("key") if found else pd.DataFrame()
+        return newest(pd.concat(found, ignore_index=True).drop_duplicates("key")) if found else pd.DataFrame()
 
     @cached_property
     def benchmarks(self) -> pd.DataFrame:

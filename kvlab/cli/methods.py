@@ -1,30 +1,84 @@
-"""`kvlab methods`: every method with its four choices, as a table or as data."""
+"""`kvlab methods`: every method with its four choices, or one with its settings beside its paper's."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from kvlab.catalogue import MethodDescription
+
 
 def methods(
+    name: Annotated[str | None, typer.Argument(help="a method, for its settings and its paper's")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with all hyper-parameters")] = False,
 ) -> None:
-    """List the methods: what scores, allocates, selects and settles in each."""
+    """List the methods: what scores, allocates, selects and settles in each; or one method's named settings."""
     from kvlab.catalogue import methods as described
 
+    listed = described() if name is None else [_named(name, described())]
     if as_json:
-        typer.echo(json.dumps([asdict(method) for method in described()], indent=2))
-        return
+        typer.echo(json.dumps([asdict(method) for method in listed], indent=2))
+    elif name is not None:
+        _show(listed[0])
+    else:
+        _list(listed)
+
+
+def _named(name: str, described: list[MethodDescription]) -> MethodDescription:
+    from kvlab.errors import UserError
+
+    for method in described:
+        if method.name == name:
+            return method
+    known = ", ".join(method.name for method in described)
+    raise UserError(f"There is no method called {name!r}; choose one of {known}.")
+
+
+def _list(described: list[MethodDescription]) -> None:
     from rich.table import Table
 
     from kvlab.cli.table import print_wide
 
-    table = Table("method", "family", "score", "allocate", "select", "settle", "acts")
-    for method in described():
+    table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
+    for method in described:
         acts = "prompt and decoding" if method.compresses_while_decoding else "prompt"
         acts = "never" if method.family == "reference" else acts
-        table.add_row(method.name, method.family, *method.choices.values(), acts)
+        table.add_row(method.name, method.family, *method.choices.values(), acts, ", ".join(method.presets))
     print_wide(table)
+
+
+def _show(method: MethodDescription) -> None:
+    from kvlab.cli.table import print_wide
+
+    typer.echo(f"{method.title}: {method.summary}{f' ({method.paper})' if method.paper else ''}")
+    presets: dict[str, Any] = dict(method.presets)
+    for name, preset in presets.items():
+        beyond = f" {preset['beyond']}" if preset["beyond"] else ""
+        typer.echo(f"preset={name}: {preset['about']}.{beyond}")
+    if method.parameters.get("properties"):
+        print_wide(_settings_table(method, presets))
+
+
+def _settings_table(method: MethodDescription, presets: dict[str, Any]) -> Table:
+    """A row a hyper-parameter: the default, each preset's value and source, and why the default is what it is."""
+    from rich.table import Table
+
+    table = Table("hyper-parameter", "default", *presets, "reason for the default", show_lines=True)
+    schema: Any = method.parameters["properties"]
+    for name, field in schema.items():
+        cells = []
+        for preset in presets.values():
+            there = preset["values"].get(name)
+            cells.append("–" if there is None else f"{_shown(there['value'])}\n{there['source']}")
+        table.add_row(name, _shown(field.get("default")), *cells, method.reasons.get(name, ""))
+    return table
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -27,6 +27,7 @@ from kvlab.engine.watch import Cancelled, Watch
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.gvote import GVote
+from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
@@ -158,7 +159,9 @@ def _probe(
     """Once a comparison: how Gaussian its hidden states are, and how good the queries GVote would sample."""
     asked = next((choice.hyper_parameters for choice in request.choices if choice.method == GVote.name), {})
     watch.advance("probing the full cache", 0)
-    probe(loaded, ids, reference.ids, writer, GVote(**asked), request.seed)
+    voting = make_method(GVote.name, **asked)
+    assert isinstance(voting, GVote)
+    probe(loaded, ids, reference.ids, writer, voting, request.seed)
 
 
 def _cache(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> Any:
@@ -312,6 +315,8 @@ def _record(
         method=choice.method,
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),
+        preset=str(choice.preset),
+        departures=method.departures() if PAPER in method.presets else None,
         label=_label(choice, method),
         force_keep=choice.force_keep,
         level=request.level,

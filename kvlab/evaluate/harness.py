@@ -56,14 +56,13 @@ def evaluate(
     if request.prefill_chunk is not None:
         longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
         check_choices(request.all_choices, longest, request.prefill_chunk)
-    digest = model_digest(loaded.model)
+    digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
+    asked = request.question_aware, loaded.name, digest, request.prefill_chunk
     units = [
         Unit(
             prompt,
             {
-                number: row_key(
-                    prompt.identity, choice, request.question_aware, loaded.name, digest, request.prefill_chunk
-                )
+                number: row_key(prompt.identity, choice, settings[number], *asked)
                 for number, choice in enumerate(request.all_choices)
             },
         )
@@ -72,7 +71,7 @@ def evaluate(
     maker = RowMaker(
         Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk),
         request.all_choices,
-        [variant_of(choice) for choice in request.all_choices],
+        settings,
         digest,
         {"device": device_name(loaded.model.device), "versions": canonical_json(versions())},
     )
@@ -114,9 +113,9 @@ def default_batch_rows(loaded: Loaded) -> int:
     return 1 if loaded.model.device.type == "cpu" else _GPU_BATCH_ROWS
 
 
-def variant_of(choice: MethodChoice) -> str:
-    """Return the variant a choice runs (paper, code, fixed), or nothing where its method has none."""
-    return str(getattr(make_method(choice.method, **choice.hyper_parameters), "variant", "") or "")
+def settings_of(choice: MethodChoice) -> dict[str, object]:
+    """Return every hyper-parameter a choice runs with."""
+    return make_method(choice.method, **choice.hyper_parameters).model_dump(mode="json")
 
 
 def _cache_maker(loaded: Loaded) -> CacheMaker:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pandas as pd
 import pyarrow as pa
 
 from kvlab.requests import MethodChoice
@@ -50,8 +51,15 @@ ROWS = pa.schema(
         ("prefill_chunk", pa.int32()),  # tokens a pass of the prompt; null: all in one, or rows older than these
         ("device", pa.string()),  # this and the next: null in rows older than these
         ("versions", pa.string()),  # JSON, of Python and of every package whose change could change a number
+        ("settings", pa.string()),  # JSON, every hyper-parameter as it was; null in rows older than these
     ]
 )
+
+# What was asked for in the user's own words.
+ASKED = [
+    "task", "difficulty", "content", "length", "depth", "index", "seed", "method", "hyper_parameters", "budget",
+    "budget_unit", "question_aware", "model", "model_digest", "prefill_chunk",
+]  # fmt: skip
 
 ANY_LENGTH = 0  # the length of a prompt that was not asked for by length
 
@@ -77,12 +85,16 @@ def canonical_json(values: Mapping[str, object] | Sequence[str]) -> str:
 def row_key(
     prompt: PromptIdentity,
     choice: MethodChoice,
+    settings: Mapping[str, object],
     question_aware: bool,
     model: str,
     model_digest: str,
     prefill_chunk: int | None = None,
 ) -> str:
-    """Return the hash that names one measurement; one without chunks is named as before there were any."""
+    """Return the hash that names one measurement; one without chunks is named as before there were any.
+
+    `settings` are all hyper-parameters with their values: a default or a preset that changes makes another measurement.
+    """
     asked = {
         "task": prompt.task,
         "difficulty": prompt.difficulty,
@@ -92,7 +104,7 @@ def row_key(
         "seed": prompt.seed,
         "content": prompt.content,
         "method": choice.method,
-        "hyper_parameters": choice.hyper_parameters,
+        "hyper_parameters": settings,
         "budget": choice.budget,
         "budget_unit": budget_unit(choice),
         "question_aware": question_aware,
@@ -100,6 +112,20 @@ def row_key(
         "model_digest": model_digest,
     } | ({} if prefill_chunk is None else {"prefill_chunk": prefill_chunk})
     return hashlib.sha256(canonical_json(asked).encode()).hexdigest()[:32]
+
+
+def newest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows without those that were asked for in the same words when these had other defaults.
+
+    Of several measurements of one prompt by one method, options and budget as given, the last that says its settings
+    stays, else the last.
+    """
+    if rows.empty:
+        return rows
+    asked = [name for name in ASKED if name in rows]
+    known = rows["settings"].notna() if "settings" in rows else pd.Series(False, rows.index)
+    stale = rows.assign(_known=known).sort_values("_known", kind="stable").duplicated(asked, keep="last")
+    return rows[~stale.reindex(rows.index)]
 
 
 def budget_unit(choice: MethodChoice) -> str:

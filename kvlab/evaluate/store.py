@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.errors import UserError
-from kvlab.evaluate.rows import ROWS
+from kvlab.evaluate.rows import ROWS, newest
 
 FLUSH_SECONDS = 2.0  # the most work a kill can cost, beside the sample it interrupts
 MOST_PARTS = 64
@@ -117,8 +117,8 @@ class ResultStore:
 
 
 def read_results(folder: Path) -> pd.DataFrame:
-    """Return the rows of an evaluation folder, each key once; raises UserError where there are none."""
-    frame = ResultStore(folder).frame()
+    """Return the newest rows of an evaluation folder, each key once; raises UserError where there are none."""
+    frame = newest(ResultStore(folder).frame()).reset_index(drop=True)
     if frame.empty:
         raise UserError(f"{folder} holds no results: run `kvlab eval --out {folder}` first.")
     return frame

@@ -50,7 +50,7 @@ class RowMaker:
 
     measurer: Measurer
     choices: Sequence[MethodChoice]
-    variants: Sequence[str]
+    settings: Sequence[Mapping[str, object]]  # every hyper-parameter of each choice
     model_digest: str
     made_by: Mapping[str, str]  # the columns device and versions
 
@@ -71,8 +71,9 @@ class RowMaker:
             "prompt_tokens": prompt.prompt_tokens,
             "tokens_in_sight": prompt.in_sight(self.measurer.question_aware),
             "method": choice.method,
-            "variant": self.variants[number],
+            "variant": str(self.settings[number].get("variant", "")),
             "hyper_parameters": canonical_json(choice.hyper_parameters),
+            "settings": canonical_json(self.settings[number]),
             "budget": float(choice.budget),
             "budget_unit": budget_unit(choice),
             "question_aware": self.measurer.question_aware,

@@ -18,6 +18,25 @@ COMMAND = (sys.executable, "-P", "-m", "kvlab", "methods", "--json")
 SECONDS_ALLOWED = 120
 
 
+class PresetValue(BaseModel):
+    """What a published configuration gives one hyper-parameter, and where it says so."""
+
+    model_config = ConfigDict(frozen=True)
+
+    value: Any
+    source: str
+
+
+class PresetEntry(BaseModel):
+    """A published configuration of a method."""
+
+    model_config = ConfigDict(frozen=True)
+
+    about: str
+    beyond: str = ""
+    values: dict[str, PresetValue] = {}
+
+
 class MethodEntry(BaseModel):
     """One registered method: what a form needs to offer it and explain it."""
 
@@ -34,6 +53,8 @@ class MethodEntry(BaseModel):
     choices: dict[str, str] = {}
     variants: tuple[str, ...] = ()
     parameters: dict[str, Any] = {}
+    presets: dict[str, PresetEntry] = {}
+    reasons: dict[str, str] = {}
 
     @property
     def hyper_parameters(self) -> dict[str, dict[str, Any]]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import DEFAULT, PAPER, Preset
 
 
 class Method(BaseModel, ABC):
-    """One method. Subclasses declare hyper-parameters as fields, and compose the four choices from them."""
+    """One method. Subclasses declare hyper-parameters as fields, and compose the four choices from them.
+
+    `presets` are other people's configurations by name: `paper`, `code` where authors' code differs from it, and any
+    further ones. `reasons` says of a hyper-parameter why its default is not a preset's value, or, where `paper` leaves
+    it open, where the default comes from; every hyper-parameter is in one of the two.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -21,10 +28,19 @@ class Method(BaseModel, ABC):
     title: ClassVar[str]
     paper: ClassVar[str]
     needs_budget: ClassVar[bool] = True
+    presets: ClassVar[Mapping[str, Preset]] = {}
+    reasons: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def pipeline(self) -> Pipeline:
         """The method as score, allocate, select and settle."""
+
+    def departures(self, preset: str = PAPER) -> dict[str, JsonValue]:
+        """The preset's values, by name, of hyper-parameters that stand at another one; empty without such a preset."""
+        published = self.presets[preset].settings() if preset in self.presets else {}
+        theirs = type(self)(**published).model_dump(mode="json")
+        ours = self.model_dump(mode="json")
+        return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
     @classmethod
     def describe(cls) -> dict[str, JsonValue]:
@@ -48,6 +64,8 @@ class Method(BaseModel, ABC):
                 "settle": type(pipeline.settle).__name__,
             },
             "parameters": cls.model_json_schema(),
+            "presets": {name: preset.as_data() for name, preset in cls.presets.items()},
+            "reasons": dict(cls.reasons),
         }
 
 
@@ -66,16 +84,26 @@ def registered() -> dict[str, type[Method]]:
 
 
 def make_method(name: str, **hyper_parameters: Any) -> Method:
-    """The named method with its defaults changed by `hyper_parameters`.
+    """The named method with its defaults changed by `hyper_parameters`; `preset` among them changes the defaults.
 
-    Raises UserError for an unknown method or hyper-parameter, or a value out of range.
+    Raises UserError for an unknown method, preset or hyper-parameter, or a value out of range.
     """
     if name not in _REGISTRY:
         raise UserError(f"There is no method called {name!r}; choose one of {', '.join(_REGISTRY)}.")
     try:
-        return _REGISTRY[name](**hyper_parameters)
+        published = _published(_REGISTRY[name], str(hyper_parameters.pop("preset", DEFAULT)))
+        return _REGISTRY[name](**(published | hyper_parameters))
     except ValidationError as error:
         raise UserError(_one_sentence(name, error)) from None
+
+
+def _published(method: type[Method], preset: str) -> dict[str, Any]:
+    if preset == DEFAULT:
+        return {}
+    if preset not in method.presets:
+        known = ", ".join([DEFAULT, *method.presets])
+        raise UserError(f"{method.name} has no preset {preset!r}; it has: {known}.")
+    return method.presets[preset].settings()
 
 
 def _one_sentence(name: str, error: ValidationError) -> str:

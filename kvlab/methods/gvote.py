@@ -7,6 +7,7 @@ from pydantic import Field
 from kvlab.methods.allocators.ballots import ChosenSlots
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import Preset
 from kvlab.methods.scorers.ballots import Ballots
 from kvlab.methods.scorers.future import FutureQueries
 from kvlab.methods.selectors.lowest_score import LowestScore
@@ -30,6 +31,23 @@ class GVote(Method):
     title: ClassVar[str] = "GVote"
     paper: ClassVar[str] = "https://arxiv.org/abs/2509.03136"
     needs_budget: ClassVar[bool] = False
+
+    presets: ClassVar = {
+        "paper": Preset(
+            "GVote as printed, without floors",
+            {
+                "p_nuc": (0.95, "section 4.1"),
+                "samples": (8, "section 4.1"),
+                "rope_mode": ("average", "section 3.3"),
+                "floors": (False, "algorithm 1 protects nothing"),
+                "count_sinks": (True, "equation 4 sums all of the attention"),
+            },
+        )
+    }
+    reasons: ClassVar = {
+        "floors": "as printed the last tokens can be lost, and with them the end of the question",
+        "count_sinks": "as printed the step budget is 1 wherever a sink holds the mass",
+    }
 
     p_nuc: float = Field(0.95, gt=0, le=1, description="share of the last query's attention that sets the step budget")
     samples: int = Field(8, ge=1, description="sampled future queries (S)")

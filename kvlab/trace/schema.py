@@ -54,6 +54,10 @@ class RunRecord(BaseModel):
     method: str
     budget: int | float
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
+    preset: str = Field("default", description="named settings the hyper-parameters were asked for by")
+    departures: dict[str, JsonValue] | None = Field(
+        None, description="the paper's values where the run's differ; none: no paper, or a run older than this field"
+    )
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
     level: RecordLevel

@@ -74,6 +74,7 @@ def every_variant() -> list[Variant]:
         for parameter, value in other_choices(method):
             together = TOGETHER.get((name, parameter, value), {})
             found.append(Variant(name, {parameter: value} | together))
+        found += [Variant(name, {"preset": preset}) for preset in method.presets]
     found += [Variant(name, options) for name, options in FURTHER]
     return list({str(variant): variant for variant in found}.values())
 

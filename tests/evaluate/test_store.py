@@ -14,7 +14,7 @@ from kvlab.requests import MethodChoice
 
 
 def row(key):
-    return dict.fromkeys(ROWS.names) | {"key": key, "task": "needle", "score": 0.5}
+    return dict.fromkeys(ROWS.names) | {"key": key, "task": "needle", "content": key, "score": 0.5}
 
 
 @settings(max_examples=25, deadline=None)
@@ -130,14 +130,28 @@ CHOICE = MethodChoice(method="h2o", budget=0.2)
     ],
 )
 def test_whatever_changes_the_measurement_changes_its_key(identity, choice, aware, model, digest):
-    assert row_key(IDENTITY, CHOICE, True, "m", "d") != row_key(identity, choice, aware, model, digest)
+    assert row_key(IDENTITY, CHOICE, {}, True, "m", "d") != row_key(
+        identity, choice, choice.hyper_parameters, aware, model, digest
+    )
 
 
 def test_a_fraction_and_a_slot_count_are_two_budgets():
     one = [MethodChoice(method="h2o", budget=1), MethodChoice(method="h2o", budget=1.0)]
-    assert len({row_key(IDENTITY, choice, True, "m", "d") for choice in one}) == 2
+    assert len({row_key(IDENTITY, choice, choice.hyper_parameters, True, "m", "d") for choice in one}) == 2
 
 
 def test_equal_hyper_parameters_in_another_order_have_one_key():
     one = [MethodChoice(method="x", hyper_parameters=values) for values in ({"a": 1, "b": 2}, {"b": 2, "a": 1})]
-    assert len({row_key(IDENTITY, choice, True, "m", "d") for choice in one}) == 1
+    assert len({row_key(IDENTITY, choice, choice.hyper_parameters, True, "m", "d") for choice in one}) == 1
+
+
+def test_a_default_that_changes_makes_another_measurement_and_takes_the_old_ones_place(tmp_path):
+    before, after = ({"recent": value} for value in (0.5, 0.8))
+    keys = [row_key(IDENTITY, CHOICE, settings, True, "m", "d") for settings in (before, after)]
+    assert keys[0] != keys[1]
+    with ResultStore.opened(tmp_path) as store:
+        store.append([row(keys[0]) | {"content": "a", "settings": '{"recent":0.5}'}])
+        store.append([row("older")])
+        store.append([row(keys[1]) | {"content": "a", "settings": '{"recent":0.8}'}])
+    found = read_results(tmp_path)
+    assert found["key"].tolist() == ["older", keys[1]]

@@ -1,0 +1,68 @@
+"""Named settings: every hyper-parameter of every method is a published value with its source, or has a reason."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvlab.errors import UserError
+from kvlab.methods import make_method, registered
+from kvlab.methods.base import Method
+
+WITHOUT_PAPER = {"full", "window", "compose"}  # nobody published settings of these
+OWN = {"exactmerge"}
+METHODS = [method for name, method in registered().items() if name not in WITHOUT_PAPER]
+PRESETS = [(method, name) for method in METHODS for name in method.presets]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
+def test_each_hyper_parameter_is_published_or_has_a_reason(method: type[Method]) -> None:
+    published = method.presets["paper"].values if method.name not in OWN else {}
+    for name, field in method.model_fields.items():
+        if name in published:
+            differs = [preset for preset in method.presets.values() if _differs(method, name, field.default, preset)]
+            if differs:
+                assert method.reasons.get(name, "").strip(), f"{method.name}.{name}: why not {differs[0].about}?"
+        else:
+            assert method.reasons.get(name, "").strip(), f"{method.name}.{name}: where does the default come from?"
+    unknown = set(method.reasons) - set(method.model_fields)
+    assert not unknown, f"{method.name} gives reasons for {unknown}, which it does not have"
+
+
+def _differs(method: type[Method], name: str, default: object, preset: object) -> bool:
+    values = preset.values  # type: ignore[attr-defined]
+    return name in values and _plain(values[name][0]) != _plain(default)
+
+
+def _plain(value: object) -> str:
+    return json.dumps(list(value) if isinstance(value, tuple) else value)
+
+
+@pytest.mark.parametrize(("method", "name"), PRESETS, ids=lambda part: part if isinstance(part, str) else part.name)
+def test_a_preset_can_be_asked_for_and_changed(method: type[Method], name: str) -> None:
+    preset = method.presets[name]
+    assert preset.about.strip() and set(preset.values) <= set(method.model_fields)
+    assert all(source.strip() for _, source in preset.values.values()), "every value says where it comes from"
+    made = make_method(method.name, preset=name)
+    for field, (value, _) in preset.values.items():
+        assert _plain(getattr(made, field)) == _plain(value)
+    assert not made.departures(name)
+    made.pipeline()
+    json.dumps(method.describe())
+    for field, information in method.model_fields.items():
+        if isinstance(information.default, bool):
+            changed = make_method(method.name, preset=name, **{field: getattr(made, field)})
+            assert changed == made
+
+
+def test_departures_name_the_papers_value() -> None:
+    ours = make_method("gvote", preset="paper", samples=3)
+    assert ours.departures() == {"samples": make_method("gvote", preset="paper").samples}  # type: ignore[attr-defined]
+
+
+def test_an_unknown_preset_names_those_there_are() -> None:
+    with pytest.raises(UserError, match="gvote has no preset 'papre'; it has: default, paper"):
+        make_method("gvote", preset="papre")
+    with pytest.raises(UserError, match="compose has no preset"):
+        make_method("compose", preset="paper")
