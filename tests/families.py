@@ -185,19 +185,34 @@ def cache_for(model: PreTrainedModel, method: str, budget: float | int, **option
     return make_cache(model, method, budget, **options, **ON_ANY_MODEL.get(method, {}))
 
 
-def tiny_folder(path: Path, family: str = "llama") -> Path:
-    """A model folder on disk: a random model of the family with a byte-level tokenizer, one token a byte."""
+# A turn each, as ChatML has it, with BOS written by the template, and a switch for thinking as Qwen 3 has it.
+CHAT_TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<turn>{{ m['role'] }}\n{{ m['content'] }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<turn>assistant\n{% if enable_thinking is defined and not enable_thinking %}"
+    "<think></think>{% endif %}{% endif %}"
+)
+
+
+def tiny_folder(path: Path, family: str = "llama", chat_template: str | None = None, bos: bool = True) -> Path:
+    """A model folder on disk: a random model of the family with a byte-level tokenizer, one token a byte.
+
+    With `bos` the tokenizer puts its BOS token before a text; a `chat_template` has turns of <turn> and <end>.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    special = ["<pad>", "<bos>", "<eos>"]
+    special = ["<pad>", "<bos>", "<eos>", *(["<turn>", "<end>"] if chat_template else [])]
     symbols = special + sorted(pre_tokenizers.ByteLevel.alphabet())
     tokenizer = Tokenizer(models.BPE({symbol: index for index, symbol in enumerate(symbols)}, []))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
-    PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>"
-    ).save_pretrained(path)
+    if bos:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", 1)])
+    saved = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<bos>", eos_token="<eos>", pad_token="<pad>",
+        additional_special_tokens=special[3:],
+    )  # fmt: skip
+    saved.chat_template = chat_template
+    saved.save_pretrained(path)
     tiny_model(family, vocab_size=len(symbols)).save_pretrained(path)
     return path

@@ -47,13 +47,15 @@ class LoadedModel:
         """Where token ids go."""
         return input_device(self.model)
 
-    def encode(self, text: str) -> torch.Tensor:
-        """Token ids (1, T) of a text on the model's device, with the BOS token first where the model has one."""
-        ids = self.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
-        bos = self.tokenizer.bos_token_id
-        if bos is not None and (ids.shape[1] == 0 or int(ids[0, 0]) != bos):
-            ids = torch.cat([torch.full((1, 1), bos, dtype=ids.dtype), ids], dim=1)
-        return ids.to(self.device)
+    def encode(self, text: str, special: bool = True) -> torch.Tensor:
+        """Token ids (1, T) of a text on the model's device.
+
+        What the tokenizer puts around a text is what the model was trained with: most, `mini` among them, put a BOS
+        token first, which then is the attention sink; Qwen's, OLMo's and Pythia's put none, and none is forced on
+        them. `special` False leaves that out, for text that a chat template has written.
+        """
+        ids = self.tokenizer(text, return_tensors="pt", verbose=False, add_special_tokens=special)["input_ids"]
+        return ids.long().to(self.device)
 
 
 def load_model(

@@ -65,6 +65,12 @@ class RunRecord(BaseModel):
     compress_every: int = 1
     seed: int
     device: str
+    chat: dict[str, JsonValue] | None = Field(
+        None, description="system prompt and thinking switch of the model's chat template; None: plain text"
+    )
+    loading: dict[str, JsonValue] = Field(
+        default_factory=dict, description="placement, packed weights and revision, as asked"
+    )
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: int
