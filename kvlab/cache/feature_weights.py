@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from kvlab.assets import asset_path
 from kvlab.cache.find_rotary import uses_alibi
+from kvlab.cache.named_weights import named_weights
 from kvlab.errors import UserError
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.pipeline import Pipeline
@@ -71,10 +72,10 @@ def refuse_sinks(model: nn.Module) -> None:
 
 def signature(model: nn.Module) -> Tensor:
     """(parameters, 4) float32: the first numbers of every parameter by name, which any further training changes."""
-    named = sorted(model.named_parameters(), key=lambda pair: pair[0])
+    named = sorted(named_weights(model), key=lambda pair: pair[0])
     rows = torch.zeros(len(named), SAMPLED)
     for row, (_, parameter) in zip(rows, named, strict=True):
-        first = parameter.detach().flatten()[:SAMPLED].float().cpu()
+        first = parameter.flatten()[:SAMPLED].float().cpu()
         row[: len(first)] = first
     return rows
 

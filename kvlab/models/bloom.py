@@ -37,13 +37,19 @@ class SlotBloomAttention(BloomAttention):
             key, value = layer_past.update(key, value, self.layer_idx)
         attend = AttentionInterface()[self.config._attn_implementation]
         scaling = self.inv_norm_factor
-        output, _ = attend(self, query, key, value, attention_mask, scaling=scaling, slopes=self.slopes)
+        output, _ = attend(
+            self, query, key, value, attention_mask, scaling=scaling, slopes=self.slopes_on(query.device)
+        )
         return residual + self.dense(output.flatten(2)), None
 
     @property
     def slopes(self) -> Tensor:
+        """Those of `slopes_on` the device where the module's own weights are."""
+        return self.slopes_on(self.dense.weight.device)
+
+    def slopes_on(self, device: torch.device) -> Tensor:
         """(Hq,) by how much a logit of each query head changes per position, before scaling."""
-        return _slopes(self.num_heads, self.dense.weight.device) / self.inv_norm_factor
+        return _slopes(self.num_heads, device) / self.inv_norm_factor
 
 
 @lru_cache

@@ -34,7 +34,7 @@ class SlotFalconAttention(FalconAttention):
     ) -> tuple[Tensor, None]:
         """Output (B, q, hidden) and None."""
         query, key, value = self._states(self.query_key_value(hidden_states))
-        slopes = self.slopes
+        slopes = self.slopes_on(query.device)
         if slopes is None:
             assert position_embeddings is not None
             query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
@@ -46,8 +46,12 @@ class SlotFalconAttention(FalconAttention):
 
     @property
     def slopes(self) -> Tensor | None:
+        """Those of `slopes_on` the device where the module's own weights are."""
+        return self.slopes_on(self.query_key_value.weight.device)
+
+    def slopes_on(self, device: torch.device) -> Tensor | None:
         """(Hq,) by how much a logit of each query head changes per position, before scaling; None without ALiBi."""
-        return _slopes(self.num_heads, self.query_key_value.weight.device) if self.config.alibi else None
+        return _slopes(self.num_heads, device) if self.config.alibi else None
 
     def _states(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, rows, _ = fused.shape

@@ -39,14 +39,20 @@ class SlotMptAttention(MptAttention):
             key, value = past_key_values.update(key, value, self.layer_idx)
         attend = AttentionInterface()[self.config._attn_implementation]
         scaling = self.softmax_scale
-        output, _ = attend(self, query, key, value, attention_mask, scaling=scaling, slopes=self.slopes)
+        output, _ = attend(
+            self, query, key, value, attention_mask, scaling=scaling, slopes=self.slopes_on(query.device)
+        )
         return self.out_proj(output.flatten(2)), None
 
     @property
     def slopes(self) -> Tensor:
+        """Those of `slopes_on` the device where the module's own weights are."""
+        return self.slopes_on(self.out_proj.weight.device)
+
+    def slopes_on(self, device: torch.device) -> Tensor:
         """(Hq,) by how much a logit of each query head changes per position, before scaling."""
         assert self.softmax_scale is not None
-        return _slopes(self.n_heads, self.out_proj.weight.device) / self.softmax_scale
+        return _slopes(self.n_heads, device) / self.softmax_scale
 
 
 @lru_cache
