@@ -13,8 +13,9 @@ from typing import Any
 
 import streamlit as st
 
-from app.parts.text import day_or_time, shorten
+from app.parts.text import day_or_time, plain, shorten
 from kvlab.atlas.sources import Sources
+from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, list_comparisons
@@ -45,7 +46,10 @@ def current_run() -> Run | None:
     if comparison is None:
         return None
     entry = _pick_run(comparison)
-    return _open_or_explain(entry) if entry else None
+    run = _open_or_explain(entry) if entry else None
+    if run is not None:
+        say_one_prompt(run)
+    return run
 
 
 def current_comparison() -> list[Run]:
@@ -54,7 +58,18 @@ def current_comparison() -> list[Run]:
     if comparison is None:
         return []
     opened = [_open_or_explain(entry) for entry in comparison.runs]
-    return [run for run in opened if run is not None]
+    runs = [run for run in opened if run is not None]
+    if runs:
+        say_one_prompt(runs[0])
+    return runs
+
+
+def say_one_prompt(run: Run) -> None:
+    """One line under a page's heading: that all its numbers are of one prompt, and of which."""
+    record = run.record
+    named = f"{shorten(record.title, 60)}, " if record.title else ""
+    told = f"{ONE_PROMPT.capitalize()} ({named}{record.prompt_tokens:,} tokens)"
+    st.caption(plain(f"{told}: means here are over its heads, layers, steps or tokens."))
 
 
 def current_sources() -> Sources:

@@ -22,7 +22,7 @@ class Budget:
     def __post_init__(self) -> None:
         if isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
             raise UserError(_WHAT_A_BUDGET_IS.format(self.amount))
-        if isinstance(self.amount, int) and self.amount < 1:
+        if isinstance(self.amount, int) and not 1 <= self.amount < 2**63:  # what the index of runs can hold
             raise UserError(_WHAT_A_BUDGET_IS.format(self.amount))
         if isinstance(self.amount, float) and not 0 < self.amount <= 1:
             raise UserError(_WHAT_A_BUDGET_IS.format(self.amount))

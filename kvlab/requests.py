@@ -11,7 +11,7 @@ LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 RecordLevel = Literal["off", "light", "full"]
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
-Slots = Annotated[int, Field(ge=1, strict=True)]
+Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
 
 
 class MethodChoice(BaseModel):

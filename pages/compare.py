@@ -18,6 +18,8 @@ from app.state import current_comparison
 from app.state import theme as page_theme
 from kvlab.analysis import compare
 from kvlab.analysis.textdiff import diff
+from kvlab.atlas.sources import comparison_origin
+from kvlab.counted import ONE_PROMPT
 from kvlab.figures import compare as figures
 from kvlab.figures.words import byte_size, number
 from kvlab.trace.reader import Run
@@ -30,7 +32,10 @@ COLUMNS = {
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
     "tokens/s": NUMBER(format="%.0f", help="Free decoding with recording off."),
     "speed": NUMBER(format="%.2f x", help="Tokens a second against the full cache's run."),
-    "mean KL": NUMBER(format="%.3g", help="Nats a token from the full cache, over its continuation; less is closer."),
+    "mean KL": NUMBER(
+        format="%.3g",
+        help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
+    ),
     "same choice": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
@@ -52,19 +57,21 @@ def main() -> None:
         return
     table = compare.headline(runs)
     headline(table)
+    notes(runs)
     along_the_text(runs)
     bytes_and_slots(runs, table)
     texts(runs, table)
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
-    page_file(f"Comparison {runs[0].record.comparison_id}", f"{runs[0].record.model.name}: {labels}; {versions}.")
+    page_file(f"Comparison {runs[0].record.comparison_id}", f"{comparison_origin(runs)}: {labels}; {versions}.")
 
 
 def headline(table: pd.DataFrame) -> None:
     for group in compare.rivals_at_same_bytes(table):
         ranks = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
         size = byte_size(group["live_bytes"].median())
-        st.markdown(f"Closest to the full cache first, at about {size} of live bytes (mean KL, nats a token): {ranks}.")
+        mean = f"{ONE_PROMPT}; mean KL over {group['mean_tokens'].max()} tokens of its continuation, nats a token"
+        st.markdown(f"Closest to the full cache first, at about {size} of live bytes ({mean}): {ranks}.")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
     st.download_button(
         "CSV",
@@ -74,6 +81,12 @@ def headline(table: pd.DataFrame) -> None:
         on_click="ignore",
         icon=":material/download:",
     )
+
+
+def notes(runs: Sequence[Run]) -> None:
+    for run in runs:
+        for note in run.record.notes:
+            st.caption(f"**{plain(run.record.label)}**: {note}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
@@ -103,7 +116,7 @@ def along_the_text(runs: Sequence[Run]) -> None:
         )
         return
     st.subheader("Along the text")
-    origin = f"comparison {runs[0].record.comparison_id}"
+    origin = comparison_origin(runs)
     show(
         figures.kl_along_text(table, theme),
         table,
@@ -124,7 +137,7 @@ def along_the_text(runs: Sequence[Run]) -> None:
 
 
 def bytes_and_slots(runs: Sequence[Run], table: pd.DataFrame) -> None:
-    theme, origin = page_theme(), f"comparison {runs[0].record.comparison_id}"
+    theme, origin = page_theme(), comparison_origin(runs)
     memory = compare.memory_over_steps(runs)
     if memory.empty:
         st.info("These runs recorded no memory: record them with level light or full.", icon=":material/info:")

@@ -35,7 +35,8 @@ def main() -> None:
     if a.record.level != "full" or b.record.level != "full":
         page.explain_level(a if a.record.level != "full" else b, "the single events, so which tokens stayed is unknown")
         return
-    tokens(a, b)
+    if not (view.nothing_recorded(a) or view.nothing_recorded(b)):
+        tokens(a, b)
 
 
 def pick_two(runs: list[Run]) -> tuple[Run, Run]:

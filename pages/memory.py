@@ -11,10 +11,11 @@ from app.parts import page, view
 from app.parts.figure import show
 from app.parts.keys import page_keys
 from app.parts.tokentext import along_text
-from app.state import current_sources
+from app.state import current_sources, say_one_prompt
 from app.state import theme as page_theme
 from kvlab.analysis import cost, health
 from kvlab.analysis.memory import over_steps
+from kvlab.atlas.sources import comparison_origin
 from kvlab.figures import cost as figures
 from kvlab.figures import health as health_figures
 from kvlab.figures import memory as memory_figures
@@ -32,6 +33,7 @@ def main() -> None:
     sources = current_sources()
     if (run := sources.run) is None:
         return
+    say_one_prompt(run)
     page.explain_status(run)
     if run.memory.empty:
         page.explain_level(run, "memory at every step")
@@ -80,7 +82,7 @@ def health_of(runs: Sequence[Run]) -> None:
     if table[list(health.GROWTHS)].isna().all(axis=None):
         st.info(reading, icon=":material/info:")
         return
-    figure, origin = health_figures.growth_over_steps(table, page_theme()), f"comparison {runs[0].record.comparison_id}"
+    figure, origin = health_figures.growth_over_steps(table, page_theme()), comparison_origin(runs)
     show(figure, table, reading, "memory-health", "health", f"{origin}; {page.source(runs[-1])}")
 
 
@@ -101,7 +103,7 @@ def instrument(runs: Sequence[Run]) -> None:
         st.info("No run of this comparison was timed.", icon=":material/info:")
         return
     figure, reading = figures.instrument_cost(table, page_theme()), figures.read_instrument_cost(table)
-    show(figure, table, reading, "memory-instrument", "instrument-cost", f"comparison {runs[0].record.comparison_id}")
+    show(figure, table, reading, "memory-instrument", "instrument-cost", comparison_origin(runs))
 
 
 main()

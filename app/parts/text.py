@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 
 def plain(text: str) -> str:
-    """Text that Markdown shows as it stands, on one line; a per cent sign stays with its number."""
+    """Text that Markdown shows as it stands, on one line; a per cent sign and an n stay with their number."""
     kept_together = re.sub(r"(?<=\d) %", "\u00a0%", " ".join(text.split()))
+    kept_together = re.sub(r"\bn = (?=\d)", "n\u00a0=\u00a0", kept_together)
     return re.sub(r"([\\`*_{}\[\]<>()#+\-!|~$:.&])", r"\\\1", kept_together)
 
 

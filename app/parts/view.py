@@ -9,7 +9,7 @@ from app.parts import page
 from app.parts.keys import page_keys
 from app.parts.scrubber import scrubber
 from app.parts.tokentext import state_classes, tokentext
-from app.state import pick_head, pick_layer, theme
+from app.state import last_step, pick_head, pick_layer, theme
 from kvlab.analysis.lineage import states_at
 from kvlab.analysis.steps import step_words, steps_with_events
 from kvlab.trace.reader import Run
@@ -42,10 +42,12 @@ def head_text(run: Run, layer: int, head: int, step: int, key: str, shown: int |
 
 
 def nothing_recorded(run: Run) -> bool:
-    """Whether the run is full but has no steps yet; says so on the page."""
+    """Whether the run is full but has no steps, not yet or no more; says so on the page."""
     empty = run.select("steps", columns=["step"]).empty
     if empty:
-        st.info("Nothing was recorded yet.", icon=":material/info:")
+        lost = "steps" in " ".join(run.problems)
+        words = "The steps of this run were lost." if lost else "Nothing was recorded yet."
+        st.info(words, icon=":material/info:")
     return empty
 
 
@@ -53,4 +55,5 @@ def nothing_recorded(run: Run) -> bool:
 def _steps(_run: Run, path: str, written: int) -> tuple[list[int], list[int], list[str]]:
     table: pd.DataFrame = _run.select("steps", columns=["step", "evicted", "merged"])
     steps, events = steps_with_events(table)
+    steps = steps or list(range(last_step(_run) + 1))  # the table was lost, or the level records no steps
     return steps, events, step_words(_run.tokens, _run.record.prompt_tokens, steps)

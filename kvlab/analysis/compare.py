@@ -40,7 +40,8 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     """One row a run: bytes after the last step with their share of the full cache's, speed, and closeness to it.
 
     The full cache's bytes and speed are those of the run of method `full` where there is one; without it, bytes are
-    computed from the model's shape and the speed ratio is empty. KL in nats per token over the forced continuation.
+    computed from the model's shape and the speed ratio is empty. KL in nats per token over the forced continuation: all
+    is of one prompt (column prompts), and closeness a mean over `mean_tokens` tokens of it.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
     full_speed = full.record.decode_tokens_per_second if full else None
@@ -62,6 +63,8 @@ def _row(run: RunLike, label: str, full: RunLike | None, full_speed: float | Non
         "top1_agreement": _mean(forced["top1_agree"]),
         "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),
         "first_divergence": first_divergence(run.tokens),
+        "prompts": 1,
+        "mean_tokens": int(forced["kl"].notna().sum()),
         "status": record.status,
         "run_id": record.run_id,
     }

@@ -30,11 +30,9 @@ def ratios(
     return pd.DataFrame(rows, columns=["layer", "head", "threshold", "sets", "ratio"])
 
 
-def persistence(table: pd.DataFrame) -> float:
-    """Mean rank correlation (Spearman) of every two prompts over the rows of `table` (layer or head x prompt).
+def persistence(table: pd.DataFrame) -> np.ndarray:
+    """Rank correlation (Spearman) of every two prompts over the rows of `table` (layer or head x prompt).
 
-    NaN where there is one prompt only, or a prompt whose rows are all equal.
+    (prompts, prompts); NaN for a prompt whose rows are all equal.
     """
-    correlation = table.corr(method="spearman").to_numpy()
-    above = correlation[np.triu_indices(len(correlation), 1)]
-    return float(np.mean(above)) if len(above) else float("nan")
+    return table.corr(method="spearman").to_numpy()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pandas as pd
 
 from kvlab.atlas.commands import bench_command
-from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.exhibit import Claim, Needs
 from kvlab.atlas.sources import Sources
+from kvlab.bench.cells import repeated
 from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.rows import Row
 
@@ -46,8 +47,14 @@ def bench_origin(rows: pd.DataFrame) -> str:
     smaller = f"1/{first['scale']} of the layers and width, 1/{first['shorten']} of the tokens"
     size = smaller if is_small(rows) else "full size"
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
-    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, versions)
+    over = repeated(rows["repeats"])
+    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions)
     return " · ".join(part for part in parts if part)
+
+
+def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:
+    """The claim with what its numbers are over said before them."""
+    return replace(claim, finding=f"{repeated(rows['repeats']).capitalize()}. {claim.finding}")
 
 
 def is_small(rows: pd.DataFrame) -> bool:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.atlas.sources import Sources
+from kvlab.counted import ONE_PROMPT_BEGINS
 from kvlab.figures.palette import Theme
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote"]
@@ -50,11 +51,16 @@ class Entry:
 
 @dataclass(frozen=True)
 class Claim:
-    """What the paper says, whether this data agrees, and the figure that decides, in one sentence."""
+    """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
+
+    A finding from evaluations gives n and a 95 % interval with every mean over prompts. One from a recorded run is of
+    one prompt, which `Exhibit.draw` says before it; `of_prompts` is set where it rests on several and says so itself.
+    """
 
     paper: str
     verdict: Verdict
     finding: str
+    of_prompts: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,7 @@ class Needs:
 
 
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
+RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources that are one prompt
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,24 @@ class Exhibit:
     shows: str
     look_for: str
     source: Source
-    draw: Draw
+    drawing: Draw
     controls: tuple[Control, ...] = ()
     entries: tuple[Entry, ...] = ()
+
+    def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        """What `drawing` returns; a finding from a recorded run begins by saying that it is of one prompt."""
+        drawn = self.drawing(sources, choice, theme)
+        if isinstance(drawn, Needs) or self.source not in RECORDED:
+            return drawn
+        return tuple(replace(one, claim=_of_one_prompt(one.claim)) for one in drawn)
 
     @property
     def key(self) -> str:
         """Its name among all exhibits, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
+
+
+def _of_one_prompt(claim: Claim | None) -> Claim | None:
+    if claim is None or claim.of_prompts:
+        return claim
+    return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)

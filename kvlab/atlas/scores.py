@@ -7,7 +7,7 @@ evaluation that asked for the same, so that one large evaluation can feed many e
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -16,10 +16,13 @@ from pydantic import JsonValue
 from kvlab.atlas.commands import amounts, eval_command, with_options
 from kvlab.atlas.exhibit import Needs, Verdict
 from kvlab.atlas.sources import Sources
-from kvlab.evaluate.bootstrap import Interval, paired_difference
+from kvlab.counted import mean_words
+from kvlab.evaluate.bootstrap import Interval
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import canonical_json
-from kvlab.evaluate.summary import summarize
+from kvlab.evaluate.summary import mean_over_tasks, over_tasks, summarize, with_measures
+from kvlab.figures import scores as figures
+from kvlab.figures.words import number
 
 FULL = "full"
 OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
@@ -135,27 +138,30 @@ def score_table(rows: pd.DataFrame) -> pd.DataFrame:
     """A row a task, arm and budget asked for, with 95 % bootstrap intervals; in the order of the rows.
 
     Columns: task, metric, higher (a larger score is better), arm (method and options), method, options (JSON), budget,
-    asked (as people say it), kept (slots over tokens, really used), slots, samples, score, score_low, score_high, and
-    difference, difference_low, difference_high to the full cache on the same prompts.
+    asked (as people say it), prompts (how many), and with `_low` and `_high` score, difference to the full cache on the
+    same prompts, kept (slots over tokens, really used), slots and seconds.
     """
-    table = summarize(rows, ["task"]).rename(columns={"hyper_parameters": "options"})
-    with_full = table["method"] == FULL
-    table["arm"] = [
-        with_options(method, _values(options))
-        for method, options in zip(table["method"], table["options"], strict=True)
-    ]
-    table["asked"] = [
-        "all" if full else f"{budget:g} slots" if unit == "slots" else f"{100 * budget:g} %"
-        for full, budget, unit in zip(with_full, table["budget"], table["budget_unit"], strict=True)
-    ]
-    table["higher"] = table["metric"].map(higher_is_better)
-    return table[COLUMNS]
+    table = named(summarize(rows, ["task"])).rename(columns={"samples": "prompts"})
+    return table.assign(higher=table["metric"].map(higher_is_better))[["task", "metric", "higher", *NAMES, *MEASURED]]
 
 
-COLUMNS = [
-    "task", "metric", "higher", "arm", "method", "options", "budget", "asked", "kept", "slots", "samples",
-    "score", "score_low", "score_high", "difference", "difference_low", "difference_high",
+NAMES = ["arm", "method", "options", "budget", "asked"]
+MEASURED = ["prompts"] + [
+    f"{name}{bound}"
+    for name in ("score", "difference", "kept", "slots", "seconds")
+    for bound in ("", "_low", "_high")
 ]  # fmt: skip
+
+
+def named(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows of an evaluation, or of its summary, with the columns `NAMES`."""
+    methods, options = rows["method"], rows["hyper_parameters"]
+    arm = [with_options(method, _values(text)) for method, text in zip(methods, options, strict=True)]
+    asked = [
+        "all" if method == FULL else f"{budget:g} slots" if unit == "slots" else f"{100 * budget:g} %"
+        for method, budget, unit in zip(methods, rows["budget"], rows["budget_unit"], strict=True)
+    ]
+    return rows.assign(arm=arm, options=options, asked=asked)
 
 
 def option_column(table: pd.DataFrame, option: str) -> pd.DataFrame:
@@ -164,18 +170,41 @@ def option_column(table: pd.DataFrame, option: str) -> pd.DataFrame:
     return compressed.assign(**{option: [str(_values(text).get(option, "default")) for text in compressed["options"]]})
 
 
-def mean_over_tasks(table: pd.DataFrame) -> pd.DataFrame:
-    """A row an arm and budget: mean score and kept share over the tasks that all of them have, where higher is better.
+def means_over_tasks(rows: pd.DataFrame, table: pd.DataFrame, by: Sequence[str] = NAMES) -> pd.DataFrame:
+    """A row a group of `by`: means over the tasks with 95 % intervals, of the rows that `table` shows.
 
-    Columns: arm, method, options, budget, asked, kept, slots, score, difference, tasks (how many).
+    `table` is the rows' score table or a part of it, and `by` names columns of it; tasks where less is better are left
+    out, where there are others. Columns: `by`, `MEASURED`, tasks.
     """
-    better = table[table["higher"]]
-    names = ["arm", "method", "options", "budget", "asked"]
-    every = better.groupby("task").apply(lambda group: group[names].drop_duplicates().shape[0], include_groups=False)
-    common = better[better["task"].isin(every[every == every.max()].index)]
-    groups = common.groupby(names, sort=False)
-    means = groups[["kept", "slots", "score", "difference"]].mean()
-    return means.assign(tasks=groups["task"].nunique()).reset_index()
+    better = table[table["higher"]] if table["higher"].any() else table
+    shown = better[list(dict.fromkeys(["task", *NAMES, *by]))].drop_duplicates()
+    rows = named(with_measures(rows)).merge(shown, on=["task", *NAMES])
+    return over_tasks(rows, by)[[*by, *MEASURED, "tasks"]]
+
+
+def read_by_budget(rows: pd.DataFrame, table: pd.DataFrame, panel: str = "task") -> str:
+    """The reading of `figures.score_against_budget`, from the rows and the table it shows."""
+    return figures.read_score_against_budget(means_over_tasks(rows, where_all_were(table), ["arm"]), panel)
+
+
+def read_by_option(rows: pd.DataFrame, table: pd.DataFrame, option: str) -> str:
+    """The reading of `figures.score_by_option`, from the rows and the table with the option's column."""
+    return figures.read_score_by_option(means_over_tasks(rows, table, ["asked", option]), option)
+
+
+def read_table(rows: pd.DataFrame, table: pd.DataFrame) -> str:
+    """The reading of `figures.benchmark_table`, from the rows and the table it shows."""
+    return figures.read_benchmark_table(means_over_tasks(rows, table))
+
+
+def where_all_were(table: pd.DataFrame) -> pd.DataFrame:
+    """The compressed rows of tasks and budgets that every arm has; else of tasks that every arm has; else all."""
+    compressed = table[table["method"] != FULL]
+    for cell in (["task", "asked"], ["task"]):
+        everywhere = compressed.groupby(cell)["arm"].transform("nunique") == compressed["arm"].nunique()
+        if everywhere.any():
+            return compressed[everywhere]
+    return compressed
 
 
 def shared_budgets(table: pd.DataFrame) -> pd.DataFrame:
@@ -185,39 +214,60 @@ def shared_budgets(table: pd.DataFrame) -> pd.DataFrame:
     return table[table["asked"].isin(count[count == count.max()].index) | (table["method"] == FULL)]
 
 
-def gap(rows: pd.DataFrame, first: str, second: str, budget: float | None = None) -> Interval | None:
+def full_score(rows: pd.DataFrame) -> Interval | None:
+    """The full cache's mean score over the tasks where higher is better; None where it was asked none."""
+    full = rows[(rows["method"] == FULL) & rows["metric"].map(higher_is_better)]
+    return mean_over_tasks(full, "score") if len(full) else None
+
+
+def gap(
+    rows: pd.DataFrame, first: str, second: str, budget: float | None = None, column: str = "score"
+) -> Interval | None:
     """Mean score of arm `first` minus arm `second` over the prompts and budgets both saw, with its 95 % interval.
 
-    Arms as the score table names them; only metrics where higher is better. None where they share no prompt.
+    `column` may be another of the rows' numbers, such as `kept` where the rows hold it.
+
+    Arms as the score table names them; only metrics where higher is better. The mean is over the tasks, as
+    `kvlab.evaluate.summary.over_tasks`: a prompt under several budgets is one sample. None where they share no prompt.
     """
-    higher = rows[rows["metric"].map(higher_is_better)]
+    higher = named(rows[rows["metric"].map(higher_is_better)])
     if budget is not None:
         higher = higher[higher["budget"] == budget]
-    names = [
-        with_options(method, _values(options))
-        for method, options in zip(higher["method"], higher["hyper_parameters"], strict=True)
-    ]
-    keys = [*PROMPT, "budget", "question_aware"]
-    one, other = (higher[[name == arm for name in names]][[*keys, "score"]] for arm in (first, second))
-    both = one.merge(other, on=keys, suffixes=("", "_other"))
-    return paired_difference(both["score"], both["score_other"]) if len(both) else None  # type: ignore[arg-type]
+    one, other = (higher[higher["arm"] == arm] for arm in (first, second))
+    return paired_gap(one, other, [*PROMPT, "budget", "question_aware"], column)
+
+
+def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], column: str = "score") -> Interval | None:
+    """Mean over the tasks of `column` of the rows `one` minus `other` with equal `keys`; None where none is equal."""
+    both = one[[*keys, column]].merge(other[[*keys, column]], on=list(keys), suffixes=("", "_other"))
+    return mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap") if len(both) else None
 
 
 def verdict_of(gaps: Iterable[Interval | None]) -> Verdict:
     """`holds` where every gap's interval lies above zero, `does not hold` where one lies below it.
 
-    With zero inside an interval the prompts are too few to tell, or all scores are the same: `cannot be judged`.
+    With zero inside an interval the prompts are too few to tell, or all scores are the same: `cannot be judged`; and
+    so is a gap of one prompt, which has no interval.
     """
-    found = list(gaps)
+    found = [one if one is not None and one.n > 1 else None for one in gaps]
     if any(one is not None and one.high < 0 for one in found):
         return "does not hold"
     decided = bool(found) and all(one is not None and one.low > 0 for one in found)
     return "holds" if decided else "cannot be judged"
 
 
-def gap_words(one: Interval | None) -> str:
-    """A gap as `+0.12 (0.02 to 0.2)`."""
-    return "not evaluated" if one is None else f"{one.mean:+.3g} ({one.low:.2g} to {one.high:.2g})"
+def score_words(one: Interval | None, show: Callable[[float], str] = number) -> str:
+    """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
+    return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
+
+
+def _signed(value: float) -> str:
+    return f"{round(value, 9) + 0.0:+.3g}"  # what rounding leaves of equal scores is no difference
+
+
+def gap_words(one: Interval | None, show: Callable[[float], str] = _signed) -> str:
+    """A gap as `+0.12 (+0.02 to +0.2, n = 40)`."""
+    return "not evaluated" if one is None else mean_words(one.mean, one.low, one.high, one.n, show)
 
 
 def _values(options: str) -> dict[str, JsonValue]:

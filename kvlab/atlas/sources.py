@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvlab.counted import ONE_PROMPT
 from kvlab.evaluate.rows import newest
 from kvlab.trace.reader import Run
 
@@ -58,10 +59,20 @@ class Sources:
 
 
 def origin(run: Run) -> str:
-    """Run, method, model, device and versions in one line: where a figure came from."""
+    """Run, method, model, prompt, device and versions in one line: where a figure came from."""
     record = run.record
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    return f"run {record.run_id} · {record.label} · {record.model.name} · {record.device} · {versions}"
+    return f"run {record.run_id} · {record.label} · {record.model.name} · {_prompt(run)} · {record.device} · {versions}"
+
+
+def comparison_origin(runs: Sequence[Run]) -> str:
+    """Comparison, model and prompt in one line: where a figure of several runs came from."""
+    record = runs[0].record
+    return f"comparison {record.comparison_id} · {record.model.name} · {_prompt(runs[0])}"
+
+
+def _prompt(run: Run) -> str:
+    return f"{ONE_PROMPT} of {run.record.prompt_tokens:,} tokens"
 
 
 def _folders(root: Path) -> list[Path]:

@@ -45,7 +45,7 @@ class LowRankState:
         """How queries (B, Hq, q, d) with these logits (B, H, G, q, S) at the slots divide their attention."""
         own, value = self.column(query)
         if bias is not None:
-            logits = logits + bias[:, :, None, None]
+            logits = logits + bias[:, :, :, None]
         mass = torch.softmax(torch.cat([logits, own[..., None]], -1), -1).nan_to_num(nan=0.0)
         return StateShare(mass[..., :-1], mass[..., -1], value)
 

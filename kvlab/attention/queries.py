@@ -1,4 +1,4 @@
-"""The query projection of every supported family, for queries that no token asked."""
+"""Query heads: how many share a KV head, and the projection of every family, for queries that no token asked."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from typing import Any
 from torch import Tensor, nn
 
 from kvlab.errors import UserError
+
+
+def full_attention_config(config: Any) -> Any:
+    """The config of the first full-attention layer; sliding ones may have other heads (Gemma 4)."""
+    kinds = getattr(config, "layer_types", None) or []
+    return config.per_layer_config[kinds.index("full_attention") if "full_attention" in kinds else 0]
+
+
+def num_key_value_heads(config: Any) -> int:
+    """KV heads of a full-attention layer; each serves `num_attention_heads` over this many query heads."""
+    config = full_attention_config(config)
+    if getattr(config, "model_type", "") == "falcon":
+        grouped = getattr(config, "new_decoder_architecture", False)
+        one = getattr(config, "multi_query", False) and not grouped
+        return 1 if one else int(getattr(config, "num_kv_heads", 0) or config.num_attention_heads)
+    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
 
 
 def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def _plain_bias(padding: Tensor | None, key: Tensor) -> Tensor | None:
     if padding is None:
         return None
     hidden = torch.zeros(padding.shape, device=key.device).masked_fill(~padding.bool(), NEVER)
-    return hidden[:, None, -key.shape[2] :].expand(-1, key.shape[1], -1)
+    return hidden[:, None, None, -key.shape[2] :].expand(-1, key.shape[1], -1, -1)
 
 
 def _plain_alibi(slopes: Tensor | None, padding: Tensor | None, query: Tensor, key: Tensor) -> Alibi | None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.kernels import one_query_kernel
+from kvlab.attention.kernels import OneQuery, one_query_kernel
 from kvlab.attention.low_rank import LowRankState, StateShare
 from kvlab.attention.queries import project_queries
 from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_logits
@@ -24,7 +24,7 @@ class PassSeen:
 
     query: Tensor  # (B, Hq, q, d)
     key: Tensor  # (B, H, S, d)
-    bias: Tensor | None  # (B, H, S) float32, -inf where a slot is invalid
+    bias: Tensor | None  # (B, H, 1 or G, S) float32, -inf where a slot is invalid
     row_valid: Tensor | None  # (B, q) bool: false for padding; None when all rows are real
     scaling: float
     softcap: float | None = None
@@ -40,10 +40,11 @@ class PassSeen:
 
     def attend_one(self, value: Tensor) -> Tensor:
         """The output (B, Hq, 1, d) of a single query; its logits and mass are kept: one pass for both."""
-        kernel = one_query_kernel(self.query.device) if self.is_plain else None
+        kernel = self._kernel()
         if kernel is not None:
             packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
-            output, mass, logits = kernel(packed, self.key, value, self.bias, self.scaling)
+            bias = None if self.bias is None else self.bias[:, :, 0]
+            output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
         self._last_logits = self._logits(0, 1)
@@ -51,6 +52,11 @@ class PassSeen:
         self._last_mass = mass.mean(2)
         output = mass.to(value.dtype) @ value
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
+
+    def _kernel(self) -> OneQuery | None:
+        """The fused kernel where there is one, which knows logits of one bias a KV head and no more."""
+        one_bias = self.bias is None or self.bias.shape[2] == 1
+        return one_query_kernel(self.query.device) if self.is_plain and one_bias else None
 
     @property
     def is_plain(self) -> bool:
@@ -110,7 +116,7 @@ class PassSeen:
         if logits is None:
             logits = self._logits(first, self.num_new)
         if self.bias is not None:
-            logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, None, None], float("-inf"))
+            logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
         return logits
 
     def project_queries(self, hidden_states: Tensor) -> Tensor:
@@ -132,7 +138,7 @@ class PassSeen:
         logits = torch.cat(blocks, -1)
         if self.alibi is not None:
             logits = logits + self.alibi.of_last(self.alibi.slots).rows(0, 1) * self.scaling
-        hidden = None if self.bias is None else torch.isneginf(self.bias)[:, :, None, None]
+        hidden = None if self.bias is None else torch.isneginf(self.bias)[:, :, :, None]
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
 
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
@@ -156,11 +162,12 @@ class PassSeen:
         kept = self._last_mass
         return kept if kept is not None and kept.shape[-1] == slots else None
 
-    def place_bias(self, index: Tensor) -> Tensor | None:
-        """(B, H, G, E): what ALiBi adds to the last query's logits at slots `index` (B, H, E); None without ALiBi."""
+    def place_bias(self, index: Tensor, rows: int = 1) -> Tensor | None:
+        """(B, H, G * rows, E): what ALiBi adds to the last queries' logits at slots `index` (B, H, E), else None."""
         if self.alibi is None:
             return None
-        return self.alibi.of_last(self.alibi.slots.gather(2, index)).rows(0, 1)[:, :, :, 0] * self.scaling
+        there = replace(self.alibi, slots=self.alibi.slots.gather(2, index))
+        return there.rows(self.num_new - rows, self.num_new).flatten(2, 3) * self.scaling
 
     def up_to(self, tokens: int) -> PassSeen:
         """A whole prompt's pass as if the text had ended after so many tokens; log mass is left out."""
@@ -181,6 +188,10 @@ class PassSeen:
         if self._last_mass is None:
             self._last_mass = self._mass(self.num_new - 1, self.num_new)[:, :, :, 0].mean(2)
         return self._last_mass
+
+    def of_slots(self) -> PassSeen:
+        """The same pass without the state beside the slots, so that masses sum to 1 over the slots."""
+        return replace(self, low_rank=None, _last_mass=None) if self.has_state else self
 
     def rows_seen(self, rows: int | None = None) -> Tensor:
         """(B or 1, 1, S): how many of the last `rows` real queries could look at each slot."""

@@ -26,10 +26,10 @@ def slot_attention(
 ) -> Tensor:
     """Attention output (B, Hq, q, d) of q queries over S slots, the last q of which are the queries' own tokens.
 
-    `query` (B, Hq, q, d); `key`, `value` (B, H, S, d); `bias` None or (B, H, S) float32, added to every logit of the
-    head's group (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i. `sinks`
-    (B, H, G) are the logits of a learned slot without a value, beside all others. Kernels know neither these, nor
-    soft-capping, nor ALiBi's float32 bias of each query head: with one of them the sums are written out.
+    `query` (B, Hq, q, d); `key`, `value` (B, H, S, d); `bias` None or (B, H, 1 or G, S) float32, added to every logit
+    (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i. `sinks` (B, H, G) are the logits
+    of a learned slot without a value, beside all others. Kernels know neither these, nor soft-capping, nor ALiBi's
+    float32 bias of each query head: with one of them the sums are written out.
     """
     rows, columns = query.shape[2], key.shape[2]
     if softcap is not None or alibi is not None or sinks is not None:
@@ -39,7 +39,7 @@ def slot_attention(
     key, value = repeat_heads(key, query), repeat_heads(value, query)
     if bias is None and rows == columns:
         return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
-    bias = None if bias is None else repeat_heads(bias[..., None], query)[..., 0]
+    bias = None if bias is None else repeat_heads(bias.flatten(1, 2)[..., None], query)[..., 0]
     if bias is not None and rows == columns and prompt_way(query.device) == "channels":
         return channel_attention(query, key, value, bias, scaling, causal=True)
     blocks = []
@@ -83,12 +83,12 @@ def slot_logits(
 
 
 def probabilities(logits: Tensor, bias: Tensor | None, sinks: Tensor | None = None) -> Tensor:
-    """Softmax (B, H, G, r, S) of logits plus the slots' bias (B, H, S); a row that may look at nothing gets zeros.
+    """Softmax (B, H, G, r, S) of logits plus bias (B, H, 1 or G, S); a row that may look at nothing gets zeros.
 
     With `sinks` (B, H, G) a row adds up to less than one: the rest went to the learned sink.
     """
     if bias is not None:
-        logits = logits + bias[:, :, None, None]
+        logits = logits + bias[:, :, :, None]
     return softmax_beside(logits, None if sinks is None else sinks[..., None])
 
 
@@ -113,7 +113,7 @@ def _one_query(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, s
     # The group's queries become rows of one KV head, so keys and values are not repeated.
     batch, query_heads, _, head_dim = query.shape
     packed = query.reshape(batch, key.shape[1], -1, head_dim)
-    mask = None if bias is None else bias[:, :, None].to(query.dtype)
+    mask = None if bias is None else bias.to(query.dtype)
     output = scaled_dot_product_attention(packed, key, value, attn_mask=mask, scale=scaling)
     return output.reshape(batch, query_heads, 1, value.shape[-1])
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pandas as pd
 
 from kvlab.bench.rows import Row
@@ -49,3 +51,12 @@ def plain(value: float) -> str:
     if pd.isna(value):
         return MISSING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def repeated(counts: Iterable[int]) -> str:
+    """What the numbers are over, such as `medians of 3 repeats`: of a load made up for it, and not of prompts."""
+    known = sorted({int(count) for count in counts if count})
+    if not known or known == [1]:
+        return "one measurement"
+    most = f"{known[0]} to {known[-1]}" if len(known) > 1 else str(known[0])
+    return f"medians of {most} repeats"

@@ -12,7 +12,7 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from kvlab.bench.cells import MISSING, budget, made_smaller, number, plain, tokens, unit
+from kvlab.bench.cells import MISSING, budget, made_smaller, number, plain, repeated, tokens, unit
 from kvlab.bench.memory_table import memory_table
 from kvlab.bench.paper import beside_the_paper
 from kvlab.bench.rows import Row
@@ -27,7 +27,7 @@ def measurement_tables(rows: Sequence[Row]) -> list[Table]:
         own = list(group)
         table = draw(own)
         table.title, table.title_justify = f"{mode}, {model}{made_smaller(own[0])}", "left"
-        table.caption = _caption(own[0], rows)
+        table.caption = _caption(own, rows)
         tables.append(table)
     return tables
 
@@ -79,7 +79,8 @@ def paper_table(rows: Sequence[Row], preset: str) -> Table | None:
             "; ".join(part for part in (line["note"], line["why"]) if part),
         )
     hardware = ", ".join(numbers["hardware"].unique())
-    table.caption = f"paper's device: {hardware}; ours: {rows[0].device if rows else MISSING}{_smaller_note(rows)}"
+    ours = f"{rows[0].device}, {repeated(row.repeats for row in rows)}{_smaller_note(rows)}" if rows else MISSING
+    table.caption = f"paper's device: {hardware}; ours: {ours}"
     return table
 
 
@@ -92,7 +93,8 @@ def bar_table(rows: Sequence[Row]) -> Table | None:
     for row in bars:
         figure = MISSING if row.median is None else f"{row.median:.3g}"
         table.add_row(row.figure, row.method, str(row.batch or MISSING), tokens(row), figure, row.note)
-    table.caption = f"{bars[0].device}{_smaller_note([replace(bars[0], compress_every=1)])}"  # bars say it themselves
+    smaller = _smaller_note([replace(bars[0], compress_every=1)])  # bars say it themselves
+    table.caption = f"{repeated(row.repeats for row in bars)}, not of prompts; {bars[0].device}{smaller}"
     return table
 
 
@@ -109,10 +111,11 @@ def _readable(row: Row) -> dict[str, Any]:
     return values | {name: json.loads(values[name]) for name in ("versions", "hyper_parameters")}
 
 
-def _caption(row: Row, rows: Sequence[Row]) -> str:
+def _caption(own: Sequence[Row], rows: Sequence[Row]) -> str:
+    row, over = own[0], repeated(row.repeats for row in own)
     rate = next((r for r in rows if r.figure == "copy bandwidth" and r.device == row.device), None)
     copied = f"; copies {rate.median:.1f} GB/s" if rate is not None and rate.median is not None else ""
-    return f"* the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"
+    return f"{over}, not of prompts; * the full cache of the ratios, the best one; {row.device}, {row.dtype}{copied}"
 
 
 def _smaller_note(rows: Sequence[Row]) -> str:

@@ -35,6 +35,7 @@ class Bucket:
         self.table = table
         self.quota: Quota | None = None  # none before the prompt is complete
         self.started = False  # every row has been over budget before
+        self.first: tuple[int, int, int] | None = None  # slots, tokens and the pass's end at the first decision
         self.dropped = torch.zeros(table.slots.keys.shape[:2], device=table.slots.keys.device)  # votes lost to eviction
         self.guard_activations = torch.zeros_like(self.dropped)
 
@@ -67,10 +68,13 @@ class Bucket:
         table.note_heads(plan.head_state or {})
         return Decision(view, plan, before, after)
 
-    def adopt(self, after: Slots, lengths: list[int]) -> None:
-        """Take over the table that a decision left; `lengths` are the tokens each stream has seen."""
+    def adopt(self, after: Slots, lengths: list[int], bound: int | None = None) -> None:
+        """Take over the table that a decision left; `lengths` are the tokens each stream has seen.
+
+        No head has more than `bound` valid slots, or its budget where that is None.
+        """
         assert self.quota is not None
-        self.table.adopt(after, self.quota.largest)
+        self.table.adopt(after, self.quota.largest if bound is None else bound)
         self.started = self.quota.was_exceeded(lengths)
 
     def part(self, table: SlotTable, take: Callable[[Tensor], Tensor]) -> Bucket:
@@ -78,6 +82,7 @@ class Bucket:
         part = Bucket(table)
         part.table.head_state = {name: take(tensor) for name, tensor in self.table.head_state.items()}
         part.quota, part.started = self.quota and self.quota.part(take(self.quota.slots)), self.started
+        part.first = self.first
         part.dropped, part.guard_activations = take(self.dropped), take(self.guard_activations)
         return part
 

@@ -11,6 +11,7 @@ from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kw
 
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.hidden import watch_hidden_states
+from kvlab.attention.queries import num_key_value_heads
 from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.chunks import check_chunks, chunk_sizes
 from kvlab.cache.feature_weights import with_feature_maps
@@ -160,6 +161,7 @@ def make_cache(
         budget=amount if method.needs_budget else Budget(UNLIMITED),
         compresses=method.family != "reference" and not (method.needs_budget and amount.slots(1) == UNLIMITED),
         num_layers=config.num_hidden_layers,
+        group=config.num_attention_heads // num_key_value_heads(config),
         compress_every=compress_every,
         seed=seed,
         observer=observer,

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kvlab.attention.seen import PassSeen
+from kvlab.cache.bucket import Bucket
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
 from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
+from kvlab.methods.settlers.lots import ThinInLots
 from kvlab.methods.view import Slots, View
 
 if TYPE_CHECKING:
@@ -107,11 +109,25 @@ def _compress(layer: CompressedLayer, views: list[View], shown: PassSeen | None,
         _pass_on(settings.passage, views[0].slots, decisions[0].plan)
     for bucket, decision, members in zip(layer.buckets, decisions, streams.members, strict=True):
         if decision is not None:
-            bucket.adopt(decision.after, [layer.lengths[streams.row(member)] for member in members])
+            lengths = [layer.lengths[streams.row(member)] for member in members]
+            bucket.adopt(decision.after, lengths, _grown(layer, bucket, lengths, moment))
     if not moment.one:
         held = layer.table_bytes()
         layer.streams, layer.buckets = settled(streams, layer.buckets, settings)
         layer.note_peak(held)
+
+
+def _grown(layer: CompressedLayer, bucket: Bucket, lengths: list[int], moment: Moment) -> int | None:
+    """What no head exceeds where a method lets generated tokens stay on top; None: its budget."""
+    settle = layer.settings.pipeline.settle
+    if not isinstance(settle, ThinInLots) or bucket.quota is None:
+        return None
+    if bucket.first is None:
+        held = min(bucket.table.occupied, bucket.quota.largest) if moment.prompt else bucket.table.occupied
+        bucket.first = held, max(lengths), layer.cumulative_length
+    slots, before, end = bucket.first
+    thinned = settle.thinned(before, min(lengths), max(lengths), layer.rank, layer.settings.num_layers)
+    return slots + layer.cumulative_length - end - thinned
 
 
 def _pass_on(passage: Passage, slots: Slots, plan: Plan | None = None) -> None:

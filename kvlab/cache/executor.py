@@ -183,5 +183,6 @@ def _combine_many(
 
 
 def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:
-    """`tensor` (B, H, S) with `value` written in place at targets of active edges (duplicates carry equal values)."""
-    return tensor.scatter_(2, target, torch.where(active, value.to(tensor.dtype), tensor.gather(2, target)))
+    """`tensor` (B, H, S[, n]) with `value` written in place at targets of active edges (one target, one value)."""
+    index, active = _spread(target, tensor, target.shape[-1]), active if tensor.dim() == 3 else active[..., None]
+    return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))

@@ -197,7 +197,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
                 table.append_one(key, value, place, self.settings.pipeline.one_extra(key))
             return
         position = self.tokens_seen[:, None] + torch.arange(key_states.shape[2], device=self.device)
-        new_extra = self.settings.pipeline.new_extra
+        new_extra = partial(self.settings.pipeline.new_extra, group=self.settings.group)
         arrived = [new_slots(*new, new_extra) for new in zip(keys, values, self.streams.by_row(position), strict=True)]
         if not self.buckets:
             self.buckets = [Bucket(SlotTable(arrived[0]))]

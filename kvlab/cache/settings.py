@@ -40,6 +40,7 @@ class LayerSettings:
     pipeline: Pipeline
     budget: Budget
     num_layers: int  # compressed layers: sliding ones keep their own window and share no budget
+    group: int = 1  # query heads to a KV head
     compress_every: int = 1
     compresses: bool = True  # these settings can drop something
     seed: int = 0

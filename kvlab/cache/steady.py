@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layer import CompressedLayer
+from kvlab.methods.settlers.lots import ThinInLots
 
 HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 
@@ -20,6 +21,8 @@ def cannot_repeat(cache: CompressedCache) -> str:
         return "a recorder watches every step"
     if settings.changing_rotary is not None:
         return "the model's rotary frequencies depend on the length of the text"
+    if isinstance(settings.pipeline.settle, ThinInLots):
+        return "generated tokens are thinned in lots, so that steps differ"
     return ""
 
 

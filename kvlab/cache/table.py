@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from kvlab.attention.slot_attention import NEVER
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.methods.view import Slots
@@ -48,11 +47,8 @@ class SlotTable:
         return self.slots if width == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :width])
 
     def bias(self) -> Tensor | None:
-        """(B, H, width) additive logit: log mass, -inf where a slot is not valid; None where it would be 0."""
-        if self.is_dense and not self.weighted:
-            return None
-        slots = self.visible()
-        return torch.where(slots.valid, slots.log_mass, NEVER)
+        """`Slots.bias` of the first `width` slots; None where it would be 0."""
+        return None if self.is_dense and not self.weighted else self.visible().bias()
 
     def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used.
@@ -158,7 +154,8 @@ class SlotTable:
     def slot_bytes(self) -> int:
         """Bytes of one slot of one head, metadata included."""
         states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
-        return states + sum(tensor.element_size() for tensor in self.slots.metadata().values())
+        own = (tensor[:1, :1, :1] for tensor in self.slots.metadata().values())
+        return states + _bytes(*own)
 
 
 def _tensors(slots: Slots) -> dict[str, Tensor]:

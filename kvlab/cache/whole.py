@@ -14,7 +14,6 @@ from torch import Tensor
 
 from kvlab.attention.low_rank import LowRankState
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import NEVER
 from kvlab.cache.bucket import Decision
 from kvlab.cache.streams import Streams
 from kvlab.methods.plan import Plan
@@ -28,12 +27,11 @@ def whole_pass(
     if streams.whole:
         return slots[0], seen[0]
     table = streams.join_padded(slots) if closely else _nothing(streams, query)
-    bias = table.log_mass.masked_fill(~table.valid, NEVER)
     return table, replace(
         seen[0],
         query=query,
         key=table.keys,
-        bias=bias,
+        bias=table.bias(),
         row_valid=None,
         low_rank=_whole_state(streams, seen),
         alibi=streams.join_padded([part.alibi for part in seen]),

@@ -226,4 +226,7 @@ def _show(paths: list[Path], as_json: bool) -> None:
         typer.echo(frame.to_json(orient="records", indent=2))
         return
     print_headline(frame)
+    for run in runs:
+        for note in run.record.notes:
+            typer.echo(f"{run.record.label}: {note}")
     typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")

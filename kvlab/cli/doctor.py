@@ -1,4 +1,4 @@
-"""`kvlab doctor`: what is installed, what the machine has, and a self-test of about ten seconds."""
+"""`kvlab doctor`: what is installed, what the machine has, a self-test of about ten seconds; or the health of runs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,8 +16,18 @@ import typer
 PACKAGES = ("torch", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
-    """Report versions, devices and memory, and check that a compressed cache works here."""
+def doctor(
+    runs: Annotated[Path | None, typer.Argument(help="a run folder, or a folder of runs, to examine instead")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+) -> None:
+    """Report versions, devices and memory, and check that a compressed cache works here; or examine recorded runs.
+
+    Examining reads every file of every run and holds it against the checksum in run.json. Exit status 1: something
+    is damaged or does not work.
+    """
+    if runs is not None:
+        _examine_runs(runs, as_json)
+        return
     report = {**_versions(), **_machine(), **_self_tests()}
     if as_json:
         typer.echo(json.dumps(report, indent=2))
@@ -24,6 +35,25 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="print as JSON")
         for name, value in report.items():
             typer.echo(f"{name:>34}  {value}")
     if any(str(value).startswith("FAILED") for value in report.values()):
+        raise typer.Exit(1)
+
+
+def _examine_runs(runs: Path, as_json: bool) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from kvlab.cli.table import print_wide
+    from kvlab.trace.examine import examine
+
+    findings = examine(runs)
+    if as_json:
+        typer.echo(json.dumps([finding.model_dump() | {"verdict": finding.verdict} for finding in findings], indent=2))
+    else:
+        table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
+        for finding in findings:
+            table.add_row(*map(Text, (finding.run, finding.state, finding.verdict)))
+        print_wide(table)
+    if any(finding.problems for finding in findings):
         raise typer.Exit(1)
 
 

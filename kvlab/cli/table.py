@@ -9,6 +9,8 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
+from kvlab.counted import ONE_PROMPT
+
 WIDTH = 150  # where there is no terminal to measure
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
@@ -25,12 +27,18 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 
 def print_headline(frame: pd.DataFrame) -> None:
-    """One line a run: bytes, speed, closeness to the full cache."""
-    table = Table(*[title for title, _ in COLUMNS.values()])
+    """One line a run: bytes, speed, closeness to the full cache; the caption says what they are of."""
+    table = Table(*[title for title, _ in COLUMNS.values()], caption=_caption(frame), caption_justify="left")
     for _, row in frame.iterrows():
         cells = [(row[name], show) for name, (_, show) in COLUMNS.items()]
         table.add_row(*["–" if pd.isna(value) else show(value) for value, show in cells])
     print_wide(table)
+
+
+def _caption(frame: pd.DataFrame) -> str:
+    tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
+    means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
+    return f"{ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
 
 
 def print_wide(table: Table) -> None:

@@ -316,6 +316,7 @@ def _record(
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures() if PAPER in method.presets else None,
+        notes=tuple(method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1])),
         label=_label(choice, method),
         force_keep=choice.force_keep,
         level=request.level,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
-from typing import Any
 
 import torch
 
+from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.models.load import LoadedModel
 from kvlab.trace.schema import ModelShape
@@ -32,7 +32,7 @@ def device_name(device: torch.device) -> str:
 def model_shape(loaded: LoadedModel) -> ModelShape:
     """What figures need to know of the model."""
     config = loaded.model.config.get_text_config(decoder=True)
-    heads, own = config.num_attention_heads, _compressed_layer(config)
+    heads, own = config.num_attention_heads, full_attention_config(config)
     # Frequencies that change with length are no property of the model, and of no run that lasts.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
     if rotary is not None and (rotary.interleaved or unrotated_layers(loaded.model)):
@@ -42,23 +42,9 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         family=config.model_type,
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=heads,
-        num_key_value_heads=_key_value_heads(own),
+        num_key_value_heads=num_key_value_heads(config),
         head_dim=getattr(own, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
         rotary_inverse_frequencies=None if rotary is None else tuple(rotary.inverse_frequencies.tolist()),
     )
-
-
-def _compressed_layer(config: Any) -> Any:
-    """The config of the first full-attention layer; others may have other heads (Gemma 4)."""
-    kinds = getattr(config, "layer_types", None) or []
-    return config.per_layer_config[kinds.index("full_attention") if "full_attention" in kinds else 0]
-
-
-def _key_value_heads(config: object) -> int:
-    if getattr(config, "model_type", "") == "falcon":
-        grouped = getattr(config, "new_decoder_architecture", False)
-        one = getattr(config, "multi_query", False) and not grouped
-        return 1 if one else int(getattr(config, "num_kv_heads", 0) or config.num_attention_heads)  # type: ignore[attr-defined]
-    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)  # type: ignore[attr-defined]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import NEVER, probabilities
+from kvlab.attention.slot_attention import probabilities
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.view import Slots
 
@@ -29,7 +29,7 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
     """Ask the last query of `seen` again, of the table `slots`; `logits` (1, H, G, 1, S) if they are known."""
     if logits is None:
         logits = seen.logits_at(slots.keys, slots.position)
-    bias = slots.log_mass.masked_fill(~slots.valid, NEVER)
+    bias = slots.bias()
     if seen.low_rank is not None and seen.has_state:
         share = seen.low_rank.share(seen.query[:, :, -1:], logits, bias)
         return Answer(

@@ -9,6 +9,7 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from kvlab.counted import ONE_PROMPT
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import ANY_LENGTH
 from kvlab.requests import MethodChoice
@@ -16,7 +17,9 @@ from kvlab.requests import MethodChoice
 
 def summary_table(summary: pd.DataFrame) -> Table:
     """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each."""
-    table = Table("task, length, metric", "method", "kept", "n", "score (95 %)", "minus full (95 %)", box=SIMPLE_HEAD)
+    table = Table(
+        "task, length, metric", "method", "kept (95 %)", "n", "score (95 %)", "minus full (95 %)", box=SIMPLE_HEAD
+    )
     table.caption = _caption(summary)
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
     for _, group in summary.groupby(by, sort=False, dropna=False):
@@ -45,10 +48,8 @@ def _difficulty_lines(difficulty: str) -> list[str]:
 
 
 def _cells(line: pd.Series) -> tuple[str, ...]:
-    score = _interval(line["score"], line["score_low"], line["score_high"])
-    full = line["method"] == "full"
-    gap = "" if full else _interval(line["difference"], line["difference_low"], line["difference_high"], sign="+")
-    return choice_label(line), f"{100 * line['kept']:.0f} %", str(line["samples"]), score, gap
+    gap = "" if line["method"] == "full" else _interval(line, "difference", ".3f", "+", count="pairs")
+    return choice_label(line), _kept(line), str(line["samples"]), _interval(line, "score", ".3f"), gap
 
 
 def choice_label(line: pd.Series) -> str:
@@ -61,10 +62,21 @@ def choice_label(line: pd.Series) -> str:
     ).label
 
 
-def _interval(mean: float, low: float, high: float, sign: str = "") -> str:
+def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: str = "samples") -> str:
+    """A mean with its interval, and n where it is not the line's; one prompt has no interval and says so."""
+    mean, low, high = (line[f"{name}{bound}"] for bound in ("", "_low", "_high"))
     if pd.isna(mean):
         return ""
-    return f"{mean:{sign}.3f} [{low:{sign}.3f}, {high:{sign}.3f}]"
+    if line[count] == 1:
+        return f"{mean:{sign}{digits}}, {ONE_PROMPT}"
+    of_fewer = f", n {line[count]}" if line[count] != line["samples"] else ""
+    return f"{mean:{sign}{digits}} [{low:{sign}{digits}}, {high:{sign}{digits}}]{of_fewer}"
+
+
+def _kept(line: pd.Series) -> str:
+    """The share of the tokens kept, with its interval where prompts differ by what is shown of it."""
+    mean, low, high = (f"{100 * line[f'kept{bound}']:.0f}" for bound in ("", "_low", "_high"))
+    return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
 
 
 def _caption(summary: pd.DataFrame) -> str:
@@ -72,7 +84,7 @@ def _caption(summary: pd.DataFrame) -> str:
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
     told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks])
-    return f"{told}; kept: live slots over tokens seen, mean over KV heads"
+    return f"{told}; kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
 
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:

@@ -65,7 +65,8 @@ def read_distance_by_layer(frame: pd.DataFrame) -> str:
     """First and last layer in words."""
     first, last = frame.iloc[0], frame.iloc[-1]
     return (
-        f"Layer {first['layer']:.0f} looks {first['distance']:,.0f} tokens back on average, layer {last['layer']:.0f} "
+        f"Means over heads and steps: layer {first['layer']:.0f} looks {first['distance']:,.0f} tokens back, layer "
+        f"{last['layer']:.0f} "
         f"{last['distance']:,.0f}; the sinks get {percent(first['sink_mass'])} and {percent(last['sink_mass'])}, the "
         f"last 32 tokens {percent(first['local_mass'])} and {percent(last['local_mass'])}."
     )

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, colour_bar, finish, log_axis
-from kvlab.figures.words import number, percent, visible
+from kvlab.figures.words import number, percent, plural, visible
 
 MAX_POINTS = 1500
 LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "dot", "square"),
@@ -82,7 +82,8 @@ def read_returning_over_steps(frame: pd.DataFrame) -> str:
         parts.append(
             f"{kind}: {percent(mean)} at a step, {percent(last)} at least once by the end, {percent(mass)} of attention"
         )
-    return "Mean over heads. " + "; ".join(parts) + "."
+    heads = len(frame[["layer", "head"]].drop_duplicates())
+    return f"Mean of {plural(heads, 'head')}. " + "; ".join(parts) + "."
 
 
 def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import Style, Theme, run_styles
 from kvlab.figures.template import HEIGHT, QUIET, finish, log_axis
-from kvlab.figures.words import byte_unit, number, percent, visible
+from kvlab.figures.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
 MAX_MARKERS = 12
@@ -45,7 +45,8 @@ def read_kl_along_text(frame: pd.DataFrame) -> str:
     means = known.groupby("label", sort=False)["kl"].mean().sort_values()
     worst = known.loc[known["kl"].idxmax()]
     return (
-        f"Closest to the full cache: {means.index[0]}, {number(means.iloc[0])} nats a token on average; the "
+        f"Closest to the full cache: {means.index[0]}, {number(means.iloc[0])} nats a token on average over "
+        f"{plural(int((known['label'] == means.index[0]).sum()), 'token')}; the "
         f"largest single jump is {number(worst['kl'])} nats, {worst['label']} at token {worst['token']}. "
         f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
     )
@@ -72,7 +73,9 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
         return "Agreement was not recorded."
     means = known.groupby("label", sort=False)["agree"].mean().sort_values(ascending=False)
     return (
-        "Over the whole continuation: " + ", ".join(f"{label} {percent(mean)}" for label, mean in means.items()) + "."
+        f"Over the {known.groupby('label').size().max()} tokens of the continuation: "
+        + ", ".join(f"{label} {percent(mean)}" for label, mean in means.items())
+        + "."
     )
 
 

@@ -6,8 +6,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.palette import DASHES, FALLBACK_MARKERS, HUES, Theme, pick
+from kvlab.figures.scores import line_words
 from kvlab.figures.template import finish
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import number, percent
 
 PROMPT_HUES = ("blue", "orange", "green", "purple", "ink", "red", "sky", "grey")
 MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", *FALLBACK_MARKERS)
@@ -36,12 +37,13 @@ def ratio_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(range=[0, 1.03])
 
 
-def read_ratio_by_layer(frame: pd.DataFrame) -> str:
-    """The layers that shrink most and least, in words."""
-    means = frame.groupby("layer")["ratio"].mean()
+def read_ratio_by_layer(means: pd.DataFrame) -> str:
+    """The layers that shrink most and least, in words; `means` has a row a layer, with intervals over the prompts."""
+    least, most = means.loc[means["ratio"].idxmin()], means.loc[means["ratio"].idxmax()]
+    low, high = (line_words(line, "ratio", percent) for line in (least, most))
     return (
-        f"Over {plural(frame['prompt'].nunique(), 'prompt')}, layer {means.idxmin()} shrinks most, to "
-        f"{percent(means.min())} of its tokens, and layer {means.idxmax()} least, to {percent(means.max())}."
+        f"Layer {least['layer']:.0f} shrinks most, to {low} of its tokens, and layer {most['layer']:.0f} least, to "
+        f"{high}, means over heads."
     )
 
 

@@ -68,7 +68,8 @@ def read_jaccard_by_head(frame: pd.DataFrame) -> str:
     low, high = frame.loc[frame["jaccard"].idxmin()], frame.loc[frame["jaccard"].idxmax()]
     least = f"layer {int(low['layer'])} head {int(low['head'])} ({number(low['jaccard'], 2)})"
     most = f"layer {int(high['layer'])} head {int(high['head'])} ({number(high['jaccard'], 2)})"
-    return f"Mean Jaccard index {number(float(frame['jaccard'].mean()), 2)}; least alike {least}, most alike {most}."
+    mean = f"{number(float(frame['jaccard'].mean()), 2)} over {plural(len(frame), 'head')}"
+    return f"Mean Jaccard index {mean}; least alike {least}, most alike {most}."
 
 
 def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HUES_OF_TWO) -> go.Figure:
@@ -92,7 +93,11 @@ def along_positions(frame: pd.DataFrame, theme: Theme = "light", hues: Hues = HU
 def read_along_positions(frame: pd.DataFrame) -> str:
     """Overall shares in words."""
     means = frame[list(NAMES[:4])].mean()
-    return "Over the text: " + ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4]) + "."
+    return (
+        f"Mean over heads and {plural(len(frame), 'place')} of the text: "
+        + ", ".join(f"{percent(float(means[name]))} {name}" for name in NAMES[:4])
+        + "."
+    )
 
 
 def kl_of_both(
@@ -132,4 +137,5 @@ def read_kl_of_both(frame: pd.DataFrame) -> str:
     gap = (known["b"] - known["a"]).abs()
     top = known.loc[gap.idxmax()]
     means = f"A {number(float(known['a'].mean()))}, B {number(float(known['b'].mean()))} nats a token"
-    return f"Mean KL: {means}; they differ most at token {int(top['token'])} “{top['text'].strip()}”."
+    most = f"token {int(top['token'])} “{top['text'].strip()}”"
+    return f"Mean KL over {plural(len(known), 'token')}: {means}; they differ most at {most}."

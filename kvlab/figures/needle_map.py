@@ -7,7 +7,9 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.counted import prompts
 from kvlab.figures.palette import HUES, MASS_COLOURS, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.figures.scores import line_words
 from kvlab.figures.template import QUIET, colour_bar, finish
 from kvlab.figures.words import number, percent, plural
 
@@ -22,7 +24,7 @@ FATES = (
 def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """A panel a method and budget: mean retrieval score by length (across) and depth (down).
 
-    `frame` has columns row (method and budget), length, depth, score, samples.
+    `frame` has columns row (method and budget), length, depth, score with its interval, prompts.
     """
     names = frame["row"].drop_duplicates().tolist()
     rows = -(-len(names) // COLUMNS)
@@ -31,7 +33,12 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         vertical_spacing=0.24 / rows,
     )  # fmt: skip
     for place, name in enumerate(names):
-        table = frame[frame["row"] == name].pivot_table(index="depth", columns="length", values="score")
+        here = frame[frame["row"] == name]
+        words = here.assign(words=[line_words(line) for _, line in here.iterrows()])
+        table, told = (
+            here.pivot(index="depth", columns="length", values="score"),
+            words.pivot(index="depth", columns="length", values="words"),
+        )
         figure.add_heatmap(
             z=table.to_numpy(np.float32),
             x=[f"{length:,}" for length in table.columns],
@@ -39,7 +46,8 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             coloraxis="coloraxis",
             xgap=2,
             ygap=2,
-            hovertemplate=f"{name}<br>%{{x}} tokens, depth %{{y}}<br>score %{{z:.2f}}<extra></extra>",
+            customdata=told.to_numpy(),
+            hovertemplate=f"{name}<br>%{{x}} tokens, depth %{{y}}<br>score %{{customdata}}<extra></extra>",
             row=place // COLUMNS + 1,
             col=place % COLUMNS + 1,
         )
@@ -53,18 +61,23 @@ def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_layout(margin_t=76)
 
 
-def read_needle_map(frame: pd.DataFrame) -> str:
-    """Mean score of each row over all cells, in words."""
-    means = frame.groupby("row", sort=False)["score"].mean()
-    cells = frame[["length", "depth"]].drop_duplicates()
-    parts = [f"{name} {number(score, 2)}" for name, score in means.items()]
-    return f"Mean score over {plural(len(cells), 'cell')} of length and depth: {', '.join(parts)}."
+def read_needle_map(frame: pd.DataFrame, means: pd.DataFrame) -> str:
+    """Mean score of each row over all cells, in words; `means` has a row a row of the map."""
+    cells, most = frame[["length", "depth"]].drop_duplicates(), int(frame["prompts"].max())
+    parts = [f"{line['row']} {line_words(line, show=_two_digits)}" for _, line in means.iterrows()]
+    each = f"at most {prompts(most)} each" if most > 1 else f"{prompts(1)} each"
+    return f"Mean score over {plural(len(cells), 'cell')} of length and depth, {each}: {', '.join(parts)}."
+
+
+def _two_digits(value: float) -> str:
+    return number(value, 2)
 
 
 def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """A bar a method and budget: what became of the needle's tokens when the answer was done; a mark: the score.
 
-    `frame` has columns row, hidden_own, hidden_merged, gone, score, all shares.
+    `frame` has columns row, hidden_own, hidden_merged, held (both), gone, score, all shares with their intervals, and
+    prompts.
     """
     figure = go.Figure()
     for column, name, hue, pattern in FATES:
@@ -76,7 +89,8 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             orientation="h",
             name=name,
             marker={"color": colour, "pattern": shape if pattern else {}},
-            hovertemplate=f"%{{y}}: %{{x:.1%}} {name}<extra></extra>",
+            customdata=[line_words(line, column, percent) for _, line in frame.iterrows()],
+            hovertemplate=f"%{{y}}: %{{customdata}} {name}<extra></extra>",
         )
     figure.add_scatter(
         x=frame["score"],
@@ -89,7 +103,8 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
             "color": pick(HUES["ink"], theme),
             "line": {"width": 1.5, "color": SURFACES[theme]},
         },
-        hovertemplate="%{y}: score %{x:.2f}<extra></extra>",
+        customdata=[line_words(line) for _, line in frame.iterrows()],
+        hovertemplate="%{y}: score %{customdata}<extra></extra>",
     )
     title = "What became of the needle's tokens"
     finish(figure, title=title, x="share of the needle's tokens, and score", y="", theme=theme)
@@ -99,8 +114,8 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 def read_needle_fates(frame: pd.DataFrame) -> str:
     """Which row keeps most of the needle and which least, in words."""
-    kept = (frame["hidden_own"] + frame["hidden_merged"]).set_axis(frame["row"])
+    most, least = frame.loc[frame["held"].idxmax()], frame.loc[frame["held"].idxmin()]
     return (
-        f"Mean over layers, heads and prompts: {kept.idxmax()} still holds {percent(kept.max())} of the needle's "
-        f"tokens, {kept.idxmin()} {percent(kept.min())}."
+        f"Mean over layers, heads and prompts: {most['row']} still holds {line_words(most, 'held', percent)} of the "
+        f"needle's tokens, {least['row']} {line_words(least, 'held', percent)}."
     )

@@ -88,7 +88,7 @@ def read_regret_over_steps(frame: pd.DataFrame) -> str:
     top = frame.loc[frame["mean"].idxmax()]
     kl = "" if pd.isna(top["kl"]) else f", where the prediction is off by {number(float(top['kl']))} nats"
     token = f" (predicting “{top['text'].strip()}”{kl})" if top["text"].strip() else ""
-    return f"The worst step is {int(top['step'])}{token}: mean regret {percent(top['mean'])}."
+    return f"The worst step is {int(top['step'])}{token}: mean regret over heads {percent(top['mean'])}."
 
 
 def budget_against_regret(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -73,7 +73,8 @@ def read_mass_over_steps(frame: pd.DataFrame) -> str:
     """Mean shares in words."""
     means = frame[["kept_mass", "merged_true_mass", "regret"]].mean()
     return (
-        f"On average {percent(means['kept_mass'])} of the full cache's attention goes to tokens that kept a slot, "
+        f"On average over {plural(len(frame), 'step')} {percent(means['kept_mass'])} of the full cache's attention "
+        f"goes to tokens that kept a slot, "
         f"{percent(means['merged_true_mass'])} to merged ones and {percent(means['regret'])} to tokens already dropped."
     )
 
@@ -107,7 +108,8 @@ def read_sag_over_steps(frame: pd.DataFrame) -> str:
     share = mean / frame["merged_true_mass"].mean()
     way = "too little" if mean >= 0 else "too much"
     return (
-        f"Merged slots get {percent(abs(share))} {way} attention: mean sag {percent(mean)}, largest "
+        f"Merged slots get {percent(abs(share))} {way} attention: mean sag {percent(mean)} over "
+        f"{plural(len(frame), 'step')}, largest "
         f"{percent(top['sag'])} at step {int(top['step'])}."
     )
 
@@ -158,7 +160,7 @@ def read_errors_over_steps(frame: pd.DataFrame) -> str:
         return "The attention output equals the full cache's at every step."
     worst = frame.loc[error.idxmax()]
     peak = f"{percent(worst['output_error'])} at its worst, step {int(worst['step'])}"
-    return f"The output is off by {percent(error.mean())} on average, by {peak}."
+    return f"The output is off by {percent(error.mean())} on average over {plural(error.count(), 'step')}, by {peak}."
 
 
 def guard_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from kvlab.analysis.blocks import block_edges
 from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import number, percent, visible
+from kvlab.figures.words import number, percent, plural, visible
 
 MAX_BLOCKS, MAX_POINTS = 512, 1500
 FLOOR = 1e-7
@@ -47,8 +47,9 @@ def read_overlap_and_usage(frame: pd.DataFrame, prefix: str = "") -> str:
     overlap, usage, true = (frame[f"{prefix}{name}"] for name in ("overlap", "usage", "true_usage"))
     low = frame.loc[overlap.idxmin()]
     return (
-        f"A sample's own 95 % set holds {percent(overlap.mean())} of the next query's attention on average, from "
-        f"{percent(overlap.min())} (layer {int(low['layer'])}, head {int(low['head'])}) to {percent(overlap.max())}, "
+        f"A sample's own 95 % set holds {percent(overlap.mean())} of the next query's attention on average over "
+        f"{plural(len(frame), 'head')}, from {percent(overlap.min())} (layer {int(low['layer'])}, head "
+        f"{int(low['head'])}) to {percent(overlap.max())}, "
         f"and {percent(usage.mean())} of the prompt; the next query itself needs {percent(true.mean())}."
     )
 

@@ -1,16 +1,21 @@
 """Scores of an evaluation: against the budget, against an option of a method, and as a table of tasks.
 
 Every frame is a score table: a row a task, arm and budget with columns task, arm, method, asked, kept, score,
-score_low, score_high (and difference to the full cache), as the atlas makes it from evaluation rows.
+score_low, score_high (and difference to the full cache) and prompts, as the atlas makes it from evaluation rows.
+Means over tasks come as a frame of their own, `means`, with the same columns but the task: their intervals can only be
+drawn from the prompts.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from kvlab.counted import ONE_PROMPT, mean_words
 from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.template import QUIET, colour_bar, finish
@@ -40,24 +45,23 @@ def score_against_budget(frame: pd.DataFrame, theme: Theme = "light", title: str
     finish(figure, title=title, x="", y="", theme=theme, height=110 + 230 * rows)
     figure.update_xaxes(tickformat=".0%", rangemode="tozero")
     figure.update_xaxes(title_text="tokens kept", row=rows)
-    return _finish_panels(figure, theme)
+    return _finish_panels(figure, frame, theme)
 
 
-def read_score_against_budget(frame: pd.DataFrame, panel: str = "task") -> str:
+def read_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     """Which arm stands highest, with its distance to the full cache, and which lowest, where all were evaluated.
 
-    `panel` says what column task holds: what a panel of the figure is of.
+    `means` has a row an arm; `panel` says what its column tasks counts: what a panel of the figure is of.
     """
-    shared = _where_all_were(frame[frame["method"] != FULL])
-    means = shared.groupby("arm", sort=False)[["score", "difference"]].mean().sort_values("score", ascending=False)
-    scored, best = means["score"].round(9), means.iloc[0]
-    over = f"on average over {plural(shared['task'].nunique(), panel)}"
-    gap = "" if pd.isna(best["difference"]) else f", {number(best['difference'])} against the full cache"
+    means = means.set_index("arm").sort_values("score", ascending=False, kind="stable")
+    scored, best, worst = means["score"].round(9), means.iloc[0], means.iloc[-1]
+    over = f"on average over {plural(best['tasks'], panel)}"
+    gap = "" if pd.isna(best["difference"]) else f", {line_words(best, 'difference')} against the full cache"
     top, low = ([arm_words(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
     if len(top) == len(means) > 1:
-        return f"All {len(means)} score the same {over}: {number(best['score'])}{gap}."
-    first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {number(best['score'])} {over}{gap}"
-    last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {number(scored.min())}"
+        return f"All {len(means)} score the same {over}: {line_words(best)}{gap}."
+    first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {line_words(best)} {over}{gap}"
+    last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {line_words(worst)}"
     return first + (last if len(means) > 1 else "") + "."
 
 
@@ -79,7 +83,7 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
                 aside = (index - (len(tasks) - 1) / 2) * min(0.08, 0.4 / len(tasks))
                 group = group.assign(place=group[option].map(values.index) + aside)
                 line = _line(group, spoken(task), style, "place") | {"customdata": group[option]}
-                line["hovertemplate"] = f"{spoken(task)}, {spoken(option)} %{{customdata}}: %{{y:.3f}}<extra></extra>"
+                line["hovertemplate"] = f"{spoken(task)}, {spoken(option)} %{{customdata}}: %{{text}}<extra></extra>"
                 figure.add_scatter(**line, **cell)
     _show_each_name_once(figure)
     rows = -(-len(budgets) // columns)
@@ -87,30 +91,26 @@ def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", ti
     ends = [-0.5, len(values) - 0.5]
     figure.update_xaxes(tickvals=list(range(len(values))), ticktext=values, range=ends, zeroline=False)
     figure.update_xaxes(title_text=spoken(option), row=rows)
-    return _finish_panels(figure, theme)
+    return _finish_panels(figure, frame, theme)
 
 
-def read_score_by_option(frame: pd.DataFrame, option: str) -> str:
-    """The value or values with the best mean score in each budget."""
-    means = frame.groupby(["asked", option], sort=False)["score"].mean().round(9).reset_index()
+def read_score_by_option(means: pd.DataFrame, option: str) -> str:
+    """The value or values with the best mean score in each budget; `means` has a row a budget asked and value."""
     parts = []
     for asked, group in means.groupby("asked", sort=False):
-        best = group.loc[group["score"] == group["score"].max(), option].astype(str).tolist()
+        top = group[group["score"].round(9) == group["score"].round(9).max()]
+        best = top[option].astype(str).tolist()
         who = "every value alike" if len(best) == len(group) > 1 else _named(best)
-        parts.append(f"{group['score'].max():.3g} with {who} at {asked}")
-    return f"Best mean score over {plural(frame['task'].nunique(), 'task')}: {', '.join(parts)}."
+        parts.append(f"{line_words(top.iloc[0])} with {who} at {asked}")
+    return f"Best mean score over {plural(means['tasks'].max(), 'task')}: {', '.join(parts)}."
 
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:
     """Arms with their budgets down, tasks across; each cell the score, coloured by its difference to the full cache."""
     frame = _by_budget(frame).assign(row=_row_names)
     order, tasks = frame["row"].drop_duplicates().tolist(), frame["task"].drop_duplicates().tolist()
-    score, low, high, gap = (
-        frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(order)[tasks]
-        if frame[name].notna().any()
-        else pd.DataFrame(np.nan, order, tasks)
-        for name in ("score", "score_low", "score_high", "difference")
-    )
+    names = ("score", "score_low", "score_high", "difference")
+    score, low, high, gap = (_by_cell(frame, name, order, tasks) for name in names)
     words = [[_cell(*values) for values in zip(*row, strict=True)] for row in _rows(score, low, high)]
     # Colours need a number in every scored cell; without the full cache none can be compared.
     cells = gap.fillna(0).where(score.notna()).to_numpy(np.float32)
@@ -119,41 +119,43 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
         z=cells, x=[spoken(task) for task in tasks], y=order, xgap=2, ygap=2,
         zmin=-most, zmax=most, colorscale=DIVERGING[theme], text=words,
         colorbar=colour_bar("difference to the full cache", theme),
-        hovertemplate="%{y}, %{x}: %{text}<br>difference to the full cache %{z:.3f}<extra></extra>",
+        customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),
+        hovertemplate="%{y}, %{x}: %{text}, n = %{customdata}<br>difference to the full cache %{z:.3f}<extra></extra>",
     )  # fmt: skip
     figure = finish(
-        go.Figure([heat, words_on_cells(heat, words)]), title=title, x="task", y="method and budget", theme=theme,
+        go.Figure([heat, words_on_cells(heat, words)]), title=title, y="method and budget", theme=theme,
+        x=f"task (in the cells: score, {rests_on(frame)})",
         legend=False, height=150 + 34 * len(order),
     )  # fmt: skip
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
-def read_benchmark_table(frame: pd.DataFrame) -> str:
-    """The best compressed row by its mean over the tasks, and how much of the text it kept."""
-    compressed = frame[frame["method"] != FULL].assign(row=lambda table: _row_names(table))
-    means = compressed.groupby("row", sort=False)[["score", "kept"]].mean().sort_values("score", ascending=False)
-    top, full = means.iloc[0], frame.loc[frame["method"] == FULL, "score"].mean()
-    beside = "" if pd.isna(full) else f" (full cache {number(full)})"
-    over, equal = plural(frame["task"].nunique(), "task"), int((means["score"] == top["score"]).sum())
-    if equal == len(means) > 1:
-        return (
-            f"All {len(means)} compressed rows score the same on average over {over}: {number(top['score'])}{beside}."
-        )
+def read_benchmark_table(means: pd.DataFrame) -> str:
+    """The best compressed row by its mean over the tasks, and how much of the text it kept; `means` has all rows."""
+    means = means.assign(row=_row_names).sort_values("score", ascending=False, kind="stable")
+    compressed, full = means[means["method"] != FULL], means[means["method"] == FULL]
+    top = compressed.iloc[0]
+    beside = f"; the full cache has {line_words(full.iloc[0])}" if len(full) else ""
+    over, equal = plural(top["tasks"], "task"), int((compressed["score"].round(9) == round(top["score"], 9)).sum())
+    if equal == len(compressed) > 1:
+        return f"All {equal} compressed rows score the same on average over {over}: {line_words(top)}{beside}."
     if equal > 1:
-        return f"{equal} rows share the best mean over {over}: {number(top['score'])}{beside}."
-    return (
-        f"{means.index[0]} has the best mean over {over}: {number(top['score'])}{beside}, "
-        f"keeping {percent(top['kept'])} of the tokens."
-    )
+        return f"{equal} rows share the best mean over {over}: {line_words(top)}{beside}."
+    kept = f"keeping {line_words(top, 'kept', percent)} of the tokens"
+    return f"{top['row']} has the best mean over {over}: {line_words(top)}, {kept}{beside}."
 
 
-def _where_all_were(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of tasks and budgets that every arm has; else of tasks that every arm has; else all."""
-    for cell in (["task", "asked"], ["task"]):
-        everywhere = frame.groupby(cell)["arm"].transform("nunique") == frame["arm"].nunique()
-        if everywhere.any():
-            return frame[everywhere]
-    return frame
+def line_words(line: pd.Series, name: str = "score", show: Callable[[float], str] = number) -> str:
+    """One measure of a line of a score table in words, with its interval and n."""
+    return mean_words(line[name], line[f"{name}_low"], line[f"{name}_high"], int(line["prompts"]), show)
+
+
+def rests_on(frame: pd.DataFrame) -> str:
+    """For an axis: what bars and brackets are and how many prompts a point is over, such as `95 %, n = 8 to 20`."""
+    least, most = int(frame["prompts"].min()), int(frame["prompts"].max())
+    if most == 1:
+        return ONE_PROMPT
+    return f"95 %, n = {least:,}" + (f" to {most:,}" if most > least else "")
 
 
 def _named(names: list[str], most: int = 3) -> str:
@@ -172,18 +174,18 @@ def _line(group: pd.DataFrame, name: str, style: Style, x: str) -> dict[str, obj
         "line": {"color": style.colour, "dash": style.dash, "width": 1.8},
         "cliponaxis": False,
         "marker": {"symbol": style.marker, "size": 8, "color": style.colour},
-        "error_y": bars, "text": group["asked"],
-        "hovertemplate": f"{name}, budget %{{text}}: %{{y:.3f}}<extra></extra>",
+        "error_y": bars, "customdata": group["asked"], "text": [line_words(line) for _, line in group.iterrows()],
+        "hovertemplate": f"{name}, budget %{{customdata}}: %{{text}}<extra></extra>",
     }  # fmt: skip
 
 
 def _full_line(figure: go.Figure, frame: pd.DataFrame, theme: Theme, cell: dict[str, int]) -> None:
-    full = frame.loc[frame["method"] == FULL, "score"]
+    full = frame[frame["method"] == FULL]
     if len(full):
         line = {"color": pick(HUES["ink"], theme), "dash": "dash", "width": 1.4}
         figure.add_scatter(
-            x=[0, 1], y=[full.iloc[0]] * 2, name="full cache", legendgroup="full cache", mode="lines", line=line,
-            hovertemplate="full cache: %{y:.3f}<extra></extra>", **cell,
+            x=[0, 1], y=[full["score"].iloc[0]] * 2, name="full cache", legendgroup="full cache", mode="lines",
+            line=line, hovertemplate=f"full cache: {line_words(full.iloc[0])}<extra></extra>", **cell,
         )  # fmt: skip
 
 
@@ -195,8 +197,8 @@ def _panels(titles: list[str], columns: int) -> go.Figure:
     )  # fmt: skip
 
 
-def _finish_panels(figure: go.Figure, theme: Theme) -> go.Figure:
-    figure.update_yaxes(rangemode="tozero").update_yaxes(title_text="score", col=1)
+def _finish_panels(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> go.Figure:
+    figure.update_yaxes(rangemode="tozero").update_yaxes(title_text=f"score ({rests_on(frame)})", col=1)
     figure.update_annotations(font={"size": 12, "color": QUIET[theme]})
     return figure.update_layout(margin_t=110, legend_y=1.09, legend_yanchor="bottom")
 
@@ -228,6 +230,13 @@ def _by_budget(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows arm by arm in the order they come, each arm's largest budget first."""
     arms = {arm: place for place, arm in enumerate(frame["arm"].drop_duplicates())}
     return frame.iloc[np.lexsort((-frame["budget"].to_numpy(float), frame["arm"].map(arms)))]
+
+
+def _by_cell(frame: pd.DataFrame, name: str, rows: list[str], tasks: list[str]) -> pd.DataFrame:
+    """One column of the frame as a table, rows down and tasks across; a column that is all missing as one of NaN."""
+    if not frame[name].notna().any():
+        return pd.DataFrame(np.nan, rows, tasks)
+    return frame.pivot_table(index="row", columns="task", values=name, sort=False, dropna=False).reindex(rows)[tasks]
 
 
 def _row_names(frame: pd.DataFrame) -> list[str]:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.analysis.blocks import block_edges, block_means
 from kvlab.figures.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.template import colour_bar, finish, token_ticks
-from kvlab.figures.words import number, token_labels, visible
+from kvlab.figures.words import number, plural, token_labels, visible
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
@@ -141,7 +141,8 @@ def read_similarity_wall(frame: pd.DataFrame) -> str:
         f"layer {int(row['layer'])} head {int(row['head'])} ({number(float(row['mean']), 2)})" for row in (top, low)
     )
     return (
-        f"Tokens at most 8 apart have a mean cosine of {near}, those further apart {far}. "
+        f"Tokens at most 8 apart have a mean cosine of {near} over {plural(len(frame), 'head')}, those further apart "
+        f"{far}. "
         f"Most alike over the whole text: {most}; least: {least}."
     )
 

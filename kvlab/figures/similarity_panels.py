@@ -80,7 +80,7 @@ def read_cosine_by_distance(frame: pd.DataFrame) -> str:
     for kind, group in frame.groupby("kind", sort=False):
         nearest, any_pair = float(group["cosine"].iloc[0]), float(group["any_pair"].iloc[0])
         parts.append(f"{kind} {number(nearest, 2)} against {number(any_pair, 2)}")
-    return f"Mean cosine of next-door tokens against that of any two tokens: {'; '.join(parts)}."
+    return f"Mean cosine of next-door tokens against that of any two tokens, over heads: {'; '.join(parts)}."
 
 
 def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

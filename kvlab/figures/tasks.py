@@ -5,13 +5,17 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.counted import mean_words
 from kvlab.figures.palette import HUES, Theme, pick
 from kvlab.figures.template import finish
 from kvlab.figures.words import plural, spoken
 
 
 def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """A row a task: mean prompt length as a point, shortest to longest as a bar; from `analysis.evaluated_tasks`."""
+    """A row a task: mean prompt length as a point, shortest to longest as a bar.
+
+    From `analysis.evaluated_tasks`, with the interval of the mean in mean_low and mean_high.
+    """
     spread = {
         "type": "data", "symmetric": False, "array": frame["longest"] - frame["mean"],
         "arrayminus": frame["mean"] - frame["shortest"], "thickness": 2, "width": 5,
@@ -20,8 +24,11 @@ def task_lengths(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     points = go.Scatter(
         x=frame["mean"], y=names, mode="markers", error_x=spread,
         marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},
-        customdata=frame[["prompts", "metric"]].to_numpy(),
-        hovertemplate="%{y}: %{x:,.0f} tokens on average, %{customdata[0]} prompts<extra></extra>",
+        customdata=[
+            mean_words(row.mean, row.mean_low, row.mean_high, row.prompts, "{:,.0f}".format)
+            for row in frame.itertuples(index=False)
+        ],
+        hovertemplate="%{y}: %{customdata} tokens on average<extra></extra>",
     )  # fmt: skip
     figure = finish(
         go.Figure(points), title="Tasks and the length of their prompts", x="tokens of the prompt", y="task, metric",

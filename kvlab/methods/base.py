@@ -35,6 +35,13 @@ class Method(BaseModel, ABC):
     def pipeline(self) -> Pipeline:
         """The method as score, allocate, select and settle."""
 
+    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+        """Sentences about a run with so many slots a head on average that its settings alone do not tell; often none.
+
+        Such as that a budget leaves nothing of the method but its window.
+        """
+        return []
+
     def departures(self, preset: str = PAPER) -> dict[str, JsonValue]:
         """The preset's values, by name, of hyper-parameters that stand at another one; empty without such a preset."""
         published = self.presets[preset].settings() if preset in self.presets else {}
@@ -55,7 +62,7 @@ class Method(BaseModel, ABC):
             "summary": (cls.__doc__ or "").strip().splitlines()[0],
             "merges": type(pipeline.settle).__name__ != "Evict",
             "compresses_while_decoding": pipeline.decode,
-            "needs_budget": cls.needs_budget,
+            "needs_budget": cls().needs_budget,
             "variants": variants,
             "choices": {
                 "score": type(pipeline.score).__name__,

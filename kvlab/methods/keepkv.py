@@ -6,13 +6,14 @@ from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.ema import EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.mass import SPACE_HELP, MassRule, Space
-from kvlab.methods.settlers.nearest_merge import NearestMerge
+from kvlab.methods.settlers.nearest_merge import GroupRule, NearestMerge
 
 
 @register
@@ -44,9 +45,16 @@ class KeepKV(Method):
         description="log mass of a merged slot: the key rule's own, or none, alpha * log(votes), votes, exact, bounded",
     )
     mass_alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
+    layers: Literal["uniform", "cosine"] = Field("uniform", description="layer budgets: equal, or PyramidInfer's")
     prefill_order: Literal["evict-first", "merge-first"] = Field(
         "evict-first", description="which slots of a prompt leave: the least important, or first those that can merge"
     )
+    group: GroupRule | None = Field(
+        None,
+        description="whom of the query heads that share a slot a merge serves: all, by least squares (rule `bias`), or "
+        "the group as one query, by the mean of its logits or of their exp; none: least-squares, else mean-logit",
+    )
+    per_head_mass: bool = Field(False, description="a log mass for each query head of a group: one more number each")
 
     @model_validator(mode="after")
     def _one_exactness(self) -> KeepKV:
@@ -54,12 +62,24 @@ class KeepKV(Method):
             raise ValueError(f"rule {self.rule!r} changes the key to fit its own log mass, so mass must be 'rule'")
         return self
 
+    @model_validator(mode="after")
+    def _fits_the_group(self) -> KeepKV:
+        if self.group == "least-squares" and self.rule != "bias":
+            raise ValueError(f"rule {self.rule!r} is made for one query; group 'least-squares' goes with rule 'bias'")
+        if self.per_head_mass and (self._group != "least-squares" or self.mass != "rule"):
+            raise ValueError("per_head_mass comes from the least-squares fit of rule 'bias': leave group and mass out")
+        return self
+
+    @property
+    def _group(self) -> GroupRule:
+        return self.group or ("least-squares" if self.rule == "bias" else "mean-logit")
+
     def pipeline(self) -> Pipeline:
         """EMA scores in log space, sinks and recent tokens protected, zero-perturbation merging."""
         raw = self.rule in ("paper", "min-norm")
         return Pipeline(
             EmaScore(self.alpha, self.window, raw),
-            Uniform(),
+            CosineDecay() if self.layers == "cosine" else Uniform(),
             LowestScore(sinks=self.sinks, recent=self.recent),
             NearestMerge(
                 self.rule,
@@ -71,5 +91,8 @@ class KeepKV(Method):
                 self.mass,
                 self.mass_alpha,
                 prefill_order=self.prefill_order,
+                group=self._group,
+                window=self.window,
+                per_head_mass=self.per_head_mass,
             ),
         )

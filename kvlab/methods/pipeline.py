@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.plan import Plan
-from kvlab.methods.view import KEY_LENGTH, Seen, Slots, View
+from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
 
 
 class Scorer(Protocol):
@@ -152,16 +152,17 @@ class Pipeline:
         lengths = {KEY_LENGTH: torch.linalg.vector_norm(keys, dim=-1)} if KEY_LENGTH in self.settle.state else {}
         return {**self.state, **lengths}
 
-    def new_extra(self, keys: Tensor) -> dict[str, Tensor]:
+    def new_extra(self, keys: Tensor, group: int) -> dict[str, Tensor]:
         """Slot state (B, H, q) of the scorer and the settler for new slots with `keys` (B, H, q, d).
 
-        float32, or 16 bits for a state that starts at a whole number: it is a count.
+        float32, or 16 bits for a state that starts at a whole number: it is a count. `group` query heads share a slot.
         """
         state = self.state
         kinds = {name: torch.int16 if isinstance(fill, int) else torch.float32 for name, fill in state.items()}
+        shapes = {name: (*keys.shape[:3], group) if name == HEAD_MASS else keys.shape[:3] for name in state}
         return {
             name: torch.linalg.vector_norm(keys, dim=-1)
             if name == KEY_LENGTH
-            else torch.full(keys.shape[:3], fill, dtype=kinds[name], device=keys.device)
+            else torch.full(shapes[name], fill, dtype=kinds[name], device=keys.device)
             for name, fill in state.items()
         }

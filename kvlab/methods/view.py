@@ -11,7 +11,10 @@ from torch import Tensor, nn
 
 from kvlab.methods.rotary import Rotary
 
-KEY_LENGTH = "key_length"  # slot state that the cache itself keeps current where a settler names it: the key's length
+# Slot state that the cache itself knows, where a settler names it: the key's length, which it keeps current, and, as
+# (B, H, S, G), what each query head of the group adds to the slot's log mass.
+KEY_LENGTH, HEAD_MASS = "key_length", "head_mass"
+NEVER = float("-inf")
 
 
 @dataclass
@@ -28,7 +31,16 @@ class Slots:
     log_mass: Tensor  # (B, H, S) float32: additive attention logit
     score: Tensor  # (B, H, S) float32: the scorer's running importance
     valid: Tensor  # (B, H, S) bool
-    extra: dict[str, Tensor] = field(default_factory=dict)  # (B, H, S) state that one method alone needs
+    extra: dict[str, Tensor] = field(default_factory=dict)  # (B, H, S[, n]) state that one method alone needs
+
+    def log_mass_of_heads(self) -> Tensor:
+        """(B, H, 1, S), or (B, H, G, S) where the query heads of a group have log masses of their own."""
+        own = self.extra.get(HEAD_MASS)
+        return self.log_mass[:, :, None] if own is None else self.log_mass[:, :, None] + own.transpose(2, 3)
+
+    def bias(self) -> Tensor:
+        """What attention adds to logits, (B, H, 1 or G, S): log mass, -inf where a slot is not valid."""
+        return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), NEVER)
 
     def live(self) -> Tensor:
         """Valid slots of each head, (B, H) int64."""
@@ -111,12 +123,16 @@ class Seen(Protocol):
         """Logits of the last `rows` queries, log mass not added, -inf where a row cannot look; (B, H, G, rows, S)."""
         ...
 
-    def place_bias(self, index: Tensor) -> Tensor | None:
-        """(B, H, G, E): what ALiBi adds to the last query's logits at slots `index` (B, H, E); None without ALiBi."""
+    def place_bias(self, index: Tensor, rows: int = 1) -> Tensor | None:
+        """(B, H, G * rows, E): what ALiBi adds to the last queries' logits at slots `index` (B, H, E), else None."""
         ...
 
     def last_mass(self) -> Tensor:
         """Attention of the last query, mean over the group; (B, H, S) float32."""
+        ...
+
+    def of_slots(self) -> Seen:
+        """The same pass as if the slots were all there is: without a state beside them that queries attend to too."""
         ...
 
     def rows_seen(self, rows: int | None = None) -> Tensor:

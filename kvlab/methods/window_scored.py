@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from pydantic import Field, field_validator
 
 from kvlab.methods.base import Method
-from kvlab.methods.scorers.window import WindowAttention
+from kvlab.methods.scorers.window import Edges, WindowAttention
+
+SHARED_HEADS = (
+    "The query heads that share a KV head vote together and keep the same slots; theirs each choose their own, and "
+    "keys are stored once for every query head."
+)
+POOLED_EDGES = "zeros beyond the ends would damp the sink by up to 2/5; max pooling, the default, knows no difference"
 
 
 class WindowScored(Method):
@@ -27,3 +34,24 @@ class WindowScored(Method):
     def window_attention(self) -> WindowAttention:
         """The scorer these hyper-parameters describe."""
         return WindowAttention(self.window, self.kernel, self.pooling)
+
+
+class WindowEvicting(WindowScored):
+    """A method that evicts by this score and nothing else, as SnapKV and those that allot its budgets do."""
+
+    edges: Edges = Field(
+        "tokens", description="average pooling at the ends of the text: over real tokens, or zeros beyond them too"
+    )
+
+    def window_attention(self) -> WindowAttention:
+        """The scorer these hyper-parameters describe."""
+        return replace(super().window_attention(), edges=self.edges)
+
+    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+        """Says so where the window takes the whole budget."""
+        if budget_slots > self.window or budget_slots >= prompt_tokens:
+            return []
+        return [
+            f"The budget of {budget_slots:,} slots a head does not exceed the observation window of {self.window:,}: "
+            f"{self.title} keeps the last {budget_slots:,} tokens and nothing else, as a local window does."
+        ]

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
-from kvlab.trace.schema import RunRecord, RunStatus
+from kvlab.requests import Fraction, Slots
+from kvlab.trace.record import read_record
+from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
+
+Result = TypeVar("Result")
 
 FILE = "catalogue.sqlite"
 KILLED = "the worker was killed"
@@ -23,6 +29,12 @@ COLUMNS = (
     "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid",
 )  # fmt: skip
 VERSION = 1
+# What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
+NOT_ITS_FAULT = (
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT,
+)  # fmt: skip
 log = logging.getLogger(__name__)
 
 
@@ -31,22 +43,22 @@ class RunEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    run_id: str
-    comparison_id: str
-    created: str
+    run_id: Name
+    comparison_id: Name
+    created: Time
     status: RunStatus
     message: str
     title: str
     excerpt: str
     method: str
     label: str
-    budget: int | float
+    budget: Slots | Fraction
     level: str
     model: str
-    prompt_tokens: int
-    max_new_tokens: int
+    prompt_tokens: Count
+    max_new_tokens: Count
     decode_tokens_per_second: float | None
-    worker_pid: int | None
+    worker_pid: Count | None
 
 
 class ComparisonEntry(BaseModel):
@@ -77,16 +89,31 @@ class ComparisonEntry(BaseModel):
 def list_runs(
     root: Path, *, comparison_id: str | None = None, status: RunStatus | None = None, limit: int | None = None
 ) -> list[RunEntry]:
-    """The runs under `root`, newest first. A running run whose process is gone is shown as failed."""
-    if not Path(root).is_dir():
+    """The runs under `root`, newest first. A running run whose process is gone is shown as failed.
+
+    A run whose folder is gone is left out, and so is one whose row or record no list can show.
+    """
+    root = Path(root)
+    if not root.is_dir():
         return []
-    where, values = ("WHERE comparison_id = ?", [comparison_id]) if comparison_id else ("", [])
-    with _database(root) as database:
-        query = f"SELECT {', '.join(COLUMNS)} FROM runs {where} ORDER BY created DESC, rowid DESC"
-        rows = database.execute(query, values).fetchall()
-    entries = [_verified(root, RunEntry(**dict(zip(COLUMNS, row, strict=True)))) for row in rows]
-    kept = [entry for entry in entries if status is None or entry.status == status]
-    return kept[:limit]
+    found, odd = _in_database(root, _entries)
+    if odd:  # the index is damaged, or older than a rule for records, where SQLite cannot see it
+        rebuild(root)
+        found, _ = _in_database(root, _entries)
+    there = {item.name for item in os.scandir(root)}
+    wanted = [run for run in found if run.run_id in there and comparison_id in (None, run.comparison_id)]
+    verified = [_verified(root, entry) for entry in wanted]
+    return [entry for entry in verified if status in (None, entry.status)][:limit]
+
+
+def _entries(database: sqlite3.Connection) -> tuple[list[RunEntry], int]:
+    """The rows, newest first, and how many more there are that no record makes."""
+    rows = database.execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY created DESC, rowid DESC").fetchall()
+    entries = []
+    for row in rows:
+        with suppress(ValidationError):
+            entries.append(RunEntry(**dict(zip(COLUMNS, row, strict=True))))
+    return entries, len(rows) - len(entries)
 
 
 def list_comparisons(root: Path, limit: int | None = None) -> list[ComparisonEntry]:
@@ -101,9 +128,8 @@ def list_comparisons(root: Path, limit: int | None = None) -> list[ComparisonEnt
 def upsert(root: Path, record: RunRecord) -> None:
     """Put one run's present state into the index. A failure is logged only: `run.json` holds the truth."""
     try:
-        with _database(root) as database:
-            _insert(database, record)
-    except (sqlite3.Error, UserError) as error:
+        _in_database(root, lambda database: _insert(database, record))
+    except (sqlite3.Error, UserError, ValueError, OverflowError) as error:
         log.warning("the catalogue in %s could not be updated: %s", root, error)
 
 
@@ -112,13 +138,15 @@ def rebuild(root: Path) -> list[str]:
 
     Returns one sentence for each folder whose `run.json` could not be read.
     """
-    with _database(root) as database, _transaction(database):
-        return _refill(Path(root), database)
+
+    def refill(database: sqlite3.Connection) -> list[str]:
+        with _transaction(database):
+            return _refill(Path(root), database)
+
+    return _in_database(root, refill)
 
 
 def _refill(root: Path, database: sqlite3.Connection) -> list[str]:
-    from kvlab.trace.reader import read_record
-
     records, problems = [], []
     for file in sorted(root.glob("*/run.json")):
         try:
@@ -150,10 +178,8 @@ def _verified(root: Path, entry: RunEntry) -> RunEntry:
     """The entry as it is now: an unfinished one may have ended without telling the index."""
     if entry.status != "running" or is_alive(entry.worker_pid, entry.created):
         return entry
-    from kvlab.trace.reader import read_record
-
     try:
-        record = read_record(Path(root) / entry.run_id)
+        record = read_record(root / entry.run_id)
     except UserError as error:
         return entry.model_copy(update={"status": "failed", "message": str(error)})
     if record.status == "running":
@@ -170,23 +196,32 @@ def is_alive(pid: int | None, since: str) -> bool:
         process = psutil.Process(pid)
         started = process.create_time()
         return process.status() != psutil.STATUS_ZOMBIE and started <= datetime.fromisoformat(since).timestamp() + 2
-    except (psutil.Error, ValueError):
+    except (psutil.Error, ValueError, OverflowError):
         return False
 
 
-@contextmanager
-def _database(root: Path) -> Iterator[sqlite3.Connection]:
-    try:
-        connection = _open(Path(root))
-    except sqlite3.OperationalError as error:
-        raise UserError(f"The index of runs in {root} cannot be opened ({error}): is the folder writable?") from error
-    except sqlite3.DatabaseError:
-        # A damaged index loses nothing: the folders hold everything.
+def _in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    """What `work` returns for the index, which is made again from the folders where it turns out to be damaged.
+
+    Raises:
+        UserError: the folder does not let the index be opened, read or written.
+    """
+    root, damage = Path(root), None
+    for _ in range(2):
+        try:
+            with closing(_open(root)) as connection:
+                return work(connection)
+        except sqlite3.DatabaseError as error:
+            # Python's own complaints, as of text that is no UTF-8, carry no code of SQLite's.
+            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in NOT_ITS_FAULT:
+                raise UserError(
+                    f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
+                ) from error
+            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, error)
+            damage = error
         for suffix in ("", "-wal", "-shm"):
-            Path(root, FILE + suffix).unlink(missing_ok=True)
-        connection = _open(Path(root))
-    with closing(connection):
-        yield connection
+            (root / (FILE + suffix)).unlink(missing_ok=True)
+    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.") from damage
 
 
 def _open(root: Path) -> sqlite3.Connection:

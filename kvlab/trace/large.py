@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
+from kvlab.trace.catalogue import upsert
+from kvlab.trace.record import FILE, read_record, write_record
 from kvlab.trace.synthetic import write_synthetic_run
 
 LARGE_RUNS = 3
@@ -29,17 +30,14 @@ def write_large_runs(
 
 
 def _twin(first: Path, name: str) -> str:
-    from kvlab.trace.catalogue import upsert
-    from kvlab.trace.reader import read_record
-
+    record = read_record(first).model_copy(update={"run_id": name})
     for file in sorted(path for path in first.rglob("*") if path.is_file()):
         target = first.parent / name / file.relative_to(first)
         target.parent.mkdir(parents=True, exist_ok=True)
-        if file.name == "run.json":
-            target.write_text(json.dumps(json.loads(file.read_text()) | {"run_id": name}))
-        else:
+        if file.name != FILE:
             _link(file, target)
-    upsert(first.parent, read_record(first.parent / name))
+    write_record(first.parent / name, record)
+    upsert(first.parent, record)
     return name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -12,23 +11,41 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
-import pyarrow.parquet as pq
-from pydantic import ValidationError
 from safetensors import SafetensorError, safe_open
 
 from kvlab.errors import UserError
-from kvlab.trace.schema import PROBE_ARRAYS, SCHEMA_VERSION, TABLES, RunRecord
+from kvlab.trace.checksums import known_checksum
+from kvlab.trace.consistency import check_consistency
+from kvlab.trace.parts import sound_parts
+from kvlab.trace.record import REMEDY, read_record
+from kvlab.trace.schema import PROBE_ARRAYS, TABLES, RunRecord
 
 ORDER = ("step", "layer", "head")
 
 
 class Run:
-    """One recorded run. `problems` lists, one sentence each, the parts that could not be read and are left out."""
+    """One recorded run. `problems` lists, one sentence each, the parts that could not be read and are left out.
+
+    Tables are held against their checksums when the run is opened, an array file when it is first read.
+
+    Raises:
+        UserError: the record contradicts what was recorded.
+    """
 
     def __init__(self, path: Path, record: RunRecord) -> None:
         self.path = path
         self.record = record
-        self._parts, self.problems = _sound_parts(path)
+        self._parts, self.problems = sound_parts(path, record)
+        check_consistency(path, record, self._parts, whole=not self.problems)
+
+    @property
+    def unchecked(self) -> str | None:
+        """Why the run's files have no checksums to be held against, as a clause; None where they have."""
+        if self.record.checksums is not None:
+            return None
+        if self.record.status == "running":
+            return "no checksums: the run is still going, or its worker was killed"
+        return f"no checksums: made by kvlab {self.record.versions.get('kvlab', 'of an unknown version')}"
 
     @cached_property
     def tokens(self) -> pd.DataFrame:
@@ -66,14 +83,18 @@ class Run:
         `ordered=False` leaves the rows as they lie, which is quicker where only their number counts.
 
         Raises:
-            UserError: the run has no such layer or head.
+            UserError: the run has no such layer or head, or the table was damaged since the run was opened.
         """
         schema = TABLES[table]
         condition = self._condition(layer, head)
         order = [name for name in ORDER if name in schema.names and ordered]
         wanted = list(columns) if columns is not None else schema.names
         read = wanted + [name for name in order if name not in wanted]
-        rows = ds.dataset(self._parts[table], schema=schema, format="parquet").to_table(read, filter=condition)
+        parts = [str(part) for part in self._parts[table]]
+        try:
+            rows = ds.dataset(parts, schema=schema, format="parquet").to_table(read, filter=condition)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"The table {self.path / table} changed while it was shown: open the run again.") from error
         if order:
             rows = rows.sort_by([(name, "ascending") for name in order])
         return rows.select(wanted).to_pandas()
@@ -102,6 +123,7 @@ class Run:
         """
         self._check_indices(layer, None)
         path = self._array_path(name, layer)
+        self.check_array(path)
         try:
             with safe_open(path, framework="numpy") as tensors:
                 return {key: tensors.get_tensor(key).astype(np.float32) for key in tensors.keys()}  # noqa: SIM118
@@ -116,6 +138,24 @@ class Run:
     def has_arrays(self) -> bool:
         """Whether keys, values and attention rows were recorded (level `full`)."""
         return any((self.path / "arrays").glob("*.safetensors"))
+
+    def parts(self, table: str) -> Sequence[Path]:
+        """The sound parts of a table, in order."""
+        return self._parts[table]
+
+    def check_array(self, path: Path) -> None:
+        """Hold an array file against its checksum, once for each state of the file.
+
+        Raises:
+            UserError: it is not as it was written, or is gone.
+        """
+        if self.record.checksums is None:
+            return
+        written = self.record.checksums.get(f"arrays/{path.name}")
+        if path.exists() and known_checksum(path) != written:
+            raise UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
+        if written is not None and not path.exists():
+            raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
 
     def _condition(self, layer: int | None, head: int | None) -> pc.Expression | None:
         self._check_indices(layer, head)
@@ -139,6 +179,7 @@ class Run:
         self._check_indices(layer, head)
         path = self._array_path(name, layer)
         index = (slice(None),) * head_axis + (head,)
+        self.check_array(path)
         try:
             with safe_open(path, framework="numpy") as tensors:
                 return tensors.get_slice(first)[index], tensors.get_slice(second)[index]
@@ -150,7 +191,7 @@ class Run:
 
     def _why_no_array(self, path: Path, layer: int) -> str:
         if path.exists():
-            return f"{path} is cut off or damaged: record the run again to see it."
+            return f"{path} is cut off or damaged: {REMEDY}."
         if layer in self.record.sliding_layers:
             return f"Layer {layer} keeps its own sliding window, so nothing was recorded for it: choose another layer."
         if self.record.level != "full":
@@ -166,71 +207,10 @@ def open_run(path: Path | str, strict: bool = False) -> Run:
     """The run in this folder; with `strict`, a broken or missing part is an error instead of an entry in `problems`.
 
     Raises:
-        UserError: not a run folder, a cut-off `run.json`, or one from a newer kvlab.
+        UserError: not a run folder, or a `run.json` that is damaged, from a newer kvlab, or contradicts the rest.
     """
     path = Path(path)
     run = Run(path, read_record(path))
     if strict and run.problems:
         raise UserError(run.problems[0])
     return run
-
-
-def read_record(path: Path) -> RunRecord:
-    """The record in a run folder's `run.json`; raises as `open_run`."""
-    file = path / "run.json"
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        raise UserError(f"{path} is not a run folder (it holds no run.json): name one that kvlab run made.") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {error}.") from error
-    cut_off = f"{file} is cut off or damaged: copy the folder again, or record the run again."
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise UserError(cut_off) from error
-    version = content.get("schema_version") if isinstance(content, dict) else None
-    if isinstance(version, int) and version > SCHEMA_VERSION:
-        raise UserError(
-            f"{path} was written by a newer kvlab (format {version}, this one reads {SCHEMA_VERSION}): update."
-        )
-    try:
-        return RunRecord.model_validate(content)
-    except ValidationError as error:
-        raise UserError(cut_off) from error
-
-
-def _sound_parts(path: Path) -> tuple[dict[str, list[str]], list[str]]:
-    """The readable part files of each table, in order, and one sentence for each broken or missing one."""
-    expected = _listed_parts(path)
-    parts: dict[str, list[str]] = {}
-    problems: list[str] = []
-    for table in TABLES:
-        found = sorted((path / table).glob("part-*.parquet"))
-        listed = {f"part-{number:05d}.parquet" for number in range(expected.get(table, 0))}
-        missing = sorted(listed - {part.name for part in found})
-        broken = [part.name for part in found if not _is_readable(part)]
-        parts[table] = [str(part) for part in found if part.name not in broken]
-        problems += [
-            f"{table}/{name} is missing, so its rows are left out; the other parts were read." for name in missing
-        ]
-        problems += [
-            f"{table}/{name} is cut off, so its rows are left out; the other parts were read." for name in broken
-        ]
-    return parts, problems
-
-
-def _listed_parts(path: Path) -> dict[str, int]:
-    """How many parts the writer says it wrote of each table; empty where its list is gone."""
-    try:
-        return {table: len(rows) for table, rows in json.loads((path / "parts.json").read_text()).items()}
-    except (OSError, ValueError, AttributeError):
-        return {}
-
-
-def _is_readable(part: Path) -> bool:
-    try:
-        pq.read_metadata(part)
-    except (pa.ArrowException, OSError):
-        return False
-    return True

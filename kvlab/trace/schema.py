@@ -6,16 +6,40 @@ folding `events` over the prompt rebuilds every slot at every step.
 
 from __future__ import annotations
 
-from typing import Literal
+from datetime import UTC, datetime
+from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
-from kvlab.requests import RecordLevel
+from kvlab.requests import Fraction, RecordLevel, Slots
 
-SCHEMA_VERSION = 1
+# 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
+SCHEMA_VERSION = 2
 
 RunStatus = Literal["running", "complete", "cancelled", "failed"]
+
+
+def _is_time(text: str) -> str:
+    """The text, where lists can sort and show it as a time."""
+    try:
+        moment = datetime.fromisoformat(text)
+        moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        moment = None
+    if moment is None or moment.tzinfo is None:
+        raise ValueError("should be an ISO 8601 time with its zone, such as 2026-01-31T12:00:00+00:00")
+    return text
+
+
+Time = Annotated[str, AfterValidator(_is_time)]
+Name = Annotated[
+    str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="the name of a folder, never a path")
+]
+FileName = Annotated[str, Field(pattern=r"^([a-z]+/)?[a-z0-9][a-z0-9_-]*\.[a-z0-9]+$")]
+Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Count = Annotated[int, Field(ge=0, lt=2**31, strict=True, description="as many as the tables' columns can count")]
+Index = Annotated[int, Field(ge=1, lt=2**15, strict=True, description="as many as the tables' columns can number")]
 
 
 class ModelShape(BaseModel):
@@ -25,17 +49,25 @@ class ModelShape(BaseModel):
 
     name: str
     family: str
-    num_hidden_layers: int
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
+    num_hidden_layers: Index
+    num_attention_heads: Index
+    num_key_value_heads: Index
+    head_dim: Index
     dtype: str
-    parameters: int
+    parameters: int = Field(ge=0)
     rotary_inverse_frequencies: tuple[float, ...] | None = Field(
         None,
         description="radians a position; coordinate i turns with i + their number, coordinates beyond stay. None: the "
         "model does not rotate its keys, or changes them with length, or the run is older than this field",
     )
+
+    @model_validator(mode="after")
+    def _groups_are_whole(self) -> ModelShape:
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"{self.num_attention_heads} query heads cannot share {self.num_key_value_heads} KV heads evenly"
+            )
+        return self
 
 
 class RunRecord(BaseModel):
@@ -43,27 +75,28 @@ class RunRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: int = SCHEMA_VERSION
-    run_id: str
-    comparison_id: str
-    created: str = Field(description="ISO 8601, UTC")
+    schema_version: int = Field(SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION, strict=True)
+    run_id: Name
+    comparison_id: Name
+    created: Time
     status: RunStatus
     message: str = ""
     title: str = ""
     prompt: str
     method: str
-    budget: int | float
+    budget: Slots | Fraction
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
     preset: str = Field("default", description="named settings the hyper-parameters were asked for by")
     departures: dict[str, JsonValue] | None = Field(
         None, description="the paper's values where the run's differ; none: no paper, or a run older than this field"
     )
+    notes: tuple[str, ...] = Field((), description="what the settings mean at this budget and length, in sentences")
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
     level: RecordLevel
-    max_new_tokens: int
-    compress_every: int = 1
-    seed: int
+    max_new_tokens: Count
+    compress_every: int = Field(1, ge=1)
+    seed: int = Field(ge=-(2**63), lt=2**64)
     device: str
     chat: dict[str, JsonValue] | None = Field(
         None, description="system prompt and thinking switch of the model's chat template; None: plain text"
@@ -73,7 +106,7 @@ class RunRecord(BaseModel):
     )
     model: ModelShape
     versions: dict[str, str]
-    prompt_tokens: int
+    prompt_tokens: Count
     sliding_layers: tuple[int, ...] = Field((), description="layers that keep their own window and record nothing")
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
@@ -81,7 +114,22 @@ class RunRecord(BaseModel):
     recorded_tokens_per_second: float | None = Field(None, description="decoding the forced text, recording on")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
-    worker_pid: int | None = None
+    worker_pid: Count | None = None
+    checksums: dict[FileName, Checksum] | None = Field(
+        None,
+        description="SHA-256 of every other file of the folder, by its path in it. None: the run has not ended, its "
+        "worker was killed, or it is older than this field",
+    )
+
+    @model_validator(mode="after")
+    def _numbers_exist(self) -> RunRecord:
+        unknown = [layer for layer in self.sliding_layers if not 0 <= layer < self.model.num_hidden_layers]
+        if unknown:
+            raise ValueError(f"sliding layer {unknown[0]} is none of {self.model.num_hidden_layers} layers")
+        beyond = [position for position in self.force_keep if not 0 <= position < self.prompt_tokens]
+        if beyond:
+            raise ValueError(f"the kept position {beyond[0]} is none of {self.prompt_tokens} prompt tokens")
+        return self
 
 
 TOKENS = pa.schema(

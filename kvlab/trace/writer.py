@@ -1,4 +1,8 @@
-"""Writes one run's folder: `run.json`, tables in Parquet parts, arrays as safetensors. Every file appears whole."""
+"""Writes one run's folder: `run.json`, tables in Parquet parts, arrays as safetensors. Every file appears whole.
+
+A file is hashed when it is written, while the system still holds it in memory; `run.json` names all checksums once the
+run has ended, and is always the last file to change.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,9 @@ from safetensors.numpy import save_file
 
 from kvlab.errors import UserError
 from kvlab.trace import catalogue
-from kvlab.trace.atomic import replace_file, replace_text
+from kvlab.trace.atomic import replace_file
+from kvlab.trace.checksums import checksum
+from kvlab.trace.record import write_record
 from kvlab.trace.schema import ARRAYS, TABLES, RunRecord, RunStatus
 
 Column = np.ndarray | Sequence[Any]
@@ -40,11 +46,12 @@ class RunWriter:
     def __init__(self, root: Path, record: RunRecord) -> None:
         self.root = Path(root)
         self.path = self.root / record.run_id
-        self.record = record if record.worker_pid else record.model_copy(update={"worker_pid": os.getpid()})
+        self.record = record.model_copy(update={"worker_pid": record.worker_pid or os.getpid(), "checksums": None})
         self._buffers: dict[str, list[Mapping[str, Column]]] = {name: [] for name in TABLES}
         self._buffered_rows = dict.fromkeys(TABLES, 0)
         self.before_flush: list[Callable[[], None]] = []  # whoever holds rows back appends them then
         self._part_rows: dict[str, list[int]] = {name: [] for name in TABLES}
+        self._checksums: dict[str, str] = {}
         _make_folder(self.path)
         try:
             self._save_record()
@@ -77,12 +84,13 @@ class RunWriter:
         if name not in ARRAYS:
             raise KeyError(f"unknown array file {name!r}: the schema names {', '.join(ARRAYS)}")
         halves = {key: np.ascontiguousarray(array, dtype=np.float16) for key, array in arrays.items()}
-        path = self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
-        replace_file(path, lambda temporary: save_file(halves, temporary))
+        self._write(f"arrays/{name}-layer-{layer:03d}.safetensors", lambda temporary: save_file(halves, temporary))
 
     def update(self, **fields: Any) -> None:
         """Change fields of the record and rewrite `run.json`; the catalogue follows when the status changes."""
         old_status = self.record.status
+        ended = fields.get("status", old_status) != "running"
+        fields["checksums"] = dict(sorted(self._checksums.items())) if ended else None
         self.record = RunRecord.model_validate(self.record.model_dump() | fields)
         self._save_record(index=self.record.status != old_status)
 
@@ -114,19 +122,28 @@ class RunWriter:
         # Rows of one head lie together, so that a filter on layer and head skips row groups.
         order = [(key, "ascending") for key in SORT_KEYS if key in rows.column_names]
         rows = rows.sort_by(order) if order else rows
-        path = self.path / name / f"part-{len(self._part_rows[name]):05d}.parquet"
-        replace_file(
-            path, lambda temporary: pq.write_table(rows, temporary, compression="zstd", row_group_size=ROWS_PER_GROUP)
+        self._write(
+            f"{name}/part-{len(self._part_rows[name]):05d}.parquet",
+            lambda temporary: pq.write_table(rows, temporary, compression="zstd", row_group_size=ROWS_PER_GROUP),
         )
         self._part_rows[name].append(rows.num_rows)
         self._buffers[name], self._buffered_rows[name] = [], 0
         return True
 
     def _save_part_list(self) -> None:
-        replace_text(self.path / "parts.json", json.dumps(self._part_rows))
+        self._write("parts.json", lambda temporary: temporary.write_text(json.dumps(self._part_rows)))
+
+    def _write(self, name: str, write: Callable[[Path], object]) -> None:
+        def write_and_hash(temporary: Path) -> None:
+            write(temporary)
+            taken.append(checksum(temporary))
+
+        taken: list[str] = []
+        replace_file(self.path / name, write_and_hash)
+        self._checksums[name] = taken[0]
 
     def _save_record(self, index: bool = True) -> None:
-        replace_text(self.path / "run.json", self.record.model_dump_json(indent=2))
+        write_record(self.path, self.record)
         if index:
             catalogue.upsert(self.root, self.record)
 

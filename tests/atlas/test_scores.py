@@ -13,7 +13,7 @@ import pytest
 
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.papers import COLUMNS, grey_table, paper_values
-from kvlab.atlas.scores import Experiment, arms, gap, mean_over_tasks, option_column, verdict_of
+from kvlab.atlas.scores import Experiment, arms, gap, means_over_tasks, option_column, verdict_of
 from kvlab.atlas.sources import Sources
 from kvlab.evaluate.parse import parse_request
 from kvlab.evaluate.rows import ROWS, canonical_json
@@ -65,9 +65,10 @@ def test_scores_are_means_of_the_arms_that_were_asked_for(sources: Sources):
 def test_an_option_becomes_a_column_and_tasks_a_mean(sources: Sources):
     table = SWEEP.scores(sources)
     assert set(option_column(table, "beta")["beta"]) == {"1", "4"}
-    means = mean_over_tasks(table).set_index("arm")
+    means = means_over_tasks(SWEEP.rows(sources), table).set_index("arm")
     assert means.loc["pyramid-pool:beta=4", "score"] == 1
     assert (means["tasks"] == 2).all()
+    assert (means["prompts"] == 4).all()
 
 
 def test_gaps_are_paired_and_judged_by_their_intervals(sources: Sources):

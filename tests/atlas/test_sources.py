@@ -39,9 +39,10 @@ def test_an_empty_folder_has_no_results(tmp_path: Path):
 
 
 def test_a_benchmark_says_its_device_size_and_versions():
-    measured = {"name": "first", "device": "cpu", "dtype": "float32", "scale": 16, "shorten": 8}
+    measured = {"name": "first", "device": "cpu", "dtype": "float32", "scale": 16, "shorten": 8, "repeats": 3}
     rows = pd.DataFrame([measured | {"versions": '{"kvlab": "0.1.0", "torch": "2.13.0"}'}])
     assert bench_origin(rows) == (
-        "benchmark first · cpu · float32 · 1/16 of the layers and width, 1/8 of the tokens · kvlab 0.1.0, torch 2.13.0"
+        "benchmark first · cpu · float32 · 1/16 of the layers and width, 1/8 of the tokens · medians of 3 repeats · "
+        "kvlab 0.1.0, torch 2.13.0"
     )
-    assert bench_origin(rows.assign(scale=1, shorten=1, versions="")).endswith("float32 · full size")
+    assert bench_origin(rows.assign(scale=1, shorten=1, versions="")).endswith("· full size · medians of 3 repeats")

@@ -137,7 +137,16 @@ def test_own_measurements_print_a_table(tmp_path: Path) -> None:
     ]
     few = ["--repeats", "1", "--steps", "1", "--out", str(tmp_path), "--device", "cpu"]
     printed = run("decode", *arguments, *few)
-    for words in ("h2o:recent=0.25", "25 %", "8 slots", "full: transformers sdpa", "of bound", "x full", "GB/s"):
+    for words in (
+        "h2o:recent=0.25",
+        "25 %",
+        "8 slots",
+        "full: transformers sdpa",
+        "of bound",
+        "x full",
+        "GB/s",
+        "one measurement, not of prompts",
+    ):
         assert words in printed, words
     rows = [row for row in read_rows(next(iter(tmp_path.glob("*.parquet")))) if row.figure == "decode step"]
     assert len(rows) == 6

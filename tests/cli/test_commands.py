@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands, main
 from kvlab.trace import open_run
+from kvlab.trace.synthetic import write_synthetic_run
 
 PROMPT = "The quick brown fox jumps over the lazy dog while the band plays on. " * 3
 
@@ -57,6 +58,7 @@ def test_compare_prints_every_run_and_writes_folders(tiny_model_folder: Path, tm
     assert rows[0]["label"] == "full cache"
     assert len(rows) == 5
     for row in rows:
+        assert (row["prompts"], row["mean_tokens"]) == (1, 4)
         run = open_run(Path(row["path"]))
         assert run.record.status == "complete"
         assert row["status"] == "complete"
@@ -73,6 +75,7 @@ def test_run_prints_a_table(tiny_model_folder: Path, tmp_path: Path) -> None:
     )  # fmt: skip
     assert "zsmerge 20 %" in printed
     assert "complete" in printed
+    assert "one prompt; KL and agreement: means over 3 tokens" in printed
 
 
 @pytest.mark.parametrize(
@@ -169,3 +172,41 @@ def test_a_method_composed_on_the_command_line(tiny_model_folder: Path, tmp_path
     run = open_run(Path(row["path"]))
     assert run.record.hyper_parameters["settle"] == "zsmerge"
     assert "merge" in set(run.events["kind"])
+
+
+@pytest.fixture
+def three_runs(tmp_path: Path) -> Path:
+    for method in ("full", "h2o", "keepkv"):
+        write_synthetic_run(tmp_path, method=method, layers=1, heads=1, prompt_tokens=8, steps=1)
+    return tmp_path
+
+
+def test_doctor_examines_a_folder_of_runs_or_one_run(three_runs: Path) -> None:
+    assert kvlab("doctor", str(three_runs)).count("sound") == 3
+    (found,) = json.loads(kvlab("doctor", str(three_runs / "synthetic-h2o-25pc-0"), "--json"))
+    assert found == {
+        "run": "synthetic-h2o-25pc-0", "state": "complete", "problems": [], "unchecked": None, "verdict": "sound"
+    }  # fmt: skip
+
+
+def test_doctor_names_what_is_damaged_and_ends_with_status_1(three_runs: Path) -> None:
+    one, two, three = sorted(path for path in three_runs.iterdir() if path.is_dir())
+    (one / "arrays" / "keys-layer-000.safetensors").write_bytes(b"")
+    (two / "run.json").write_text("{")
+    content = json.loads((three / "run.json").read_text())
+    del content["checksums"], content["record_checksum"]
+    (three / "run.json").write_text(json.dumps(content | {"schema_version": 1, "versions": {"kvlab": "0.0.9"}}))
+    result = CliRunner().invoke(commands, ["doctor", str(three_runs), "--json"], catch_exceptions=False)
+    assert result.exit_code == 1
+    found = {finding["run"]: finding["verdict"] for finding in json.loads(result.stdout)}
+    assert found[one.name] == "arrays/keys-layer-000.safetensors is cut off or damaged."
+    assert "run.json is cut off or damaged" in found[two.name]
+    assert found[three.name] == "no checksums: made by kvlab 0.0.9"
+    printed = CliRunner().invoke(commands, ["doctor", str(three_runs)], catch_exceptions=False)
+    assert printed.exit_code == 1
+    assert all(path.name in printed.stdout for path in (one, two, three))
+    assert kvlab("doctor", str(three)).count("no checksums") == 1
+
+
+def test_doctor_without_runs_there_is_one_sentence(capsys, monkeypatch, tmp_path: Path) -> None:
+    assert "There is no run in" in complaint(capsys, monkeypatch, "doctor", str(tmp_path))

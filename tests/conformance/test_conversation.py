@@ -42,9 +42,14 @@ def cells() -> list[tuple[Variant, str, torch.dtype]]:
     ]
 
 
+def resolved(variant: Variant) -> dict[str, object]:
+    """Every hyper-parameter, those of named settings filled in."""
+    return make_method(variant.method, **variant.settings).model_dump()
+
+
 def refusal(variant: Variant, family: str) -> str | None:
     """What is said where a variant cannot run on a family."""
-    settings = variant.settings
+    settings = resolved(variant)
     if settings.get("prefill_saving") and EVERY[family][0] not in NARROWED:
         return "prefill_saving cannot narrow"
     if family == "mistral-sliding" and variant.method != "full":
@@ -105,7 +110,7 @@ def talk(variant: Variant, family: str, dtype: torch.dtype, rows: slice, skip: i
 
 def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: int) -> None:
     """What must hold after any pass of any method."""
-    method = make_method(variant.method, **variant.settings)
+    method, settings = make_method(variant.method, **variant.settings), resolved(variant)
     pipeline, tokens = method.pipeline(), mask.sum(-1)
     prompt = mask[:, : mask.shape[1] - sum(TURNS[1 : place + 1])].sum(-1)
     generated = int((tokens - prompt)[0])
@@ -115,7 +120,7 @@ def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: in
         assert slots is not None and layer.budget is not None
         assert (layer.tokens_seen == tokens).all()
         if not (pipeline.deferred and place == 0):  # such a method compresses the prompt at the pass after it
-            on_top = 0 if pipeline.decode else generated
+            on_top = 0 if pipeline.decode and settings.get("decode") != "lots" else generated
             assert (slots.live() <= layer.budget + on_top).all(), "over budget"
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
         assert (newest == tokens[:, None] - 1).all(), "the newest token must stay"
@@ -123,7 +128,7 @@ def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: in
         torch.testing.assert_close(votes, tokens[:, None].expand_as(votes).float(), msg="tokens without a slot")
         kept = slots.map(lambda tensor, valid=slots.valid: tensor[valid])
         assert all(torch.isfinite(t).all() for t in (kept.keys, kept.values, kept.log_mass)), "not finite"
-    if method.needs_budget and not variant.settings.get("spare_layers"):
+    if method.needs_budget and not settings.get("spare_layers"):
         given = torch.stack([layer.budget.float().mean(-1) for layer in layers if layer.budget is not None]).mean(0)
         assert (given <= (prompt * BUDGET).round().clamp_min(1) + 1e-3).all(), (
             "layers and heads may differ, not their mean"

@@ -36,23 +36,24 @@ def explicit(query, key, bias, softcap=None) -> torch.Tensor:
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     if bias is not None:
-        logits = logits + bias.repeat_interleave(GROUP, 1)[:, :, None]
+        logits = logits + bias.expand(-1, -1, GROUP, -1).flatten(1, 2)[:, :, None]
     future = torch.ones(rows, slots).triu(slots - rows + 1).bool()
     return torch.softmax(logits.masked_fill(future, -torch.inf), -1)
 
 
-def some_bias(slots: int) -> torch.Tensor:
-    bias = torch.randn(BATCH, HEADS, slots, generator=torch.Generator().manual_seed(3))
-    bias[0, 1, 1] = -torch.inf
+def some_bias(slots: int, each: int = 1) -> torch.Tensor:
+    """Of a KV head, or with `each` = GROUP of each query head."""
+    bias = torch.randn(BATCH, HEADS, each, slots, generator=torch.Generator().manual_seed(3))
+    bias[0, 1, :, 1] = -torch.inf
     return bias
 
 
 @pytest.mark.parametrize("softcap", [None, 5.0])
-@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("each", [0, 1, GROUP])
 @pytest.mark.parametrize(("rows", "slots"), [(1, 7), (5, 12), (9, 9), (1, 1)])
-def test_equals_an_explicit_softmax(rows: int, slots: int, biased: bool, softcap: float | None) -> None:
+def test_equals_an_explicit_softmax(rows: int, slots: int, each: int, softcap: float | None) -> None:
     query, key, value = states(rows, slots)
-    bias = some_bias(slots) if biased and slots > 1 else None
+    bias = some_bias(slots, each) if each and slots > 1 else None
     expected = explicit(query, key, bias, softcap) @ value.repeat_interleave(GROUP, 1)
     given = slot_attention(query, key, value, bias, scaling=SCALING, softcap=softcap)
     torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-5)
@@ -66,19 +67,20 @@ def test_log_mass_counts_as_copies() -> None:
     many = slot_attention(
         query, key.repeat_interleave(repeat, 2), value.repeat_interleave(repeat, 2), None, scaling=SCALING
     )
-    bias = repeat.float().log().expand(BATCH, HEADS, -1)
+    bias = repeat.float().log().expand(BATCH, HEADS, 1, -1)
     torch.testing.assert_close(slot_attention(query, key, value, bias, scaling=SCALING), many, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("rows", [None, 3, 50])
 @pytest.mark.parametrize("padded", [False, True])
-def test_column_mass_equals_eager_columns(rows: int | None, padded: bool) -> None:
+@pytest.mark.parametrize("each", [1, GROUP])
+def test_column_mass_equals_eager_columns(rows: int | None, padded: bool, each: int) -> None:
     query, key, _ = states(9, 13)
     row_valid = None
     if padded:
         row_valid = torch.ones(BATCH, 9, dtype=torch.bool)
         row_valid[1, :4] = False
-    bias = some_bias(13)
+    bias = some_bias(13, each)
     seen = PassSeen(query, key, bias, row_valid, SCALING)
     mass = explicit(query, key, bias)
     if row_valid is not None:
@@ -107,9 +109,10 @@ def test_rows_seen_counts_queries(rows: int | None) -> None:
     assert torch.equal(given.expand(BATCH, 1, 10)[:, 0], expected)
 
 
-def test_one_pass_gives_output_and_mass() -> None:
+@pytest.mark.parametrize("each", [1, GROUP])
+def test_one_pass_gives_output_and_mass(each: int) -> None:
     query, key, value = states(1, 8)
-    bias = some_bias(8)
+    bias = some_bias(8, each)
     seen = PassSeen(query, key, bias, None, SCALING)
     output = seen.attend_one(value)
     torch.testing.assert_close(output, slot_attention(query, key, value, bias, scaling=SCALING), rtol=1e-5, atol=1e-6)

@@ -2,42 +2,45 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from kvlab.errors import UserError
 from kvlab.methods import make_method
 from kvlab.methods.settlers.draws import uniform_draws
 from kvlab.methods.settlers.spread import share_reaching, spread_forward
 from tests.core.layers import DIM
-from tests.core.merging import Layer, column_mass, prompt
+from tests.core.merging import Layer, prompt
 
 TOKENS, BUDGET, SINKS = 50, 16, 3
 
 
 class OneByOne:
-    """One head: values merged by the formula, the oldest unprotected token first."""
+    """One head: values merged by the formulas, the oldest unprotected token first."""
 
     def __init__(self, variant: str, reach: int, draws: Tensor | None) -> None:
         self.variant, self.reach, self.draws = variant, reach, draws
         self.at: list[int] = []
         self.value: dict[int, Tensor] = {}
-        self.score: dict[int, float] = {}
+        self.rows: list[dict[int, float]] = []  # what each query so far gave each token
         self.held: dict[int, set[int]] = {}
         self.dropped = 0
 
     def add(self, position: int, value: Tensor) -> None:
         self.at.append(position)
-        self.value[position], self.score[position] = value.clone(), 0.0
+        self.value[position] = value.clone()
         self.held[position] = {position}
 
-    def shrink(self, budget: int, seen: int) -> None:
+    def shrink(self, budget: int) -> None:
         """Let the oldest go until the budget holds; chances are those of before any left."""
         leaving = [p for p in self.at if p >= SINKS][: max(0, len(self.at) - budget)]
         staying = [p for p in self.at if p not in leaving]
-        chance = {p: self._chance(p, staying, seen) for p in leaving}
+        chance = {p: self._chance(p, staying) for p in leaving}
         # How much of what each slot held at first is in a slot now.
         inside = {p: {p: 1.0} for p in self.at}
         for position in leaving:
@@ -55,17 +58,28 @@ class OneByOne:
             else:
                 self.dropped += len(self.held[position])
 
-    def _chance(self, position: int, staying: list[int], seen: int) -> float:
+    def _chance(self, position: int, staying: list[int]) -> float:
+        def total(token: int, rows: list[dict[int, float]]) -> float:
+            return sum(row.get(token, 0.0) for row in rows)
+
+        before, newest = self.rows[:-1], self.at[-1]
+        others = [p for p in staying if p != newest]
         if self.variant == "code":
             after = [p for p in self.at if p > position][: self.reach]
-            ratio = self.score[position] / (sum(self.score[p] for p in after) / len(after))
+            ratio = total(position, self.rows) / (sum(total(p, self.rows) for p in after) / len(after))
+        elif self.variant == "simulation":  # a column's mean over all rows before the newest, whoever could see it
+            mean = {p: total(p, before) / len(before) for p in [position, *others]}
+            ratio = mean[position] / max(mean.values())
+        elif self.variant == "row":
+            window = [p for p in staying if p > position]
+            ratio = self.rows[-1][position] / (sum(self.rows[-1][p] for p in window) / len(window))
         else:
-            per_query = {p: self.score[p] / (seen - p) for p in self.at}
-            ratio = per_query[position] / max(per_query[p] for p in staying)
+            rivals = [position, *others]
+            return float(total(position, before) > sum(total(p, before) for p in rivals) / len(rivals))
         return min(max(ratio, 0.0), 1.0)
 
 
-@pytest.mark.parametrize("variant", ["code", "simulation"])
+@pytest.mark.parametrize("variant", ["code", "simulation", "row", "threshold"])
 @pytest.mark.parametrize("draw", ["bernoulli", "expected"])
 @pytest.mark.parametrize(("tokens", "merge", "every"), [(TOKENS, 4, 1), (150, 16, 1), (10, 5, 1), (TOKENS, 30, 3)])
 def test_equals_merging_one_token_at_a_time(variant: str, draw: str, tokens: int, merge: int, every: int) -> None:
@@ -75,17 +89,18 @@ def test_equals_merging_one_token_at_a_time(variant: str, draw: str, tokens: int
     query, key, value = prompt(9, tokens, heads=2)
     layer.feed(query, key, value)
     limit = BUDGET - (every - 1)
-    reach = merge if variant == "code" else limit - 1
+    reach = limit - 1 if variant == "simulation" else merge
     assert layer.layer.generator is not None
     everywhere = torch.arange(tokens + 9).expand(1, 2, -1)
     draws = uniform_draws(layer.layer.generator.initial_seed(), everywhere)[0]
-    keys, scores = key, column_mass(query, key)
+    keys = key
     heads = [OneByOne(variant, reach, None if draw == "expected" else draws[head]) for head in range(2)]
     for head, one in enumerate(heads):
         for position in range(tokens):
             one.add(position, value[0, head, position])
-            one.score[position] = float(scores[head, position])
-        one.shrink(limit, tokens)
+            mass = torch.softmax(key[0, head, : position + 1] @ query[0, head, position] * DIM**-0.5, 0)
+            one.rows.append(dict(enumerate(mass.tolist())))
+        one.shrink(limit)
     same(layer, heads)
     for step in range(9):
         query, key, value = prompt(500 + step, 1, heads=2)
@@ -94,12 +109,47 @@ def test_equals_merging_one_token_at_a_time(variant: str, draw: str, tokens: int
         for head, one in enumerate(heads):
             one.add(tokens + step, value[0, head, 0])
             mass = torch.softmax(keys[0, head, one.at] @ query[0, head, 0] * DIM**-0.5, 0)
-            for position, attention in zip(one.at, mass.tolist(), strict=True):
-                one.score[position] += attention
+            one.rows.append(dict(zip(one.at, mass.tolist(), strict=True)))
             if (step + 1) % every == 0:
-                one.shrink(limit, tokens + step + 1)
+                one.shrink(limit)
         same(layer, heads)
     layer.check_votes(tokens + 9)
+
+
+@pytest.mark.parametrize("text", [20, 95, 96])
+def test_the_simulation_has_the_authors_probabilities(text: int) -> None:
+    """Their rule, line by line: of the first t rows the mean of each column over all t, start and window as rivals.
+
+    t is the first token for which something leaves, when every row has seen every token before it.
+    """
+    share = math.ceil(0.1 * text)  # of the text, for start and recent tokens each
+    t = 2 * share
+    layer = Layer(make_method("cam", preset="simulation", draw="expected"), t)
+    query, key, value = prompt(7, t + 1, heads=4)
+    layer.feed(query[:, :, :t], key[:, :, :t], value[:, :, :t])
+    layer.feed(query[:, :, t:], key[:, :, t:], value[:, :, t:])
+    _, plan, _, _ = layer.notes.decisions[-1]
+    assert plan.edges is not None
+    for head in range(4):
+        column = [0.0] * t
+        for row in range(t):
+            mass = torch.softmax(key[0, head, : row + 1] @ query[0, head, row] * DIM**-0.5, 0)
+            for j in range(row + 1):
+                column[j] += float(mass[j]) / t
+        leaves = t - share
+        rivals = [*column[:share], *column[leaves:t]]
+        expected = min(max(column[leaves] / max(rivals), 0.0), 1.0)
+        assert sorted(layer.table(head)) == [*range(share), *range(leaves + 1, t + 1)]
+        assert float(plan.edges.value_weight[0, head, 0]) * share == pytest.approx(expected, rel=1e-4)
+
+
+def test_start_tokens_may_be_a_share_of_the_budget_rounded_up() -> None:
+    for budget, start in ((7, 4), (10, 5), (20, 10)):
+        layer = Layer(make_method("cam", sinks=0.5), budget)
+        layer.feed(*prompt(1, TOKENS))
+        assert sorted(layer.table()) == [*range(start), *range(TOKENS - budget + start, TOKENS)]
+    with pytest.raises(UserError, match="must be whole"):
+        make_method("cam", sinks=1.5)
 
 
 def same(layer: Layer, heads: list[OneByOne]) -> None:

@@ -94,6 +94,38 @@ def test_every_query_gets_what_the_formula_gives(evictor: str) -> None:
     layer.check_votes(seen)
 
 
+@pytest.mark.parametrize("scores", ["all", "slots"])
+def test_h2o_beneath_scores_by_the_formula_with_the_state_or_without(scores: str) -> None:
+    """Decoding one token at a time: each slot's sum over queries of its share of everything, or of the slots alone."""
+    layer, m = Layer(less(scores=scores), BUDGET), maps()
+    query, key, value = prompt(0, TOKENS, HEADS, GROUP)
+    layer.feed(query, key, value)
+    sums = [{p: float(slot["score"]) for p, slot in layer.table(head).items()} for head in range(HEADS)]
+    for step in range(6):
+        absorbed = noted(layer)[NORMALIZER][0].double()
+        query, key, value = prompt(70 + step, 1, HEADS, GROUP)
+        tables = [layer.table(head) for head in range(HEADS)]
+        layer.feed(query, key, value)
+        for head in range(HEADS):
+            known = {p: slot["key"].double() for p, slot in tables[head].items()} | {
+                TOKENS + step: key[0, head, 0].double()
+            }
+            sums[head][TOKENS + step] = 0.0
+            for mine in range(GROUP):
+                asks = query[0, head * GROUP + mine, 0].double()
+                weight = {p: float((asks @ own * DIM**-0.5).exp()) for p, own in known.items()}
+                state = float(_phi(asks, head, mine) @ absorbed[head]) if scores == "all" else 0.0
+                whole = sum(weight.values()) + state
+                for p in known:
+                    sums[head][p] += weight[p] / whole / GROUP
+            now = layer.table(head)
+            assert len(now) == BUDGET and m.rank == RANK
+            for p, slot in now.items():
+                assert float(slot["score"]) == pytest.approx(sums[head][p], rel=1e-4)
+            gone = min((p for p in known if p < TOKENS + step + 1 - BUDGET // 2), key=lambda p: sums[head][p])
+            assert set(now) == set(known) - {gone}
+
+
 def test_absorbing_in_two_goes_equals_absorbing_at_once() -> None:
     """A window drops the same tokens whenever it is asked, so the state must be the same too."""
     query, key, value = prompt(4, TOKENS, HEADS, GROUP)

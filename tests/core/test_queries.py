@@ -115,7 +115,7 @@ def test_logits_of_any_query(monkeypatch: pytest.MonkeyPatch, softcap: float | N
     monkeypatch.setattr(seen_module, "KEY_BLOCK", 4)
     query, key, bias = draw(0, 2, 4, 3, 8), draw(1, 2, 2, 10, 8), torch.zeros(2, 2, 10)
     bias[1, :, :3] = -torch.inf
-    seen = PassSeen(draw(5, 2, 4, 10, 8), key, bias, None, 0.3, softcap)
+    seen = PassSeen(draw(5, 2, 4, 10, 8), key, bias[:, :, None], None, 0.3, softcap)
     expected = query @ key.repeat_interleave(2, 1).transpose(-1, -2) * 0.3
     expected = expected if softcap is None else softcap * torch.tanh(expected / softcap)
     expected[1, :, :, :3] = -torch.inf

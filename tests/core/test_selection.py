@@ -83,6 +83,31 @@ def test_snapkv_window(pooling: str) -> None:
     assert all(len(head) == BUDGET + 1 for head in kept(hand)), "SnapKV keeps what is generated"
 
 
+@pytest.mark.parametrize("edges", ["tokens", "zeros"])
+def test_average_pooling_at_the_ends_of_the_text(edges: str) -> None:
+    """With zeros a token at an end is divided by the whole kernel, as torch's own padding does; else by its tokens."""
+    window, half = 6, 2
+    score = HandLayer("snapkv", BUDGET, window=window, kernel=5, pooling="average", edges=edges)
+    query, key, value = prompt()
+    score.feed(query, key, value)
+    raw = mass_of(query, key)[:, -window:].sum(1)[:, : TOKENS - window]
+    assert score.layer.slots is not None
+    for head in range(2):
+        alive = score.layer.slots.valid[0, head]
+        found = zip(score.layer.slots.position[0, head][alive], score.layer.slots.score[0, head][alive], strict=True)
+        for position, own in ((int(p), float(s)) for p, s in found if p < TOKENS - window):
+            near = range(max(0, position - half), min(TOKENS - window, position + half + 1))
+            divisor = 5 if edges == "zeros" else len(near)
+            assert own == pytest.approx(sum(float(raw[head, p]) for p in near) / divisor, rel=1e-4)
+        expected = [
+            sum(float(raw[head, p]) for p in range(max(0, j - half), min(TOKENS - window, j + half + 1)))
+            / (5 if edges == "zeros" else min(TOKENS - window, j + half + 1) - max(0, j - half))
+            for j in range(TOKENS - window)
+        ]
+        best = sorted(range(TOKENS - window), key=lambda j: -expected[j])[: BUDGET - window]
+        assert kept(score)[head] == sorted([*best, *range(TOKENS - window, TOKENS)])
+
+
 def test_zsmerge_scores_decay() -> None:
     hand, (query, key, value) = HandLayer("zsmerge", BUDGET, decay=0.8, sinks=0, residual=0.1), prompt()
     hand.feed(query, key, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import random as plain_random
 import subprocess
 import sys
 
@@ -14,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kvlab.evaluate.bootstrap import mean_interval, paired_difference
-from kvlab.evaluate.summary import summarize
+from kvlab.evaluate.bootstrap import mean_interval, mean_intervals, mean_over_groups, paired_difference, pairs_interval
+from kvlab.evaluate.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.evaluate.table import summary_json, summary_table
 
 
@@ -44,6 +45,64 @@ def test_pairing_takes_out_what_both_have_in_common():
     alone = mean_interval(values.tolist())
     assert -0.26 < gap.low < gap.mean < gap.high < -0.24
     assert gap.high - gap.low < 0.1 * (alone.high - alone.low)
+
+
+def drawn_by_hand(groups, resamples=3000):
+    """The same interval in plain Python: every group's values drawn again, the mean of the groups' means."""
+    random, means = plain_random.Random(5), []
+    for _ in range(resamples):
+        again = [[random.choice(group) for _ in group] for group in groups]
+        means.append(sum(sum(group) / len(group) for group in again) / len(groups))
+    means.sort()
+    return means[int(0.025 * resamples)], means[int(0.975 * resamples)]
+
+
+def test_a_mean_over_tasks_is_drawn_within_tasks():
+    """Tasks far apart make no wide interval, and a task with few prompts counts as much as one with many."""
+    groups = [[0.0, 0.1, 0.2, 0.1], [1.0, 0.9, 0.8, 0.9, 1.0, 0.7, 0.8, 0.9, 1.0, 0.6]]
+    labels = ["a"] * 4 + ["b"] * 10
+    found = mean_over_groups(groups[0] + groups[1], labels)
+    low, high = drawn_by_hand(groups)
+    assert found.mean == pytest.approx((0.4 / 4 + 8.6 / 10) / 2)
+    assert (found.low, found.high) == (pytest.approx(low, abs=0.012), pytest.approx(high, abs=0.012))
+    assert found.n == 14
+    assert found.high - found.low < 0.2 < mean_interval(groups[0] + groups[1]).high - found.high
+
+
+def test_tasks_of_one_prompt_are_drawn_from_one_another():
+    """Drawn within themselves they could not vary, and two prompts would pass for certainty."""
+    found = mean_over_groups([0.0, 1.0], ["a", "b"])
+    assert (found.mean, found.low, found.high, found.n) == (0.5, 0.0, 1.0, 2)
+    mixed = mean_over_groups([0.5, 0.5, 0.0, 1.0], ["c", "c", "a", "b"])
+    assert (mixed.mean, mixed.n) == (pytest.approx(0.5), 4)
+    assert (mixed.low, mixed.high) == (pytest.approx(0.5 / 3), pytest.approx(2.5 / 3))
+
+
+def test_columns_share_their_draws_and_leave_missing_numbers_out():
+    random = np.random.default_rng(4)
+    values = random.normal(size=30)
+    holes = np.where(np.arange(30) < 10, np.nan, values)
+    one, shifted, some, none = mean_intervals(np.column_stack([values, values + 7, holes, np.full(30, np.nan)]))
+    assert (shifted.low - 7, shifted.high - 7) == (pytest.approx(one.low), pytest.approx(one.high))
+    assert some.n == 20
+    assert some.mean == pytest.approx(sum(values[10:]) / 20)
+    assert none is None
+
+
+def test_pairs_are_of_different_samples():
+    table = np.array([[1, 0.9, 0.1, 0.5], [0.9, 1, 0.3, 0.7], [0.1, 0.3, 1, 0.2], [0.5, 0.7, 0.2, 1]])
+    random, means = plain_random.Random(6), []
+    for _ in range(3000):
+        again = [random.randrange(4) for _ in range(4)]
+        pairs = [table[i, j] for i in again for j in again if i != j]
+        if pairs:
+            means.append(sum(pairs) / len(pairs))
+    means.sort()
+    found = pairs_interval(table)
+    assert found.mean == pytest.approx((0.9 + 0.1 + 0.5 + 0.3 + 0.7 + 0.2) / 6)
+    assert found.low == pytest.approx(means[int(0.025 * len(means))], abs=0.03)
+    assert found.high == pytest.approx(means[int(0.975 * len(means))], abs=0.03)
+    assert found.n == 4
 
 
 def rows(scores):
@@ -84,6 +143,54 @@ def test_other_lengths_and_budgets_are_other_lines():
     frame = pd.concat([rows({"full": [1], "h2o": [0]}), rows({"full": [0], "h2o": [0]}).assign(length=200)])
     assert summarize(frame)["difference"].tolist() == [0, -1, 0, 0]
     assert summarize(frame, by=["task"])["difference"].tolist() == [0, -0.5]
+
+
+def test_every_measure_has_its_interval():
+    frame = rows({"full": [1, 1, 1, 1], "gvote": [1, 0, 0, 1]})
+    frame.loc[frame["method"] == "gvote", "slots"] = [10.0, 30.0, 20.0, 40.0]
+    line = summarize(frame).set_index("method").loc["gvote"]
+    low, high = drawn_by_hand([[0.1, 0.3, 0.2, 0.4]])
+    assert (line["kept"], line["kept_low"], line["kept_high"]) == pytest.approx((0.25, low, high), abs=0.02)
+    assert line["seconds_low"] == line["seconds"] == line["seconds_high"] == 0.5
+    assert pd.isna(line["kl"]) and pd.isna(line["kl_low"])
+
+
+def test_a_prompt_under_several_budgets_is_one_sample():
+    """Four prompts at ten budgets are no forty prompts: the interval is that of the four."""
+    scores = [0.0, 1.0, 1.0, 0.0]
+    many = pd.concat([rows({"h2o": scores}).assign(budget=budget / 10) for budget in range(1, 11)])
+    found = mean_over_tasks(many, "score")
+    low, high = drawn_by_hand([scores])
+    assert (found.mean, found.n) == (0.5, 4)
+    assert (found.low, found.high) == (low, high)
+    (line,) = over_tasks(with_measures(many), ["method"]).to_dict("records")
+    assert (line["prompts"], line["tasks"], line["score_low"], line["score_high"]) == (4, 1, low, high)
+
+
+def printed(summary, width=120):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(summary_table(summary))
+    return console.export_text()
+
+
+def test_the_table_gives_n_and_an_interval_with_every_mean():
+    frame = rows({"full": [1, 1, 1], "h2o": [0, 1, 1], "gvote": [1, 1, 0]})
+    frame.loc[frame["method"] == "gvote", "slots"] = [10.0, 20.0, 60.0]
+    frame = frame[~((frame["method"] == "full") & (frame["index"] == 2))]
+    for line in printed(summarize(frame)).splitlines():
+        if "h2o 20 %" in line:
+            assert " 3 " in line
+            assert "0.667 [0.000, 1.000]" in line
+            assert "-0.500 [-1.000, +0.000], n 2" in line, "the full cache was asked two of the three"
+        if "gvote" in line:
+            assert "30 [10, 60] %" in line
+
+
+def test_the_table_says_of_one_prompt_that_it_is_one():
+    shown = printed(summarize(rows({"full": [1], "h2o": [0]})))
+    assert "0.000, one prompt" in shown
+    assert "-1.000, one prompt" in shown
+    assert "[" not in shown
 
 
 def test_table_and_json_show_every_line():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
+from kvlab.atlas.scores import where_all_were
 from kvlab.figures import scores
 from kvlab.figures.palette import method_style
 
@@ -19,8 +20,28 @@ def table(**scored: float) -> pd.DataFrame:
     asked = ["all", *(f"{100 * budget:g} %" for budget in frame["budget"][1:])]
     return frame.assign(
         task="key_value", asked=asked, kept=frame["budget"], difference=frame["score"] - 1,
-        score_low=frame["score"], score_high=frame["score"],
+        score_low=frame["score"], score_high=frame["score"], prompts=8,
     )  # fmt: skip
+
+
+def means(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """A row a group, as the atlas makes them of the prompts; here of a table whose tasks have eight prompts each."""
+    groups = frame.groupby(list(by), sort=False)
+    found = groups[["score", "difference", "kept"]].mean().assign(tasks=groups["task"].nunique())
+    bounds = {
+        f"{name}{bound}": found[name] + gap
+        for name in ("score", "difference", "kept")
+        for bound, gap in (("_low", -0.1), ("_high", 0.1))
+    }
+    return found.assign(**bounds, prompts=8 * found["tasks"]).reset_index()
+
+
+def by_arm(frame: pd.DataFrame, panel: str = "task") -> str:
+    return scores.read_score_against_budget(means(where_all_were(frame), "arm"), panel)
+
+
+def by_row(frame: pd.DataFrame) -> str:
+    return scores.read_benchmark_table(means(frame, "arm", "method", "asked"))
 
 
 def test_each_methods_largest_budget_comes_first_and_tasks_are_words():
@@ -30,11 +51,11 @@ def test_each_methods_largest_budget_comes_first_and_tasks_are_words():
 
 
 def test_ties_are_not_called_the_best():
-    assert "All 4 compressed rows score the same" in scores.read_benchmark_table(table(h2o=0.0, keepkv=0.0))
-    assert "2 rows share the best mean" in scores.read_benchmark_table(table(h2o=0.0, keepkv=0.5))
+    assert "All 4 compressed rows score the same" in by_row(table(h2o=0.0, keepkv=0.0))
+    assert "2 rows share the best mean" in by_row(table(h2o=0.0, keepkv=0.5))
     alone = table(h2o=0.0, keepkv=0.5)
     alone = alone[~((alone["arm"] == "keepkv") & (alone["budget"] == 0.1))]
-    assert scores.read_benchmark_table(alone).startswith("keepkv 40 % has the best mean")
+    assert by_row(alone).startswith("keepkv 40 % has the best mean")
 
 
 def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
@@ -49,30 +70,34 @@ def test_a_composition_is_named_by_its_parts_and_coloured_as_what_settles():
 def test_an_arm_is_placed_where_all_arms_were_evaluated_and_ties_are_ties():
     frame = table(h2o=0.2, keepkv=0.4)
     elsewhere = frame[frame["arm"] == "h2o"].assign(task="needle", score=1.0)
-    reading = scores.read_score_against_budget(pd.concat([frame, elsewhere]))
-    assert reading.startswith("keepkv scores 0.4 on average over 1 task")
-    assert reading.endswith("; h2o is last with 0.2.")
-    assert "All 2 score the same on average over 1 task: 0" in scores.read_score_against_budget(table(h2o=0, keepkv=0))
-    three = scores.read_score_against_budget(table(h2o=0.0, keepkv=0.0, cam=0.5))
-    assert three.endswith("h2o and keepkv are last with 0.")
-    five = scores.read_score_against_budget(table(a=0.5, b=0.5, c=0.1, d=0.1, e=0.1, f=0.1))
-    assert five.startswith("a and b score 0.5")
-    assert five.endswith("4 of them are last with 0.1.")
+    reading = by_arm(pd.concat([frame, elsewhere]))
+    assert reading.startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
+    assert reading.endswith("; h2o is last with 0.2 (0.1 to 0.3, n = 8).")
+    assert "All 2 score the same on average over 1 task: 0" in by_arm(table(h2o=0, keepkv=0))
+    three = by_arm(table(h2o=0.0, keepkv=0.0, cam=0.5))
+    assert three.endswith("h2o and keepkv are last with 0 (-0.1 to 0.1, n = 8).")
+    five = by_arm(table(a=0.5, b=0.5, c=0.1, d=0.1, e=0.1, f=0.1))
+    assert five.startswith("a and b score 0.5 (0.4 to 0.6, n = 8)")
+    assert five.endswith("4 of them are last with 0.1 (0 to 0.2, n = 8).")
 
 
 def test_without_a_task_that_all_were_given_each_arm_stands_for_itself():
     frame = table(h2o=0.2, keepkv=0.4)
     frame.loc[frame["arm"] == "h2o", "task"] = "needle"
-    assert scores.read_score_against_budget(frame).startswith("keepkv scores 0.4 on average over 2 tasks")
+    assert by_arm(frame).startswith("keepkv scores 0.4 (0.3 to 0.5, n = 8) on average over 1 task")
 
 
 def test_the_best_value_of_an_option_is_none_where_all_are_alike():
     frame = table(a=0.0, b=0.0, c=0.0).query("method != 'full'").assign(beta=lambda rows: rows["arm"])
-    assert "0 with every value alike at 10 %" in scores.read_score_by_option(frame, "beta")
+    assert "0 (-0.1 to 0.1, n = 8) with every value alike at 10 %" in scores.read_score_by_option(
+        means(frame, "asked", "beta"), "beta"
+    )
     frame.loc[frame["arm"].isin(["a", "b"]), "score"] = 0.5
-    assert "0.5 with a and b at 40 %" in scores.read_score_by_option(frame, "beta")
+    assert "0.5 (0.4 to 0.6, n = 8) with a and b at 40 %" in scores.read_score_by_option(
+        means(frame, "asked", "beta"), "beta"
+    )
 
 
 def test_a_panel_that_is_no_task_is_called_what_it_is():
     frame = table(h2o=0.2, keepkv=0.4).assign(task="512 tokens")
-    assert "on average over 1 length, -0.6" in scores.read_score_against_budget(frame, "length")
+    assert "on average over 1 length, -0.6 (-0.7 to -0.5, n = 8) against the full cache" in by_arm(frame, "length")

@@ -89,7 +89,7 @@ def broken(sources: Sources, choice: Choice, theme: str) -> tuple[()]:
 @pytest.fixture
 def one_broken(monkeypatch: pytest.MonkeyPatch) -> Exhibit:
     """An exhibit whose drawing has a fault, in the place of the first one."""
-    first = replace(EXHIBITS[0], draw=broken)
+    first = replace(EXHIBITS[0], drawing=broken)
     monkeypatch.setattr(registry, "EXHIBITS", (first, *EXHIBITS[1:]))
     st.cache_data.clear()  # what another test has drawn
     st.cache_resource.clear()

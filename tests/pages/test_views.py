@@ -81,6 +81,14 @@ def test_the_health_of_every_run_compared_is_on_the_memory_page(synthetic_runs: 
     assert any("length over the longest part" in json.dumps(chart) for chart in charts(page))
 
 
+def test_what_a_run_says_of_itself_stands_under_the_comparison(synthetic_runs: Path, open_page: Open):
+    path = synthetic_runs / "newer-h2o-25pc-0" / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"notes": ["A local window, no more."]}))
+    page = open_page("compare", comparison="newer")
+    assert not page.exception
+    assert any("A local window, no more." in str(caption.value) for caption in page.caption)
+
+
 def test_a_cancelled_run_shows_what_it_has(runs_root: Path, open_page: Open):
     for status in ("complete", "cancelled"):
         path = write_synthetic_run(runs_root, status=status, seed=len(status))

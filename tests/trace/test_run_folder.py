@@ -22,7 +22,7 @@ from hypothesis.extra import numpy as hnp
 from kvlab.errors import UserError
 from kvlab.trace import Run, RunWriter, atomic, catalogue, open_run
 from kvlab.trace.schema import TABLES, RunRecord
-from kvlab.trace.synthetic import write_synthetic_run
+from kvlab.trace.synthetic import HEAD_DIM, write_synthetic_run
 
 NUMPY_KINDS = {pa.int16(): np.int16, pa.int32(): np.int32, pa.int64(): np.int64, pa.float32(): np.float32}
 
@@ -43,7 +43,11 @@ def some_rows(draw: st.DrawFn) -> tuple[str, dict[str, np.ndarray | list]]:
     columns: dict[str, np.ndarray | list] = {}
     for name in names:
         kind = TABLES[table].field(name).type
-        if kind == pa.string():
+        if name in ("layer", "head"):  # of which the record's model has two each
+            columns[name] = draw(hnp.arrays(np.int16, length, elements=st.integers(0, 1)))
+        elif name == "phase":  # a record says how many rows each phase it knows may have
+            columns[name] = draw(st.lists(st.sampled_from(["", "another"]), min_size=length, max_size=length))
+        elif kind == pa.string():
             columns[name] = draw(st.lists(st.text(), min_size=length, max_size=length))
         elif kind == pa.bool_():
             columns[name] = draw(hnp.arrays(bool, length))
@@ -69,7 +73,7 @@ def test_every_row_comes_back_and_missing_columns_are_null(
         expected[table].append(pd.DataFrame(empty | {name: list(values) for name, values in columns.items()}))
         if flush:
             writer.flush()
-    writer.finish("complete")
+    writer.finish("cancelled")
     run = open_run(writer.path, strict=True)
     for table, frames in expected.items():
         found = run.select(table)
@@ -113,7 +117,7 @@ def test_select_equals_filtering_the_whole_table(tmp_path: Path):
 
 def test_arrays_come_back_in_half_precision(tmp_path: Path):
     record = a_record(tmp_path)
-    heads, tokens, size, steps = 2, 20, 8, 3
+    heads, tokens, size, steps = 2, 20, HEAD_DIM, 3
     random = np.random.default_rng(1)
     unit, norm = random.normal(size=(heads, tokens, size)), random.normal(size=(heads, tokens))
     true, slot = random.random((2, steps, heads, tokens))
@@ -136,7 +140,9 @@ def test_a_cut_off_part_is_named_and_the_others_are_read(tmp_path: Path):
     part = path / "steps" / "part-00001.parquet"
     part.write_bytes(part.read_bytes()[:-20])
     run = open_run(path)
-    assert run.problems == ["steps/part-00001.parquet is cut off, so its rows are left out; the other parts were read."]
+    assert run.problems == [
+        "steps/part-00001.parquet is cut off or damaged, so its rows are left out; the other parts were read."
+    ]
     assert sorted(run.steps["step"].unique()) == [0, 2]
     with pytest.raises(UserError, match="part-00001"):
         open_run(path, strict=True)
@@ -248,7 +254,7 @@ KILLED = """
     from kvlab.trace.schema import RunRecord
     writer = RunWriter(Path(sys.argv[1]), RunRecord.model_validate_json(sys.argv[2]))
     for step in range(10_000):
-        writer.append("steps", {"step": np.full(50, step), "layer": np.arange(50)})
+        writer.append("steps", {"step": np.full(50, step), "layer": np.arange(50) % 2})
         writer.flush()
         if step == 20:
             print("ready", flush=True)

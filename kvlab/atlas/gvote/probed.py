@@ -12,7 +12,7 @@ from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import hidden_states as gaussian
 from kvlab.figures import sampled_queries as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent
+from kvlab.figures.words import number, percent, plural
 from kvlab.trace.reader import Run
 
 METHODS = ("gvote", "snapkv", "adakv")
@@ -57,7 +57,8 @@ def gaussian_claim(moments: pd.DataFrame) -> Claim:
     return Claim(
         "Each channel of the hidden states is approximately Gaussian along the text.",
         verdict,
-        f"{percent(close)} of the channels have a skew below {hidden_states.MOST_SKEW:g} and an excess kurtosis below "
+        f"{percent(close)} of {plural(len(moments), 'channel')} have a skew below {hidden_states.MOST_SKEW:g} and an "
+        f"excess kurtosis below "
         f"{hidden_states.MOST_KURTOSIS:g} ({percent(CLOSE)} counts). Medians over channels: size of the skew "
         f"{number(moments['skew'].abs().median())}, excess kurtosis {number(moments['kurtosis'].median())} "
         f"({number(moments['kurtosis_with_sinks'].median())} with the sinks), largest gap to the normal's distribution "
@@ -105,7 +106,8 @@ def overlap_claim(heads: pd.DataFrame) -> Claim:
     return Claim(
         "Sampled queries are good approximations of future ones: high overlap with moderate token usage.",
         verdict,
-        f"Mean overlap {number(overlap)} (paper {PAPER_OVERLAP}; {OVERLAPS} counts) with {number(usage)} of the tokens "
+        f"Mean overlap of {plural(len(heads), 'head')} {number(overlap)} (paper {PAPER_OVERLAP}; {OVERLAPS} counts) "
+        f"with {number(usage)} of the tokens "
         f"(paper {PAPER_USAGE}), {number(heads['inner_overlap'].mean())} with {number(heads['inner_usage'].mean())} "
         f"without the sinks; below one half in {percent(poor)} of the heads. What GVote keeps in the end covers "
         f"{percent(heads['covered'].mean())} of the next query's attention with {percent(heads['kept'].mean())} of the "
@@ -145,7 +147,7 @@ def correlation_claim(heads: pd.DataFrame) -> Claim:
     return Claim(
         paper,
         verdict,
-        f"Pearson's r is {number(median)} in the median head ({CORRELATES} counts), "
+        f"Pearson's r is {number(median)} in the median of {plural(len(known), 'head')} ({CORRELATES} counts), "
         f"{number(heads['inner_correlation'].median())} without the sinks; {percent(reached)} of the heads reach the "
         f"{PAPER_CORRELATION} that the paper shows of one head.",
     )

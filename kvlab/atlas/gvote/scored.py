@@ -8,8 +8,23 @@ import numpy as np
 import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs, Verdict
-from kvlab.atlas.scores import FULL, OWN_TASKS, Arm, Experiment, arms, option_column, score_table
+from kvlab.atlas.scores import (
+    FULL,
+    OWN_TASKS,
+    Arm,
+    Experiment,
+    arms,
+    gap,
+    gap_words,
+    means_over_tasks,
+    option_column,
+    read_by_budget,
+    score_table,
+    verdict_of,
+)
 from kvlab.atlas.sources import Sources
+from kvlab.evaluate.metrics import higher_is_better
+from kvlab.evaluate.summary import with_measures
 from kvlab.figures import scores as figures
 from kvlab.figures import usage
 from kvlab.figures.palette import Theme
@@ -39,19 +54,25 @@ def against_usage(
         rows = experiment.rows(sources)
         if rows.empty or not (rows["method"] == OURS).any():
             return experiment.needs(sources)
-        rows = rows.assign(task=name(rows))
+        rows = under(rows, name(rows))
         table = score_table(rows)
-        shown = pd.concat([table, mean_rows(table)], ignore_index=True) if mean else table
+        means = mean_rows(rows, table)
+        shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
-        where, reading = experiment.origin(sources), figures.read_score_against_budget(table, panel)
-        used = usage_rows(rows)
+        where, reading = experiment.origin(sources), read_by_budget(rows, table, panel)
+        used, own = usage_rows(rows), table[(table["method"] == OURS) & (table["options"] == "{}")]
         return (
-            Drawn("scores", figure, shown, reading, where, trade_off_claim(table)),
-            Drawn("usage", usage.usage_by_task(used, theme), used, usage.read_usage_by_task(used), where,
-                  budgets_claim(used)),
+            Drawn("scores", figure, shown, reading, where, trade_off_claim(means)),
+            Drawn("usage", usage.usage_by_task(used, own, theme), used, usage.read_usage_by_task(own), where,
+                  budgets_claim(used, own)),
         )  # fmt: skip
 
     return draw
+
+
+def under(rows: pd.DataFrame, names: pd.Series | str) -> pd.DataFrame:
+    """The rows with another name in place of their task; prompts of different tasks stay different prompts."""
+    return rows.assign(content=rows["task"] + rows["content"], task=names)
 
 
 def by_length(rows: pd.DataFrame) -> pd.Series:
@@ -59,13 +80,11 @@ def by_length(rows: pd.DataFrame) -> pd.Series:
     return rows["length"].map(lambda length: f"{length:,} tokens" if length else "own prompts")
 
 
-def mean_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """One more panel: means over the tasks, without intervals."""
-    names = ["arm", "method", "options", "budget", "asked"]
-    better = table[table["higher"]]
-    tasks, groups = better["task"].nunique(), better.groupby(names, sort=False)
-    means = groups[["kept", "score", "slots", "difference"]].mean()[groups["task"].nunique() == tasks].reset_index()
-    return means.assign(task=MEAN, metric="mean", higher=True, score_low=means["score"], score_high=means["score"])
+def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """One more panel: means over the tasks of what has every task, with the intervals of these tasks."""
+    means = means_over_tasks(rows, table)
+    every = means[means["tasks"] == table.loc[table["higher"], "task"].nunique()]
+    return every.assign(task=MEAN, metric="mean", higher=True).reset_index(drop=True)
 
 
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -75,13 +94,15 @@ def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 
 
-def trade_off_claim(table: pd.DataFrame) -> Claim:
-    """GVote's mean score against the rivals' at the same usage, and the usage they need for it."""
+def trade_off_claim(means: pd.DataFrame) -> Claim:
+    """GVote's mean score against the rivals' at the same usage, and the usage they need for it; from `mean_rows`."""
     says = "GVote needs half the memory of fixed budgets at the same accuracy."
-    means = mean_rows(table)
-    ours, full = means[means["method"] == OURS], table.loc[table["method"] == FULL, "score"].mean()
-    if ours.empty or not full >= ABLE:
-        return Claim(says, "cannot be judged", f"The full cache itself scores {number(full, 2)} on these tasks.")
+    ours, full = means[means["method"] == OURS], means[means["method"] == FULL]
+    if ours.empty or full.empty:
+        return Claim(says, "cannot be judged", "GVote and the full cache were not both evaluated on every task.")
+    if full["score"].iloc[0] < ABLE:
+        beside = figures.line_words(full.iloc[0])
+        return Claim(says, "cannot be judged", f"The full cache itself scores {beside} on these tasks.")
     kept, score = float(ours["kept"].iloc[0]), float(ours["score"].iloc[0])
     needed, parts = [], []
     for arm, group in means[~means["method"].isin((OURS, FULL))].groupby("arm", sort=False):
@@ -95,8 +116,9 @@ def trade_off_claim(table: pd.DataFrame) -> Claim:
     return Claim(
         says,
         verdict,
-        f"GVote scores {number(score)} (full cache {number(full)}) with {percent(kept)} of the tokens; to score as "
-        f"much the others need: {', '.join(parts)}.",
+        f"GVote scores {figures.line_words(ours.iloc[0])} with {figures.line_words(ours.iloc[0], 'kept', percent)} of "
+        f"the tokens, the full cache {figures.line_words(full.iloc[0])}; to score as much the others need, by lines "
+        f"through their means over the same tasks: {', '.join(parts)}.",
     )
 
 
@@ -112,37 +134,41 @@ def needed_usage(group: pd.DataFrame, score: float) -> float:
     return float("inf")
 
 
-def budgets_claim(used: pd.DataFrame) -> Claim:
-    """Whether the budgets GVote finds differ from task to task by more than from prompt to prompt."""
+def budgets_claim(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
+    """Whether the budgets GVote finds differ from task to task by more than from prompt to prompt.
+
+    `used` as `usage_rows`, `means` the rows of the score table that are GVote's.
+    """
     says = "Different tasks need different budgets, and GVote finds them."
-    groups = used.groupby("task", sort=False)["kept"]
-    means, within = groups.mean(), groups.std().mean()
     if len(means) < 2:
         return Claim(says, "cannot be judged", "Only one kind of prompt was evaluated.")
-    ratio = means.max() / means.min()
-    verdict: Verdict = "holds" if ratio >= DIFFERENT and means.max() - means.min() > within else "does not hold"
+    within = used.groupby("task", sort=False)["kept"].std().mean()
+    least, most = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
+    ratio = most["kept"] / least["kept"]
+    verdict: Verdict = "holds" if ratio >= DIFFERENT and most["kept"] - least["kept"] > within else "does not hold"
+    low, high = (f"{line['task']} {figures.line_words(line, 'kept', percent)}" for line in (least, most))
     return Claim(
         says,
         verdict,
-        f"GVote keeps {percent(means.min())} ({means.idxmin()}) to {percent(means.max())} ({means.idxmax()}) of the "
-        f"tokens, {number(ratio)} times as much ({DIFFERENT} counts); prompts of one kind differ by "
-        f"{percent(within)} (standard deviation).",
+        f"Of the tokens GVote keeps least in {low}, most in {high}: {number(ratio)} times as much ({DIFFERENT} "
+        f"counts); prompts of one kind differ by {percent(within)} (standard deviation).",
     )
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 5: a panel a model, scores averaged over the tasks."""
     names = sources.evaluations["model"].unique() if len(sources.evaluations) else []
-    parts = []
+    parts, asked = [], []
     for model in names:
         rows = BY_MODEL.rows(_only(sources, str(model)))
         if len(rows) and (rows["method"] == OURS).any():
-            parts.append(mean_rows(score_table(rows)).assign(task=model))
+            parts.append(mean_rows(rows, score_table(rows)).assign(task=model))
+            asked.append(under(rows[rows["metric"].map(higher_is_better)], str(model)))
     if not parts:
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, a panel a model")
-    reading = figures.read_score_against_budget(table, "model")
+    reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
     claim = models_claim(table)
     return (
         Drawn("models", figure, table, reading, f"{plural(len(parts), 'model')} · {BY_MODEL.origin(sources)}", claim),
@@ -176,31 +202,39 @@ def over_option(experiment: Experiment, option: str, says: str) -> Draw:
         table = experiment.scores(sources)
         if table.empty:
             return experiment.needs(sources)
-        seconds = rows.groupby(["task", "hyper_parameters"])["seconds"].mean().rename("seconds")
-        frame = option_column(table, option).join(seconds, on=["task", "options"])
-        frame = frame.sort_values(option, key=lambda values: values.astype(float), kind="stable")
-        figure, reading = usage.option_sweep(frame, option, theme), usage.read_option_sweep(frame, option)
-        return (Drawn("sweep", figure, frame, reading, experiment.origin(sources), rises_claim(frame, option, says)),)
+        frame = option_column(table, option).sort_values(option, key=lambda values: values.astype(float), kind="stable")
+        means = means_over_tasks(rows, frame, [option, "arm"])
+        means = means.sort_values(option, key=lambda values: values.astype(float), kind="stable")
+        figure, reading = usage.option_sweep(frame, option, theme), usage.read_option_sweep(means, option)
+        claim = rises_claim(rows, means, option, says)
+        return (Drawn("sweep", figure, frame, reading, experiment.origin(sources), claim),)
 
     return draw
 
 
-def rises_claim(frame: pd.DataFrame, option: str, says: str) -> Claim:
-    """Whether score and usage rise from the smallest to the largest value, means over tasks."""
-    means = frame.groupby(option, sort=False)[["score", "kept"]].mean()
+def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str) -> Claim:
+    """Whether score and usage rise from the smallest to the largest value, prompt by prompt, means over tasks.
+
+    `means` has a row a value of the option, in order, with its arm.
+    """
     if len(means) < 2:
         return Claim(says, "cannot be judged", f"Only one value of {option} was evaluated.")
-    if means["score"].max() < ABLE:
-        best = number(means["score"].max())
-        return Claim(says, "cannot be judged", f"No value of {option} scores above {best} on these tasks.")
-    change = means.iloc[-1] - means.iloc[0]
-    verdict: Verdict = "holds" if change["score"] > 0 and change["kept"] > 0 else "does not hold"
+    best = means.loc[means["score"].idxmax()]
+    if best["score"] < ABLE:
+        shown = figures.line_words(best)
+        return Claim(says, "cannot be judged", f"No value of {option} scores above {shown} on these tasks.")
+    first, last = means.iloc[0], means.iloc[-1]
+    score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))
     return Claim(
         says,
-        verdict,
-        f"From {option} {means.index[0]} to {means.index[-1]} the mean score changes by {change['score']:+.3g} and the "
-        f"tokens kept by {100 * change['kept']:+.3g} points.",
+        verdict_of((score, kept)),
+        f"From {option} {first[option]} to {last[option]} the mean score changes by {gap_words(score)} and the tokens "
+        f"kept by {gap_words(kept, _points)}.",
     )
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.3g} points"
 
 
 _AXES = (

@@ -15,7 +15,7 @@ from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import attention_rows as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent
+from kvlab.figures.words import number, percent, plural
 from kvlab.trace.reader import Run
 
 MOST_HEADS_BY_STEP = 24
@@ -44,7 +44,8 @@ def majority_claim(frame: pd.DataFrame) -> Claim:
     return Claim(
         "Retaining the top tokens does not always preserve the majority of the attention.",
         verdict,
-        f"In {percent(len(flat) / len(at))} of the heads some query gives the top {percent(TOP)} of the tokens less "
+        f"In {percent(len(flat) / len(at))} of {plural(len(at), 'head')} some query gives the top {percent(TOP)} of "
+        f"the tokens less "
         f"than half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the "
         f"median head's mean is {percent(at['mass'].median())}.",
     )
@@ -85,7 +86,7 @@ def return_claim(frame: pd.DataFrame, kind: str) -> Claim:
     """How many of the tokens that would be evicted become important again."""
     here = frame[frame["kind"] == kind]
     ever, share = here[here["step"] == here["step"].max()]["ever"].mean(), here["share"].mean()
-    own = frame[frame["kind"] == OWN]
+    own, heads = frame[frame["kind"] == OWN], len(here[["layer", "head"]].drop_duplicates())
     real = f" The run's own evictions would hold {percent(own['mass'].mean())} of the attention." if len(own) else ""
     verdict: Verdict = "holds" if ever >= RETURNED else "does not hold"
     return Claim(
@@ -93,7 +94,8 @@ def return_claim(frame: pd.DataFrame, kind: str) -> Claim:
         verdict,
         f"{percent(ever)} of the prompt tokens outside the top {percent(TOP)} ({kind}) enter it within "
         f"{int(here['step'].max())} steps, {percent(share)} at any one step (chance {percent(TOP)}; "
-        f"{percent(RETURNED)} counts); full-cache attention on them is {percent(here['mass'].mean())}.{real}",
+        f"{percent(RETURNED)} counts), mean of {plural(heads, 'head')}; full-cache attention on them is "
+        f"{percent(here['mass'].mean())}.{real}",
     )
 
 
@@ -130,7 +132,8 @@ def locality_claim(ratios: np.ndarray) -> Claim:
     return Claim(
         "Attention scores are local in time: they vary less inside a window of steps than over all of them.",
         verdict,
-        f"In the median head the variance inside {WINDOW} steps is {number(recorded)} times that over all, against "
+        f"In the median of {plural(len(ratios), 'head')} the variance inside {WINDOW} steps is {number(recorded)} "
+        f"times that over all, against "
         f"{number(shuffled)} with the steps shuffled; {percent(local)} of the heads are below {LOCAL} of theirs. (With "
         "variances that divide by n the printed comparison holds for any data; these divide by n - 1.)",
     )
@@ -160,12 +163,13 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
 
 def prediction_claim(frame: pd.DataFrame, what: str) -> Claim:
     """EMA against the cumulative mean, the window's mean and the last score."""
-    medians = frame.groupby("predictor")["error"].median()
+    medians, heads = frame.groupby("predictor")["error"].median(), len(frame[["layer", "head"]].drop_duplicates())
     verdict: Verdict = "holds" if medians[EMA] < min(medians[CUMULATIVE], medians[WINDOWED]) else "does not hold"
     return Claim(
         "The moving average with bias correction predicts scores better than cumulative attention and window means.",
         verdict,
-        f"Median relative error of the next step's {what}: EMA {number(medians[EMA])}, cumulative "
+        f"Median relative error of the next step's {what} over {plural(heads, 'head')} and their steps: EMA "
+        f"{number(medians[EMA])}, cumulative "
         f"{number(medians[CUMULATIVE])}, window {number(medians[WINDOWED])}; repeating the last score, which the paper "
         f"does not compare, {number(medians[LAST])}.",
     )

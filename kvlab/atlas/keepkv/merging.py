@@ -90,7 +90,8 @@ def exact_claim(frame: pd.DataFrame) -> Claim:
         return Claim(EXACT_CLAIM, "cannot be judged", "No run of this comparison merges by KeepKV's rule.")
     exact = ours[ours["rule"] == "exact"]
     shown = "; ".join(
-        f"{row.label} ({figures.RULES[row.rule]}) {signed_percent(row.total)} in all, {percent(row.size)} of it moved"
+        f"{row.label} ({figures.RULES[row.rule]}) {signed_percent(row.total)} in all {row.merges:,} merges, "
+        f"{percent(row.size)} of it moved"
         for row in ours.itertuples()
     )
     note = "What is left of it under the exact rule comes from query heads that share one key."

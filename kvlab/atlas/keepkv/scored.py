@@ -8,11 +8,22 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import FULL, Arm, Experiment, arms, gap, gap_words, option_column, verdict_of
+from kvlab.atlas.scores import (
+    FULL,
+    Arm,
+    Experiment,
+    arms,
+    gap,
+    gap_words,
+    option_column,
+    read_by_budget,
+    read_by_option,
+    read_table,
+    verdict_of,
+)
 from kvlab.atlas.sources import Sources
 from kvlab.figures import scores as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number
 
 ABLE = 0.1
 OURS = Arm("keepkv")
@@ -56,15 +67,18 @@ def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[
     Where nothing that was compressed reaches a tenth of the full cache's score, differences say nothing.
     """
     rows = experiment.rows(sources)
-    best, full = (experiment.scores(sources).query(f"method {sign} 'full'")["score"].max() for sign in ("!=", "=="))
-    if best < ABLE * full:
-        return Claim(says, "cannot be judged", f"No arm scores above {number(best)} (full cache {number(full)}).")
+    tops = [experiment.scores(sources).query(f"method {sign} 'full'").nlargest(1, "score") for sign in ("!=", "==")]
+    if all(map(len, tops)) and tops[0]["score"].iloc[0] < ABLE * tops[1]["score"].iloc[0]:
+        best, full = (figures.line_words(top.iloc[0]) for top in tops)
+        return Claim(says, "cannot be judged", f"No arm scores above {best} on any task (full cache {full}).")
     gaps = {
         f"{figures.arm_words(one.name)} minus {figures.arm_words(other.name)}": gap(rows, one.name, other.name)
         for one, other in pairs
     }
     shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())
-    return Claim(says, verdict_of(gaps.values()), f"Mean over the same prompts and budgets, 95 % interval: {shown}.")
+    return Claim(
+        says, verdict_of(gaps.values()), f"Mean over the tasks, same prompts and budgets, 95 % interval: {shown}."
+    )
 
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -75,7 +89,8 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     says = "KeepKV outperforms every other method at every compression ratio."
     claim = better(says, RATIOS, sources, [(OURS, rival) for rival in RIVALS])
     figure = figures.score_against_budget(table, theme, "Score by tokens kept")
-    return (Drawn("scores", figure, table, figures.read_score_against_budget(table), RATIOS.origin(sources), claim),)
+    reading = read_by_budget(RATIOS.rows(sources), table)
+    return (Drawn("scores", figure, table, reading, RATIOS.origin(sources), claim),)
 
 
 def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -89,7 +104,7 @@ def draw_combined(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         says = f"{title} with KeepKV's merging scores above {title} alone at every ratio."
         claim = better(says, experiment, sources, [(merged, plain)])
         figure = figures.score_against_budget(table, theme, f"{title} with and without KeepKV's merging")
-        reading, where = figures.read_score_against_budget(table), experiment.origin(sources)
+        reading, where = read_by_budget(experiment.rows(sources), table), experiment.origin(sources)
         drawn.append(Drawn(f"{name}: with {title}", figure, table, reading, where, claim))
     return tuple(drawn) or COMBINED.needs(sources)
 
@@ -103,22 +118,22 @@ def draw_benchmark(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     claim = better(says, BENCHMARK, sources, [(OURS, arm) for arm in BENCHMARK.arms if arm != OURS])
     figure = figures.benchmark_table(table, theme, "Scores at 20 % of the cache")
     grey, where = grey_table(paper_values("keepkv", "tab-2")), BENCHMARK.origin(sources)
-    return (Drawn("scores", figure, table, figures.read_benchmark_table(table), where, claim, grey),)
+    return (Drawn("scores", figure, table, read_table(BENCHMARK.rows(sources), table), where, claim, grey),)
 
 
 def draw_option(slug: str, experiment: Experiment, option: str, says: str, best: int) -> Draw:
     """A table of one option's values: the arm at `best` should beat the others."""
 
     def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        table = compared(experiment, sources)
+        table, rows = compared(experiment, sources), experiment.rows(sources)
         if table.empty:
             return experiment.needs(sources)
         winner = experiment.arms[best]
         claim = better(says, experiment, sources, [(winner, arm) for arm in experiment.arms if arm != winner])
         values, where = option_column(table, option), experiment.origin(sources)
         grey = grey_table(paper_values("keepkv", slug))
-        by_value = figures.score_by_option(values, option, theme), figures.read_score_by_option(values, option)
-        all_tasks = figures.benchmark_table(table, theme), figures.read_benchmark_table(table)
+        by_value = figures.score_by_option(values, option, theme), read_by_option(rows, values, option)
+        all_tasks = figures.benchmark_table(table, theme), read_table(rows, table)
         return (
             Drawn("by option", by_value[0], values, by_value[1], where, claim, grey),
             Drawn("scores", all_tasks[0], table, all_tasks[1], where),

@@ -22,7 +22,7 @@ def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     frame = with_ratios(benchmarks.beside(sources, PRESET))
     figure = throughput.against_the_paper(frame, theme, "Decode rate against the full cache")
     reading, where = throughput.read_against_the_paper(frame), benchmarks.bench_origin(rows)
-    claim = faster_claim(frame, benchmarks.is_small(rows))
+    claim = benchmarks.of_repeats(faster_claim(frame, benchmarks.is_small(rows)), rows)
     return (Drawn("rate", figure, frame, reading, where, claim, benchmarks.grey_numbers(PRESET)),)
 
 

@@ -15,18 +15,21 @@ from kvlab.atlas.scores import (
     Arm,
     Experiment,
     arms,
+    full_score,
     gap,
     gap_words,
     option_column,
     origin_of,
+    read_by_option,
+    read_table,
     score_table,
+    score_words,
     verdict_of,
 )
 from kvlab.atlas.sources import Sources
-from kvlab.evaluate.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent
+from kvlab.figures.words import percent
 
 PAPER: Paper = "kvmerger"
 BUDGETS = (0.5, 0.35)
@@ -56,14 +59,14 @@ class Table:
         rows = on_the_same_prompts(rows)
         table = score_table(rows)
         claim, values = contest(self.says, rows, self.pairs), paper_values(PAPER, self.slug)
-        figure, reading = figures.benchmark_table(table, theme), figures.read_benchmark_table(table)
+        figure, reading = figures.benchmark_table(table, theme), read_table(rows, table)
         place, beside = origin_of(rows), grey_table(values) if len(values) else None
         drawn = (Drawn("scores", figure, table, reading, place, claim, beside),)
         if not self.option:
             return drawn
         by_value = option_column(table, self.option).replace({self.option: {"default": self.default}})
         figure = figures.score_by_option(by_value, self.option, theme)
-        reading = figures.read_score_by_option(by_value, self.option)
+        reading = read_by_option(rows, by_value, self.option)
         return (*drawn, Drawn("by option", figure, by_value, reading, place))
 
 
@@ -85,9 +88,9 @@ def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:
 
     A full cache that cannot do the tasks leaves nothing to judge.
     """
-    full = rows.loc[(rows["method"] == FULL) & rows["metric"].map(higher_is_better), "score"].mean()
-    if not full >= ABLE:
-        return Claim(says, "cannot be judged", f"The full cache itself scores {number(full, 2)} on these tasks.")
+    full = full_score(rows)
+    if full is None or full.mean < ABLE:
+        return Claim(says, "cannot be judged", f"The full cache itself scores {score_words(full)} on these tasks.")
     budgets = sorted(rows.loc[rows["method"] != FULL, "budget"].unique(), reverse=True)
     gaps = {
         f"{first.name} minus {second.name} at {percent(budget)}": gap(rows, first.name, second.name, budget)
@@ -95,7 +98,7 @@ def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:
         for budget in budgets
     }
     parts = [f"{name} {gap_words(found)}" for name, found in gaps.items()]
-    return Claim(says, verdict_of(gaps.values()), f"{'; '.join(parts)}; the full cache has {number(full)}.")
+    return Claim(says, verdict_of(gaps.values()), f"{'; '.join(parts)}; the full cache has {score_words(full)}.")
 
 
 def _experiment(slug: str, *which: Arm, budgets: tuple[float, ...] = BUDGETS, **more: object) -> Experiment:

@@ -6,11 +6,12 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
 from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest
-from kvlab.atlas.scores import FULL, Experiment, origin_of
+from kvlab.atlas.scores import FULL, Experiment, origin_of, score_words
 from kvlab.atlas.sources import Sources
+from kvlab.evaluate.summary import mean_over_tasks, over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import percent, plural
 from kvlab.requests import MethodChoice
 
 EXPERIMENT = Experiment(
@@ -35,12 +36,11 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if rows.empty or (rows["method"] == FULL).all():
         return EXPERIMENT.needs(sources)
     rows = rows.assign(row=_names(rows))
-    cells = rows.groupby(["row", "length", "depth"], sort=False)["score"].agg(["mean", "size"]).reset_index()
-    cells = cells.rename(columns={"mean": "score", "size": "samples"})
+    cells, means = _scores(rows, "row", "length", "depth"), _scores(rows, "row")
     claim = contest(BETTER, rows, ((OURS, H2O), (CAM, H2O)))
     figure, reading, place = (
         figures.needle_map(cells, theme),
-        figures.read_needle_map(cells),
+        figures.read_needle_map(cells, means),
         origin_of(rows),
     )
     drawn = Drawn("map", figure, cells, reading, place, claim)
@@ -48,9 +48,17 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     return (drawn, _fates(followed, place, theme)) if len(followed) else (drawn,)
 
 
+def _scores(rows: pd.DataFrame, *by: str) -> pd.DataFrame:
+    """A row a group: mean score with its 95 % interval, and prompts."""
+    found = over_tasks(rows, by, ("score",))
+    return found.drop(columns="tasks")
+
+
 def _fates(rows: pd.DataFrame, place: str, theme: Theme) -> Drawn:
-    frame = rows.groupby("row", sort=False)[[*HIDDEN, "score"]].mean().reset_index()
-    frame = frame.assign(gone=(1 - frame[HIDDEN].sum(axis=1)).clip(lower=0))
+    held = rows[HIDDEN].sum(axis=1)
+    frame = over_tasks(
+        rows.assign(held=held, gone=(1 - held).clip(lower=0)), ["row"], (*HIDDEN, "held", "gone", "score")
+    )
     figure, reading = figures.needle_fates(frame, theme), figures.read_needle_fates(frame)
     return Drawn("fates", figure, frame, reading, place, fate_claim(rows))
 
@@ -62,13 +70,14 @@ def fate_claim(rows: pd.DataFrame) -> Claim:
     kept, gone = compressed.loc[alive, "score"], compressed.loc[~alive, "score"]
     if kept.empty or gone.empty:
         say = (
-            f"All {plural(len(compressed), 'prompt')} are on one side: {percent(alive.mean())} kept half of the needle."
+            f"All {plural(len(compressed), 'answer')} are on one side: {percent(alive.mean())} kept half of the needle."
         )
         return Claim(FATE, "cannot be judged", say)
     verdict: Verdict = "holds" if kept.mean() > gone.mean() + 0.1 else "does not hold"
     finding = (
-        f"Mean score {number(kept.mean(), 2)} over {plural(len(kept), 'prompt')} that kept half of the needle's tokens "
-        f"or more, {number(gone.mean(), 2)} over {plural(len(gone), 'prompt')} that kept less (0.1 apart counts)."
+        f"Mean score {score_words(mean_over_tasks(compressed[alive], 'score'))} where half of the needle's tokens or "
+        f"more were kept ({plural(len(kept), 'answer')}), {score_words(mean_over_tasks(compressed[~alive], 'score'))} "
+        f"where less was ({len(gone):,}); n counts prompts, 0.1 apart counts."
     )
     return Claim(FATE, verdict, finding)
 

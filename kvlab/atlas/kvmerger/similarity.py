@@ -209,7 +209,7 @@ FIGURES = (
     ),
 )  # fmt: skip
 WALLS = tuple(
-    Exhibit("kvmerger", slug, name, draw=wall_of(name, model, tokens), **_WALL)  # type: ignore[arg-type]
+    Exhibit("kvmerger", slug, name, drawing=wall_of(name, model, tokens), **_WALL)  # type: ignore[arg-type]
     for slug, name, model, tokens in (
         ("fig-6", "Fig 6", "Llama2-7B-chat", 3506),
         ("fig-7", "Fig 7", "Llama2-13B-chat", 3776),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-
+import numpy as np
 import pandas as pd
 
 from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
@@ -11,6 +10,8 @@ from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
 from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
+from kvlab.counted import mean_words, prompts
+from kvlab.evaluate.bootstrap import mean_interval, pairs_interval
 from kvlab.figures import compression_ratio as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number, plural
@@ -51,9 +52,17 @@ def _of_model(runs: list[Run], theme: Theme) -> Drawn:
     by_layer = pd.concat(parts).groupby(["prompt", "layer"], sort=False)["ratio"].mean().reset_index()
     figure = figures.ratio_by_layer(by_layer, theme)
     figure.update_layout(title_text=f"{figure.layout.title.text} ({runs[0].record.model.name})")
-    reading = figures.read_ratio_by_layer(by_layer)
-    source = f"{origin(runs[0])} · and {plural(len(runs) - 1, 'more prompt')}"
+    means = over_prompts(by_layer)
+    reading = figures.read_ratio_by_layer(means)
+    source = origin(runs[0]) + (f" · and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else "")
     return Drawn(runs[0].record.model.name, figure, by_layer, reading, source, _persists(tables))
+
+
+def over_prompts(by_layer: pd.DataFrame) -> pd.DataFrame:
+    """A row a layer: the mean ratio over the prompts with its 95 % interval, and how many prompts."""
+    found = [(layer, mean_interval(group["ratio"].tolist())) for layer, group in by_layer.groupby("layer")]
+    rows = [(layer, one.mean, one.low, one.high, one.n) for layer, one in found]
+    return pd.DataFrame(rows, columns=["layer", "ratio", "ratio_low", "ratio_high", "prompts"])
 
 
 def _heads(run: Run, prompts: int) -> list[tuple[int, int]]:
@@ -65,16 +74,25 @@ def _persists(tables: Ratios) -> Claim:
     heads = persistence(
         pd.DataFrame({name: table.groupby(["layer", "head"])["ratio"].mean() for name, table in tables.items()})
     )
-    if math.isnan(layers):
-        return Claim(
-            SAME, "cannot be judged", f"{plural(len(tables), 'prompt')}: it takes two, and layers that differ."
-        )
-    verdict: Verdict = "holds" if layers >= RANK else "does not hold"
+    if len(layers) < 2 or np.isnan(layers).any():
+        why = f"{prompts(len(tables)).capitalize()}: it takes 2, and layers that differ."
+        return Claim(SAME, "cannot be judged", why, of_prompts=True)
+    verdict: Verdict = "holds" if pairs_interval(layers).mean >= RANK else "does not hold"
     finding = (
-        f"Over {len(tables)} prompts the rank correlation of two prompts' layers is {number(layers, 2)} on average, of "
-        f"their heads {number(heads, 2)} (threshold {PAPER_THRESHOLD}; {RANK} counts as the same order)."
+        f"The rank correlation of two prompts' layers is {_pair_words(layers)} on average, of their heads "
+        f"{_pair_words(heads)} (threshold {PAPER_THRESHOLD}; {RANK} counts as the same order)."
     )
-    return Claim(SAME, verdict, finding)
+    return Claim(SAME, verdict, finding, of_prompts=True)
+
+
+def _pair_words(correlations: np.ndarray) -> str:
+    """The mean over all pairs of prompts; one pair has no interval."""
+    if np.isnan(correlations).any():
+        return "not defined"
+    one = pairs_interval(correlations)
+    if one.n == 2:
+        return f"{number(one.mean, 2)} (one pair of prompts, n = 2)"
+    return mean_words(one.mean, one.low, one.high, one.n, lambda value: number(value, 2))
 
 
 FIGURES = (

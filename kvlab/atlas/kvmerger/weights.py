@@ -13,7 +13,7 @@ from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, merging_run
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import gaussian_kernel as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent
+from kvlab.figures.words import number, percent, plural
 
 PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
 NEARER = "Tokens whose keys are nearer to the pivot's get more weight."
@@ -59,7 +59,8 @@ def near_claim(points: pd.DataFrame) -> Claim:
     ratio = float((larger.max() / larger.min().clip(lower=1e-6)).median())
     verdict: Verdict = "holds" if ratio >= CLEARLY else "does not hold"
     finding = (
-        f"In sets of three and more the nearest token weighs {number(ratio, 2)} times the furthest (median; {CLEARLY} "
+        f"In {plural(len(larger), 'set')} of three and more the nearest token weighs {number(ratio, 2)} times the "
+        f"furthest (median; {CLEARLY} "
         f"counts), but {percent(pairs)} of the sets are pairs, which have one distance and so one fixed weight."
     )
     return Claim(NEARER, verdict, finding)

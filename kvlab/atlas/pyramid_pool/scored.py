@@ -16,12 +16,17 @@ from kvlab.atlas.scores import (
     arms,
     gap,
     gap_words,
+    means_over_tasks,
     option_column,
+    paired_gap,
+    read_by_budget,
+    read_by_option,
+    read_table,
     shared_budgets,
     verdict_of,
 )
 from kvlab.atlas.sources import Sources
-from kvlab.evaluate.bootstrap import Interval, paired_difference
+from kvlab.evaluate.bootstrap import Interval, mean_interval
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures import tasks as task_figures
@@ -51,8 +56,9 @@ def draw_poolings(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return POOLINGS.needs(sources)
     frame = option_column(shared_budgets(table), "pooling")
     figure = figures.score_by_option(frame, "pooling", theme, "Score by kind of pooling")
-    reading = figures.read_score_by_option(frame, "pooling")
-    claim = _best_wins(POOLINGS.rows(sources), sorted(frame["budget"].unique()))
+    rows = POOLINGS.rows(sources)
+    reading = read_by_option(rows, frame, "pooling")
+    claim = _best_wins(rows, sorted(frame["budget"].unique()))
     return (Drawn("pooling", figure, frame, reading, POOLINGS.origin(sources), claim),)
 
 
@@ -84,8 +90,9 @@ def draw_slopes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return SLOPES.needs(sources)
     frame = option_column(shared_budgets(table), "beta")
     figure = figures.score_by_option(frame, "beta", theme, "Score by pyramid ratio")
-    reading = figures.read_score_by_option(frame, "beta")
-    return (Drawn("beta", figure, frame, reading, SLOPES.origin(sources), _steeper_is_worse(SLOPES.rows(sources))),)
+    rows = SLOPES.rows(sources)
+    reading = read_by_option(rows, frame, "beta")
+    return (Drawn("beta", figure, frame, reading, SLOPES.origin(sources), _steeper_is_worse(rows)),)
 
 
 def _steeper_is_worse(rows: pd.DataFrame) -> Claim:
@@ -102,8 +109,9 @@ def draw_budgets(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     if table.empty:
         return BUDGETS.needs(sources)
     figure = figures.score_against_budget(table, theme, "Score by initial budget")
-    reading = figures.read_score_against_budget(table)
-    return (Drawn("budget", figure, table, reading, BUDGETS.origin(sources), _more_is_better(BUDGETS.rows(sources))),)
+    rows = BUDGETS.rows(sources)
+    reading = read_by_budget(rows, table)
+    return (Drawn("budget", figure, table, reading, BUDGETS.origin(sources), _more_is_better(rows)),)
 
 
 def _more_is_better(rows: pd.DataFrame) -> Claim:
@@ -119,9 +127,8 @@ def _more_is_better(rows: pd.DataFrame) -> Claim:
 
 
 def _between_budgets(rows: pd.DataFrame, small: float, large: float) -> Interval | None:
-    one, other = (rows[rows["budget"] == budget][[*PROMPT, "score"]] for budget in (large, small))
-    both = one.merge(other, on=PROMPT, suffixes=("", "_other"))
-    return paired_difference(both["score"], both["score_other"]) if len(both) else None  # type: ignore[arg-type]
+    one, other = (rows[rows["budget"] == budget] for budget in (large, small))
+    return paired_gap(one, other, PROMPT)
 
 
 def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -130,10 +137,17 @@ def draw_tasks(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     if rows.empty:
         command = eval_command(sources, "tasks", tasks="all", methods=OURS, budgets="0.2", samples=4)
         return Needs("No evaluation was found.", command)
-    frame = evaluated_tasks(rows)
+    frame = _with_intervals(evaluated_tasks(rows), rows)
     origin = f"evaluation {', '.join(sorted(rows['name'].unique()))}"
     figure, reading = task_figures.task_lengths(frame, theme), task_figures.read_task_lengths(frame)
     return (Drawn("tasks", figure, frame, reading, origin, _like_the_papers(frame), _paper_tasks()),)
+
+
+def _with_intervals(frame: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The tasks with the 95 % interval of their prompts' mean length: columns mean_low, mean_high."""
+    prompts = rows.drop_duplicates(PROMPT).groupby("task", sort=False)["prompt_tokens"]
+    found = [mean_interval(prompts.get_group(task).tolist()) for task in frame["task"]]
+    return frame.assign(mean_low=[one.low for one in found], mean_high=[one.high for one in found])
 
 
 def _like_the_papers(frame: pd.DataFrame) -> Claim:
@@ -166,11 +180,14 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if table.empty:
         return RIVALS.needs(sources)
     figure = figures.benchmark_table(table, theme, "Scores at 64 slots on average")
-    used = table[table["method"] != FULL].groupby("arm")["slots"].mean()
-    really = ", ".join(f"{arm} {slots:.1f}" for arm, slots in used.items())
-    reading = f"{figures.read_benchmark_table(table)} Slots really held at the end: {really}."
+    rows = RIVALS.rows(sources)
+    used = means_over_tasks(rows, table[table["method"] != FULL], ["arm"])
+    really = ", ".join(
+        f"{line['arm']} {figures.line_words(line, 'slots', '{:.1f}'.format)}" for _, line in used.iterrows()
+    )
+    reading = f"{read_table(rows, table)} Slots really held at the end: {really}."
     grey = grey_table(paper_values(OURS, "tab-2"))
-    claim, where = _competes(RIVALS.rows(sources)), RIVALS.origin(sources)
+    claim, where = _competes(rows), RIVALS.origin(sources)
     further = RIVALS.on_paper_data(sources, PAPER_MODEL, *(f"longbench={name}.jsonl" for name in PAPER_TASKS))
     return (Drawn("scores", figure, table, reading, where, claim, grey, further),)
 
@@ -181,8 +198,8 @@ def _competes(rows: pd.DataFrame) -> Claim:
         "TriviaQA.)"
     )
     gaps = {f"minus {rival}": gap(rows, _pooling("best"), rival) for rival in ("streaming-llm", "h2o")}
-    behind = [one is None or one.high < 0 for one in gaps.values()]
-    ahead_or_even = [one is not None and one.low >= 0 for one in gaps.values()]
+    behind = [one is None or (one.n > 1 and one.high < 0) for one in gaps.values()]
+    ahead_or_even = [one is not None and one.n > 1 and one.low >= 0 for one in gaps.values()]
     verdict: Verdict = "does not hold" if any(behind) else "holds" if all(ahead_or_even) else "cannot be judged"
     return Claim(paper, verdict, f"Mean score of PyramidPool over all tasks {_listed(gaps)}.")
 

@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.atlas import benchmarks
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, verdict_of
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table, verdict_of
 from kvlab.atlas.sources import Sources
 from kvlab.figures import scores, throughput
 from kvlab.figures.palette import Theme
@@ -38,7 +38,7 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
             frame,
             throughput.read_over_length(frame),
             benchmarks.bench_origin(rows),
-            _steady(frame, small),
+            benchmarks.of_repeats(_steady(frame, small), rows),
             benchmarks.grey_numbers(FIGURE_3),
         ),
     )
@@ -95,7 +95,7 @@ def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     figure = throughput.against_the_paper(frame, theme, "Throughput against the full cache")
     reading, where = throughput.read_against_the_paper(frame), benchmarks.bench_origin(rows)
     grey = benchmarks.grey_numbers(TABLE_1)
-    claim = _faster(frame, benchmarks.is_small(rows))
+    claim = benchmarks.of_repeats(_faster(frame, benchmarks.is_small(rows)), rows)
     return (Drawn("throughput", figure, frame, reading, where, claim, grey),)
 
 
@@ -131,7 +131,13 @@ def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     where = SUMMARIES.origin(sources)
     return (
         Drawn(
-            "scores", figure, table, scores.read_benchmark_table(table), where, _above(SUMMARIES.rows(sources)), grey
+            "scores",
+            figure,
+            table,
+            read_table(SUMMARIES.rows(sources), table),
+            where,
+            _above(SUMMARIES.rows(sources)),
+            grey,
         ),
     )
 

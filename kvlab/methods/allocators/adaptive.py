@@ -12,7 +12,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.allocators.whole import whole
 from kvlab.methods.view import Seen, Slots, View
 
-FloorRule = Literal["blend", "guarantee"]
+FloorRule = Literal["blend", "rounded", "guarantee"]
 TINY = 1e-20
 
 
@@ -28,9 +28,12 @@ class LayerSchedule(Protocol):
 class HeadAdaptive:
     """Of a layer with H heads and on average b slots a head before the window, head h gets c_h slots, sum c_h = H b.
 
-    n_h is how many of the layer's H b highest scores are head h's. The floor keeps heads from starving: `blend` (the
-    authors' code) gives c_h = n_h (1 - floor) + floor b, rounded to the exact total, which the code's own rounding
-    misses; `guarantee` (a common reading) lets each head's best floor b slots win outright and the rest compete.
+    n_h is how many of the layer's H b highest scores are head h's. The floor keeps heads from starving:
+
+    - `blend` (the authors' code) gives c_h = n_h (1 - floor) + floor b, rounded to the exact total;
+    - `rounded` is the code's own rounding, round(n_h (1 - floor) + int(floor b)) a head, which keeps no total;
+    - `guarantee` (a common reading) lets each head's best floor b slots win outright and the rest compete.
+
     The window is kept by every head on top. `normalize` weighs a head's scores by the share of its mass that its best
     b slots hold. The first `skip` layers keep equal heads.
     """
@@ -51,7 +54,10 @@ class HeadAdaptive:
         return None
 
     def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) budgets that sum to H times the layer's; equal where nothing but the window fits, or all fits."""
+        """(B, H) budgets that sum to H times the layer's; equal where nothing but the window fits, or all fits.
+
+        `rounded` ones have another sum, by up to a slot a head.
+        """
         slots, heads = view.slots, view.budget.shape[1]
         if view.layer_idx < self.skip or int(view.budget.min()) >= slots.valid.shape[-1]:
             return None
@@ -63,8 +69,12 @@ class HeadAdaptive:
         if self.normalize:
             score = score * _concentration(score, base)
         score = score.masked_fill(~context, -torch.inf)
-        wanted = self._blended(score, base) if self.rule == "blend" else self._guaranteed(score, base)
-        return torch.where(adapts, self.window + whole(wanted, base[:, 0] * heads), view.budget)
+        if self.rule == "rounded":
+            counts = (_winners(score, base) * (1 - self.floor) + (base * self.floor).long()).round().long()
+        else:
+            wanted = self._blended(score, base) if self.rule == "blend" else self._guaranteed(score, base)
+            counts = whole(wanted, base[:, 0] * heads)
+        return torch.where(adapts, self.window + counts, view.budget)
 
     def _blended(self, score: Tensor, base: Tensor) -> Tensor:
         return _winners(score, base).double() * (1 - self.floor) + self.floor * base

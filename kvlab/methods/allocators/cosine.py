@@ -8,32 +8,78 @@ from itertools import accumulate
 from operator import mul
 from typing import Literal
 
+import torch
+from torch import Tensor
+
 from kvlab.methods.allocators.uniform import EqualHeads
 from kvlab.methods.allocators.whole import proportional
+from kvlab.methods.view import View
 
 Schedule = Literal["compound", "direct"]
 
 
 @dataclass(frozen=True)
 class CosineDecay(EqualHeads):
-    """Layer i of L keeps the share decay_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio of what reaches it.
+    """Layer i of L lets the share decay_i = (1 - ratio) (cos(pi i / L) + 1) / 2 + ratio of its context through.
 
-    `compound`: what reaches a layer is what the layer before kept, as published (deeper layers are given fewer hidden
-    states), so budgets are proportional to decay_0 * ... * decay_i. `direct`: proportional to decay_i alone.
+    `compound`, as published: a layer keeps what reaches it, which the layers before it have cut, so its context is
+    proportional to decay_0 * ... * decay_(i-1). With decay_0 = 1 the first two layers keep the same. `direct`:
+    proportional to decay_i alone. With `compound` only every `interval`-th layer cuts.
+
+    `region` is the share of the prompt that is recent and never cut: 1 + int(region * T) tokens, kept by every layer,
+    so that the decay acts on the rest; 0 lets it act on everything. Where the region fills the average, all layers get
+    that. No context is cut below `minimum` slots.
+
+    Contexts are scaled to the total that is asked for. With `free` there is no total: from the whole prompt on, each
+    layer cuts to int(context * decay_i), unless that is `minimum` or less (the authors' code).
     """
 
     ratio: float = 0.9
     schedule: Schedule = "compound"
+    region: float = 0.0
+    minimum: int = 0
+    interval: int = 1
+    free: bool = False
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """Falling budgets that sum to `average * num_layers`, none above the prompt's `tokens`."""
-        if average >= tokens:
+        recent = self.recent(tokens)
+        base, context = average - recent, tokens - recent
+        if average >= tokens or base <= 0:
             return [average] * num_layers
-        weights = [self.decay(layer, num_layers) for layer in range(num_layers)]
-        if self.schedule == "compound":
-            weights = list(accumulate(weights, mul))
-        return proportional(weights, average * num_layers, least=1, most=tokens)
+        cuts = [self.cut(layer, num_layers) for layer in range(num_layers)]
+        weights = cuts if self.schedule == "direct" else list(accumulate([1.0, *cuts[:-1]], mul))
+        least = min(max(self.minimum, 1), base)
+        return [recent + slots for slots in proportional(weights, base * num_layers, least, context)]
+
+    def head_budgets(self, view: View) -> Tensor | None:
+        """(B, H) lengths by the decays alone where they are `free`; else None."""
+        if not self.free:
+            return None
+        rows = [self.lengths(tokens, view.num_layers)[view.layer_idx] for tokens in view.tokens_seen.tolist()]
+        return torch.tensor(rows, device=view.budget.device)[:, None].expand_as(view.budget).contiguous()
+
+    def lengths(self, tokens: int, num_layers: int) -> list[int]:
+        """Slots of each layer for a prompt of `tokens` where nothing but the decays says how many."""
+        recent, kept = self.recent(tokens), []
+        context = tokens - recent
+        least = min(self.minimum, context)
+        for layer in range(num_layers):
+            through = int(context * self.cut(layer, num_layers))
+            through = through if through > least else context
+            kept.append(recent + (through if self.schedule == "direct" else context))
+            context = context if self.schedule == "direct" else through
+        return kept
+
+    def recent(self, tokens: int) -> int:
+        """The newest tokens of a prompt that no layer cuts."""
+        return min(tokens, 1 + int(tokens * self.region)) if self.region else 0
+
+    def cut(self, layer: int, num_layers: int) -> float:
+        """The share of its context that a layer lets through."""
+        cuts = self.schedule == "direct" or layer % self.interval == 0
+        return self.decay(layer, num_layers) if cuts else 1.0
 
     def decay(self, layer: int, num_layers: int) -> float:
-        """Share of what reaches this layer that it keeps; 1 at the first layer."""
+        """The cosine at this layer; 1 at the first."""
         return (1 - self.ratio) * (math.cos(math.pi * layer / num_layers) + 1) / 2 + self.ratio

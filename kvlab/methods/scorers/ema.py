@@ -47,9 +47,10 @@ class EmaScore:
         """`score` = predicted log attention of each slot (its log mass included), and the averages."""
         rows = min(self.window, seen.num_new) if first else seen.num_new
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
-        normalizer = torch.logsumexp(logits + slots.log_mass[:, :, None, None], -1, keepdim=True)
+        weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
+        normalizer = torch.logsumexp(weighted, -1, keepdim=True)
         changed = {
-            EMA: self._average(slots.extra[EMA], logits - normalizer),
+            EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
             SEEN_ROWS: _more(slots.extra[SEEN_ROWS], seen.rows_seen(rows)),
         }
         if self.raw:

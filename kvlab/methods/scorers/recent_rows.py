@@ -18,6 +18,7 @@ ROWS = "recent_rows"
 class RecentRows:
     """Score_j = mean over the last R = 1 + int(recent * T) queries of weight_r A[r, j]; weights rise from 1 linearly.
 
+    T is the length of the text, also where a layer is given only a part of it (prefill saving).
     The last query's weight is `distance_weight`. `heads="shared"` averages over all heads, so that every head keeps
     the same tokens (the paper); `each` averages over the query heads of a KV head only. The published code keeps an
     R x S attention map to slide this mean along while decoding. Here (`decode`) it is a running mean instead, which
@@ -54,7 +55,9 @@ class RecentRows:
         if not first and not self.decode:
             return {}
         if first:
-            rows = 1 + (slots.valid[:, 0].sum(-1) * self.recent).long()  # (B,)
+            # The text's, whatever part of it reached this layer: the newest token always does.
+            text = slots.position[:, 0].masked_fill(~slots.valid[:, 0], -1).amax(-1) + 1
+            rows = (1 + (text.double() * self.recent).long()).minimum(slots.valid[:, 0].sum(-1))  # (B,)
             score = self._over_heads(self._prompt_mass(slots, seen, rows))
             return {"score": score} | ({ROWS: rows[:, None, None].float().expand_as(score)} if self.decode else {})
         total = slots.position.masked_fill(~slots.valid, -1).amax((1, 2)) + 1  # (B,): real tokens so far
@@ -66,7 +69,7 @@ class RecentRows:
 
     def _prompt_mass(self, slots: Slots, seen: Seen, rows: Tensor) -> Tensor:
         """(B, H, S): the weighted mean over each prompt's own last rows; slot j is query j's."""
-        most = 1 + int(slots.valid.shape[-1] * self.recent)  # no prompt has more rows than the longest
+        most = int(rows.max())
         real = slots.valid[:, 0].long()
         age = (real.flip(-1).cumsum(-1).flip(-1) - real)[:, -most:]  # (B, most): real queries after each
         last = (rows - 1)[:, None]

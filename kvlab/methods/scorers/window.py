@@ -12,6 +12,8 @@ from torch.nn.functional import avg_pool1d, max_pool1d
 
 from kvlab.methods.view import Seen, Slots
 
+Edges = Literal["tokens", "zeros"]
+
 
 @dataclass(frozen=True)
 class WindowAttention:
@@ -20,8 +22,8 @@ class WindowAttention:
     Later scores stay, or with `every_step` each query's attention is added to scores that decay by 1 - 1/window, so
     that they remain sums over about `window` queries.
 
-    Average pooling counts real tokens only: counting the zeros beyond the ends, as the authors' code does, would damp
-    the first tokens, where the sink sits, by up to 2/5.
+    At the ends of the text average pooling counts real tokens only (`edges="tokens"`). Counting the zeros beyond them
+    too, as the authors' code does (`zeros`), damps the first tokens, where the sink sits, by up to 2/5.
     """
 
     window: int = 32
@@ -30,6 +32,7 @@ class WindowAttention:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
+    edges: Edges = "tokens"
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""
@@ -54,5 +57,7 @@ class WindowAttention:
         half = self.kernel // 2
         if self.pooling == "max":
             return max_pool1d(mass, self.kernel, 1, half)
+        if self.edges == "zeros":
+            return avg_pool1d(mass, self.kernel, 1, half)
         real = avg_pool1d(judged.float(), self.kernel, 1, half)
         return torch.where(real > 0, avg_pool1d(mass, self.kernel, 1, half) / real.clamp_min(1e-9), 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -10,16 +11,22 @@ from torch import Tensor
 from kvlab.methods.pipeline import Victims
 from kvlab.methods.view import View
 
+ROUNDING = 1e-9  # a product that is whole but for rounding is whole
+
 
 @dataclass(frozen=True)
 class LowestScore:
-    """`sinks` first tokens and `recent` last tokens are protected; `recent` below 1 is a share of the head's budget.
+    """`sinks` first tokens and `recent` last tokens are protected; a fraction is a share of the head's budget.
+
+    A share of sinks is rounded up, one of recent tokens down. `of` may make `recent` a share of the text seen so far
+    instead: 1 + int(recent * tokens).
 
     When the budget cannot hold both, the recent tokens win, then the sinks: the newest token always stays.
     """
 
-    sinks: int = 0
+    sinks: float | int = 0
     recent: float | int = 1
+    of: Literal["budget", "text"] = "budget"
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) lowest unprotected slots."""
@@ -35,14 +42,23 @@ class LowestScore:
     def protected(self, view: View) -> Tensor:
         """(B, H, S) bool: sinks and recent tokens."""
         budget = view.budget
-        recent = (
-            (budget * self.recent).long() if isinstance(self.recent, float) else torch.full_like(budget, self.recent)
-        )
-        recent = recent.clamp_min(1).minimum(budget)
-        sinks = (budget - recent).clamp_max(self.sinks)
+        recent = self._recent(view).clamp_min(1).minimum(budget)
+        sinks = (budget - recent).minimum(self._sinks(budget))
         newest = view.tokens_seen[:, None] - recent
         position = view.slots.position
         return (position < sinks[..., None]) | (position >= newest[..., None])
+
+    def _recent(self, view: View) -> Tensor:
+        if not isinstance(self.recent, float):
+            return torch.full_like(view.budget, self.recent)
+        if self.of == "text":
+            return (1 + (view.tokens_seen.double() * self.recent).long())[:, None].expand_as(view.budget)
+        return (view.budget * self.recent).long()
+
+    def _sinks(self, budget: Tensor) -> Tensor:
+        if isinstance(self.sinks, float):
+            return (budget.double() * self.sinks - ROUNDING).ceil().long()
+        return torch.full_like(budget, self.sinks)
 
 
 def _lowest(order: Tensor, count: int, stable: bool) -> tuple[Tensor, Tensor]:

@@ -14,9 +14,12 @@ from kvlab.methods.view import View
 
 @dataclass(frozen=True)
 class Oldest:
-    """The first `sinks` tokens and a sliding window stay, whatever their scores (StreamingLLM, CaM)."""
+    """The first `sinks` tokens and a sliding window stay, whatever their scores (StreamingLLM, CaM).
 
-    sinks: int = 4
+    A fraction of sinks is a share of the head's budget, rounded up.
+    """
+
+    sinks: float | int = 4
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) oldest unprotected slots."""

@@ -21,11 +21,12 @@ def at(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
-    """For each edge (B, H, E): the sum of `value` over all active edges with the same target."""
-    own = torch.where(active, value, 0.0)
+    """For each edge: the sum of `value` (B, H, E[, d]) over all active edges with the same target."""
+    own = torch.where(active if value.dim() == 3 else active[..., None], value, 0.0)
     if target.shape[-1] == 1:  # decoding: there is nobody to share a target with
         return own
-    return value.new_zeros(*value.shape[:2], width).scatter_add(2, target, own).gather(2, target)
+    index = target if value.dim() == 3 else target[..., None].expand_as(value)
+    return value.new_zeros(*value.shape[:2], width, *value.shape[3:]).scatter_add(2, index, own).gather(2, index)
 
 
 def max_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:

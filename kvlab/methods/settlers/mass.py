@@ -92,22 +92,28 @@ def drift(view: View, source: Tensor, target: Tensor, turn: Tensor | None) -> Te
 def exact_log_mass(view: View, parts: Parts) -> Tensor:
     """(B, H, E): log(summed mass of the target and its sources) - log(mass of the merged key without log mass)."""
     slots, width = view.slots, view.slots.valid.shape[-1]
-    query = _last_query(view) * view.seen.scaling  # (B, H, G, d)
-    group = query.shape[2]
-    raw = (query @ slots.keys.float().transpose(-1, -2)).flatten(1, 2)  # (B, H * G, S): softmax argument, uncapped
-    entering = (query @ turned(view, parts.source, parts.turn).transpose(-1, -2)).flatten(1, 2)  # (B, H * G, E)
-    source, target, active, weight, own = (
-        tensor.repeat_interleave(group, 1)
-        for tensor in (parts.source, parts.target, parts.active, parts.key_weight, parts.self_key_weight)
+    whole = view.seen.last_logits()[:, :, :, 0] + slots.log_mass_of_heads()  # (B, H, G, S)
+    group, normalizer = whole.shape[2], torch.logsumexp(whole, -1, keepdim=True)
+    part = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(1, 2)  # (B, H * G, S)
+    source, target, active = (
+        tensor.repeat_interleave(group, 1) for tensor in (parts.source, parts.target, parts.active)
     )
-    merged = own * at(raw, target) + sum_to_target(weight * entering, target, active, width)
-    log_mass = slots.log_mass.masked_fill(~slots.valid, -torch.inf).repeat_interleave(group, 1)
-    whole = _capped(view, raw) + _bias(view) + log_mass
-    normalizer = torch.logsumexp(whole, -1, keepdim=True)
-    part = (whole - normalizer).clamp_min(NEVER_SEEN)
-    before = log_sum_over_target(at(part, source), at(part, target), target, active, width)
-    after = _capped(view, merged) + _bias(view, parts.target) - normalizer
-    return torch.logsumexp(before.unflatten(1, (-1, group)), 2) - torch.logsumexp(after.unflatten(1, (-1, group)), 2)
+    before = log_sum_over_target(at(part, source), at(part, target), target, active, width).unflatten(1, (-1, group))
+    after = merged_logits(view, parts) - normalizer
+    return torch.logsumexp(before, 2) - torch.logsumexp(after, 2)
+
+
+def merged_logits(view: View, parts: Parts, rows: int = 1) -> Tensor:
+    """(B, H, G * rows, E): what the last `rows` queries give the merged key of each edge's target, without log mass."""
+    slots = view.slots
+    weighted = parts.key_weight[..., None] * turned(view, parts.source, parts.turn)
+    key = parts.self_key_weight[..., None] * at(slots.keys, parts.target).float()
+    key = key + sum_to_target(weighted, parts.target, parts.active, slots.valid.shape[-1])
+    query = view.seen.query[:, :, -rows:].float().unflatten(1, (key.shape[1], -1)).flatten(2, 3)  # (B, H, G * r, d)
+    logits = query @ key.transpose(-1, -2) * view.seen.scaling
+    softcap, places = view.seen.softcap, view.seen.place_bias(parts.target, rows)
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    return logits if places is None else logits + places
 
 
 def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
@@ -121,16 +127,3 @@ def log_sum_over_target(source: Tensor, own: Tensor, target: Tensor, active: Ten
 def _last_query(view: View) -> Tensor:
     """(B, H, G, d) float32."""
     return view.seen.query[:, :, -1].float().unflatten(1, (view.slots.keys.shape[1], -1))
-
-
-def _bias(view: View, index: Tensor | None = None) -> Tensor | float:
-    """(B, H * G, E): what ALiBi adds at slots `index` (B, H, E), default all; 0 without ALiBi."""
-    if index is None:
-        index = torch.arange(view.slots.valid.shape[-1], device=view.slots.valid.device).expand_as(view.slots.position)
-    bias = view.seen.place_bias(index)
-    return 0.0 if bias is None else bias.flatten(1, 2)
-
-
-def _capped(view: View, logits: Tensor) -> Tensor:
-    softcap = view.seen.softcap
-    return logits if softcap is None else softcap * torch.tanh(logits / softcap)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction
+from kvlab.methods.settlers.group_fit import GroupFit, fit_to_group
 from kvlab.methods.settlers.groups import at, max_to_target, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import (
     NEVER_SEEN,
@@ -25,9 +26,10 @@ from kvlab.methods.settlers.mass import (
     turns,
 )
 from kvlab.methods.settlers.merge_first import merge_first
-from kvlab.methods.view import KEY_LENGTH, View
+from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, View
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
+GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
 TINY = 1e-12
 
 
@@ -45,9 +47,15 @@ class NearestMerge:
     - `bias`: key = mean key, log mass L - mean (= log P - KL). Exact, and stores no query in the key.
     - `votes`: key = mean key, log mass log P, as the authors' code. Not exact.
 
-    Exact means: the output at the query whose logits are used (`predict="current"`) is unchanged; with grouped queries,
-    for logits averaged over the group. `predict="ema"` uses the predicted logits instead. All edges of a target are
-    merged in one pass. A source less similar than `threshold` (cosine) to every retained slot is evicted.
+    Exact means: with `predict="current"` the output at the present query is unchanged. `predict="ema"` uses predicted
+    logits instead, which no query has, and is exact for none. All edges of a target are merged in one pass. A source
+    less similar than `threshold` (cosine) to every retained slot is evicted.
+
+    One slot cannot be exact for several query heads. `group` says whom it serves: `least-squares` (rule `bias`) loses
+    least over all of them, which for a group of one is exact (`fit_to_group`; over the last `window` queries of a
+    prompt with `predict="ema"`, over the present one otherwise). The others take the group for one query with
+    `predict="current"`: `mean-logit` is exact at the mean of the group's queries, `mean-exp`, the log of the mean exp
+    logit, at none. `per_head_mass` gives each query head a log mass of its own, so that none loses or gains mass.
 
     In `space` unrotated the mean key is the mean of keys turned to the target's position, and the mean logit is
     corrected by what the turn changes at the current query. A `mass` other than `rule` replaces the log mass of the
@@ -66,7 +74,18 @@ class NearestMerge:
     mass_alpha: float = 0.6
     combine_score: Literal["log-mass", "sum", "max"] = "log-mass"
     prefill_order: Literal["evict-first", "merge-first"] = "evict-first"
-    state: Mapping[str, float] = field(default_factory=lambda: {KEY_LENGTH: 0.0})
+    group: GroupRule = "mean-logit"
+    window: int = 32
+    per_head_mass: bool = False
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """Key lengths, for the search of the nearest, and the query heads' own log masses."""
+        return {KEY_LENGTH: 0.0} | ({HEAD_MASS: 0.0} if self.per_head_mass else {})
+
+    def prompt_rows(self, tokens: int) -> int:
+        """The queries that a fit looks at."""
+        return self.window if self.group == "least-squares" and self.predict == "ema" else 1
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget that has a similar enough neighbour, evictions for the rest."""
@@ -88,15 +107,20 @@ class NearestMerge:
         turn, ends = turns(view, source, target, self.space), torch.cat([source, target], -1)
         of_source, of_target = self._predicted(view, ends).chunk(2, -1)
         share, own, log_total = self._softmax(view, of_source, of_target, ends, active)
-        arriving = of_source + drift(view, source, target, turn)
-        mean = own * of_target + sum_to_target(share * arriving, target, active, width)
         votes_of_source, votes_of_target = at(slots.votes, ends).chunk(2, -1)
         votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
-        if self.mass == "rule":
-            log_mass = log_total - mean if self.rule == "bias" else votes.log()
-        else:
+        fit = self._fit(view, source, target, active, turn)
+        if fit is not None:
+            share, own = fit.share, fit.own
+        arriving = of_source + drift(view, source, target, turn)
+        mean = own * of_target + sum_to_target(share * arriving, target, active, width)
+        if self.mass != "rule":
             parts = Parts(source, target, active, share, own, turn)
             log_mass = Mass(self.mass, self.mass_alpha).after(view, parts, votes)
+        elif fit is not None:
+            log_mass = fit.log_mass
+        else:
+            log_mass = log_total - mean if self.rule == "bias" else votes.log()
         scale, shift, guarded = self._key_change(view, mean, log_total - votes.log(), target, active)
         edges = Edges(
             source=source,
@@ -113,9 +137,21 @@ class NearestMerge:
             key_scale=scale,
             key_shift=shift,
             turn=turn,
-            extra_after=self._averages_after(view, ends, active, log_mass, log_total),
+            extra_after=self._averages_after(view, ends, active, log_mass, log_total) | self._of_heads(fit),
         )
         return edges, guarded
+
+    def _fit(self, view: View, source: Tensor, target: Tensor, active: Tensor, turn: Tensor | None) -> GroupFit | None:
+        if self.group != "least-squares":
+            return None
+        rows = min(self.window if self.predict == "ema" else 1, view.seen.num_new)
+        return fit_to_group(view, source, target, active, turn, rows, self.alpha)
+
+    def _of_heads(self, fit: GroupFit | None) -> dict[str, Tensor]:
+        """What each query head's log mass has beyond the slot's."""
+        if fit is None or not self.per_head_mass:
+            return {}
+        return {HEAD_MASS: (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)}
 
     def _score(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Tensor:
         score, width = view.slots.score, view.slots.valid.shape[-1]
@@ -129,7 +165,9 @@ class NearestMerge:
             return self._average(view, self._predicts_by, index)
         logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
         logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
-        return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+        if self.group == "mean-exp":
+            return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+        return _finite(logits).mean(2)
 
     @property
     def _predicts_by(self) -> str:

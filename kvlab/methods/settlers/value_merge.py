@@ -20,22 +20,30 @@ from kvlab.methods.view import View
 ACCUMULATED = "accumulated"
 
 
+Chance = Literal["mean", "max", "row", "threshold"]
+
+
 @dataclass(frozen=True)
 class ValueMerge:
     """Value merging (CaM): a leaving slot i adds b * v_i / m to each of the next `reach` = m slots.
 
-    b is 1 with probability p (`bernoulli`), or p itself (`expected`); p is slot i's attention so far over that of
+    b is 1 with probability p (`bernoulli`), or p itself (`expected`); p is slot i's attention over that of its rivals.
+    The paper's formula and the authors' programs differ in what both are:
 
-    - `mean`: the mean over the next m slots of the same sum (the paper's formula, the authors' streaming code);
-    - `max`: the largest over all slots that stay, both as means over the queries that could see the slot (the authors'
-      simulation, whose m is the whole recent window: `reach` None).
+    - `mean`: sums over all queries; the mean over the next m slots (the paper's formula, the streaming program);
+    - `max`: means over all queries before the newest; the largest of what stays, i included, the newest token not (the
+      simulation for benchmarks, whose m is the whole recent window: `reach` None). Every column is divided by the same
+      number of queries, which therefore cancels;
+    - `row`: the newest query alone; the mean over what stays after i (generation with Llama);
+    - `threshold`: sums over all queries before the newest; p is 1 above the mean over what stays and i, the newest
+      token left out, and 0 below (generation with GPT-NeoX).
 
     Slots leave in order of position, so a value may pass through slots that leave later, as it would one token at a
     time. Keys are dropped and no slot gains log mass. For lineage and votes a slot that merged follows its value into
     the next slot that stays; its value weight there is what reached it over all paths. One that did not is evicted.
     """
 
-    chance: Literal["mean", "max"] = "mean"
+    chance: Chance = "mean"
     reach: int | None = 16
     draw: Literal["bernoulli", "expected"] = "bernoulli"
     state: Mapping[str, float] = field(default_factory=dict)
@@ -88,19 +96,39 @@ class ValueMerge:
         self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None
     ) -> Tensor:
         """(B, H, R): b of each leaving slot among the first `few`, 0 elsewhere."""
-        received = torch.nan_to_num(view.slots.extra.get(ACCUMULATED, view.slots.score)).clamp_min(0)
-        if self.chance == "max":
-            received = received / (view.tokens_seen[:, None, None] - view.slots.position).clamp_min(1)
-            rival = received.masked_fill(~keep, 0.0).amax(-1, keepdim=True)
-        else:
+        received = self._received(view)
+        if self.chance == "mean":
             rival = _mean_of_next(torch.where(exists, at(received, index), 0.0), exists, reach, few)
+        else:
+            rival = self._rival(view, received, index, keep)[..., :few]
         index, leaves = index[..., :few], leaves[..., :few]
-        chance = torch.nan_to_num(at(received, index) / rival, posinf=0.0).clamp(0, 1)
+        chance = torch.nan_to_num(at(received, index) / rival, posinf=0.0)
+        chance = (chance > 1).float() if self.chance == "threshold" else chance.clamp(0, 1)
         chance = torch.where(leaves, chance, 0.0)
         if self.draw == "expected":
             return chance
         seed = 0 if view.generator is None else view.generator.initial_seed()
         return (uniform_draws(seed, at(view.slots.position, index)) < chance).float()
+
+    def _received(self, view: View) -> Tensor:
+        """(B, H, S): each slot's attention, from the queries that count."""
+        if self.chance == "row":
+            return view.seen.last_mass()
+        received = view.slots.extra.get(ACCUMULATED, view.slots.score)
+        if self.chance != "mean":
+            received = received - view.seen.last_mass()
+        return torch.nan_to_num(received).clamp_min(0)
+
+    def _rival(self, view: View, received: Tensor, index: Tensor, keep: Tensor) -> Tensor:
+        """What the attention of the leaving slots `index` (B, H, R) is compared with; (B, H, 1 or R)."""
+        position = view.slots.position
+        if self.chance == "row":
+            return _mean(received, keep & (position > at(position, index[..., :1])))
+        others = keep & (position < (view.tokens_seen - 1)[:, None, None])
+        if self.chance == "max":
+            return received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
+        total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
+        return (total + at(received, index)) / (others.sum(-1, keepdim=True) + 1)
 
     def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
         """One slot leaves, the first of its region: the next gets its share along an edge, those after it on top."""
@@ -143,6 +171,10 @@ class ValueMerge:
             score_after=at(slots.score, target),
             similarity=None,
         )
+
+
+def _mean(received: Tensor, over: Tensor) -> Tensor:
+    return received.masked_fill(~over, 0.0).sum(-1, keepdim=True) / over.sum(-1, keepdim=True)
 
 
 def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None) -> Tensor:

@@ -1,0 +1,89 @@
+"""`run.json`: the record with a checksum of its own, written in one step and refused where it contradicts itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from kvlab.errors import UserError
+from kvlab.trace.atomic import replace_text
+from kvlab.trace.schema import SCHEMA_VERSION, RunRecord
+
+FILE = "run.json"
+SEAL = "record_checksum"
+REMEDY = "copy the folder again, or record the run again"
+
+
+def write_record(path: Path, record: RunRecord) -> None:
+    """Put `run.json` into a run's folder, or replace it."""
+    content = from_json(record.model_dump_json())
+    replace_text(path / FILE, json.dumps(content | {SEAL: _seal(content)}, indent=2, ensure_ascii=False))
+
+
+def read_record(path: Path) -> RunRecord:
+    """The record of the run in this folder.
+
+    Raises:
+        UserError: there is none, it is cut off, was changed, contradicts itself or the folder's name, or comes from a
+            newer kvlab.
+    """
+    file = path / FILE
+    content = _content(file)
+    _check_version(file, content.get("schema_version"))
+    seal = content.pop(SEAL, None)
+    if seal is not None and seal != _seal(content):
+        raise UserError(f"{file} was changed after it was written (its checksum does not match): {REMEDY}.")
+    try:
+        record = RunRecord.model_validate(content)
+    except ValidationError as error:
+        raise UserError(f"{file} is damaged or contradicts itself ({_first(error)}): {REMEDY}.") from error
+    if record.run_id not in (path.name, path.resolve().name):
+        raise UserError(
+            f"{file} is the record of the run {record.run_id}, not of {path.name}: name the folder so again."
+        )
+    return record
+
+
+def _content(file: Path) -> dict[str, Any]:
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(
+            f"{file.parent} is not a run folder (it holds no {FILE}): name one that kvlab run made."
+        ) from None
+    except OSError as error:
+        raise UserError(f"{file} cannot be read: {error.strerror or error}.") from error
+    try:
+        # Of the parsers at hand this one refuses what no run holds: lone surrogates, deep nesting, NaN.
+        content = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise UserError(f"{file} is cut off or damaged: {REMEDY}.") from error
+    if not isinstance(content, dict):
+        raise UserError(f"{file} is cut off or damaged: {REMEDY}.")
+    return content
+
+
+def _check_version(file: Path, version: object) -> None:
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise UserError(f"{file} names no format that kvlab ever wrote: {REMEDY}.")
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{file.parent} was written by a newer kvlab (format {str(version)[:12]}, this one reads up to "
+            f"{SCHEMA_VERSION}): update."
+        )
+
+
+def _seal(content: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _first(error: ValidationError) -> str:
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, first["loc"])).encode("ascii", "replace").decode()
+    said = first["msg"].removeprefix("Value error, ")
+    return f"{where}: {said}"[:200] if where else said[:200]

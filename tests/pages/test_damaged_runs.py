@@ -1,0 +1,29 @@
+"""Runs that lost a table or their list of parts: every page says so and shows what is left."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from kvlab.trace.synthetic import write_synthetic_run
+from tests.pages.test_views import Open, texts
+
+PAGES = sorted(path.stem for path in (Path(__file__).parents[2] / "pages").glob("*.py"))
+WITHOUT_A_RUN = {"new_run", "start", "story"}
+
+
+@pytest.mark.parametrize("lost", ["steps", "tokens events memory parts.json"])
+@pytest.mark.parametrize("name", PAGES)
+def test_garbage_is_told_and_the_rest_is_shown(runs_root: Path, open_page: Open, name: str, lost: str):
+    for method in ("full", "keepkv"):
+        path = write_synthetic_run(runs_root, method=method, prompt_tokens=40, steps=4)
+        for what in lost.split():
+            file = path / what if what.endswith(".json") else path / what / "part-00000.parquet"
+            if file.exists():
+                file.write_bytes(random.Random(0).randbytes(500))
+    page = open_page(name, run=path.name)
+    assert not page.exception
+    if name not in WITHOUT_A_RUN:
+        assert "cut off or damaged" in texts(page)
