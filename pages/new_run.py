@@ -24,6 +24,7 @@ LEVELS = {
     "off": "Off: texts and speed only, nothing slows the run down.",
 }
 NEW_TOKENS = 64
+SETTINGS = {"default": "kvlab's defaults", "paper": "each paper's own", "code": "each author's code"}
 
 
 def model_section(prompt: str) -> tuple[str, int]:
@@ -108,8 +109,18 @@ def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, An
     with_parameters = [entry for entry in chosen if entry.hyper_parameters]
     if not with_parameters:
         return {}
-    st.caption("Hyper-parameters; what you leave alone has the method's default.")
-    return {entry.name: method_form(entry) for entry in with_parameters}
+    usual = st.segmented_control(
+        "Settings of all methods",
+        list(SETTINGS),
+        default="default",
+        format_func=SETTINGS.__getitem__,
+        key="settings_of_all",
+        bind="query-params",
+        required=True,
+        help="Each method can be changed below; one without published settings of that name keeps its defaults",
+    )
+    st.caption("Hyper-parameters; what you leave alone has the value of the settings chosen.")
+    return {entry.name: method_form(entry, usual) for entry in with_parameters}
 
 
 def recording_section(default_title: str) -> dict[str, Any]:

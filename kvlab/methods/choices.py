@@ -90,7 +90,8 @@ def distributed(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[
 def _fields(part: str, name: str) -> tuple[str, ...]:
     if part == "select" and name in SELECTORS:
         return SELECTOR_PARAMETERS[name]
-    return tuple(source(part, name)[1].model_fields)
+    method = source(part, name)[1]
+    return (*method.model_fields, *(["preset"] if method.presets else []))
 
 
 def _owners(names: dict[str, str], name: str, value: Any) -> list[str]:

@@ -24,6 +24,7 @@ from kvlab.atlas.scores import (
 )
 from kvlab.atlas.sources import Sources
 from kvlab.evaluate.metrics import higher_is_better
+from kvlab.evaluate.rows import canonical_json
 from kvlab.evaluate.summary import with_measures
 from kvlab.figures import scores as figures
 from kvlab.figures import usage
@@ -89,7 +90,7 @@ def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a prompt under GVote: task, index, prompt_tokens, kept."""
-    own = rows[(rows["method"] == OURS) & (rows["hyper_parameters"] == "{}")]
+    own = rows[(rows["method"] == OURS) & (rows["hyper_parameters"].isin(["{}", canonical_json(Arm(OURS).published)]))]
     kept = own["slots"] / own["logical_tokens"]
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 
