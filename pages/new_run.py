@@ -138,13 +138,36 @@ def recording_section(default_title: str) -> dict[str, Any]:
             "Compress every … steps while decoding", 1, 4096, 1, key="compress_every", bind="query-params"
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
-        device = st.selectbox("Device", ["auto", "cpu", "cuda", "mps"], key="device", bind="query-params")
-        formats = ["auto", "float32", "bfloat16", "float16"]
-        dtype = st.selectbox("Number format", formats, key="dtype", bind="query-params")
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
-        "compress_every": every, "seed": seed, "device": device, "dtype": dtype,
+        "compress_every": every, "seed": seed,
     }  # fmt: skip
+
+
+def placement_section() -> dict[str, Any]:
+    """Where the weights go and in which form."""
+    with st.expander("Device and weights", key="weights", bind="query-params"):
+        return {
+            name: st.selectbox(label, list(kinds), key=name, bind="query-params", format_func=kinds.__getitem__)
+            for name, (label, kinds) in intake.PLACEMENTS.items()
+        }
+
+
+def chat_section() -> dict[str, Any]:
+    """How the prompt is put to an instruct model."""
+    chat = st.selectbox(
+        "Chat template", list(intake.CHATS), key="chat", bind="query-params", format_func=intake.CHATS.__getitem__
+    )
+    with st.expander("System prompt and thinking", key="chat_more", bind="query-params"):
+        system = st.text_area("System prompt", key="system", bind="query-params", help="For models with a template")
+        thinking = st.selectbox(
+            "Thinking",
+            list(intake.THINKING),
+            key="thinking",
+            bind="query-params",
+            format_func=intake.THINKING.__getitem__,
+        )
+    return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 
 
 def submit(
@@ -171,6 +194,7 @@ def form() -> None:
         prompt, title = prompt_section()
     with right:
         model, prompt_tokens = model_section(prompt)
+        chat = chat_section()
         prompt = cut_section(prompt, model)
         try:
             chosen, budgets = method_section(prompt_tokens)
@@ -178,9 +202,9 @@ def form() -> None:
             st.error(plain(str(error)))
             return
         typed = hyper_parameter_section(chosen)
-        options = recording_section(title)
+        options = recording_section(title) | placement_section()
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
-            submit(prompt, model, chosen, budgets, typed, **options)
+            submit(prompt, model, chosen, budgets, typed, **options, **chat)
 
 
 job = st.query_params.get("job")
