@@ -86,8 +86,17 @@ def how_it_is_computed(run: Run) -> None:
             "It does not exist where nothing was merged.\n"
             "- The bound is divided by the length of the true output, as the recorded changes are relative ones.\n"
             "- The theorem is about merging: where tokens were dropped too, a change above it is marked as such."
+            + predicted(run)
             + shared_slots(run)
         )
+
+
+def predicted(run: Run) -> str:
+    if run.record.method != "keepkv" or run.record.hyper_parameters.get("predict") != "ema":
+        return ""
+    changed = bound.typical_perturbation(run)
+    said = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
+    return f"\n- This run merges for predicted scores, which no query has, so no merge of it is exact{said}."
 
 
 def shared_slots(run: Run) -> str:

@@ -125,6 +125,14 @@ def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])
 
 
+def typical_perturbation(run: Run) -> float | None:
+    """By how much a decision that merged changed the output of its head, relative; the median, None without any."""
+    events = run.select("events", columns=["step", "layer", "head", "target", "perturbation"])
+    merged = events[(events["target"] >= 0) & events["perturbation"].notna()]
+    found = merged.groupby(["step", "layer", "head"])["perturbation"].max()
+    return float(found.median()) if len(found) else None
+
+
 def over_heads(table: pd.DataFrame) -> pd.DataFrame:
     """The median over heads at every step, the share of heads that have a bound, and of those that are above it."""
     names = ["sag", "perturbation", "output_error", "regret", "epsilon", "gamma", "bound"]

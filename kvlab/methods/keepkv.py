@@ -80,7 +80,7 @@ class KeepKV(Method):
         "group": "the paper has no grouped queries; at the present query least squares loses less than either mean; "
         "for predicted scores it is level with their average over the group: KL minus that of mean-exp on mini .004 "
         "(.001 to .008) at 20 %, -.008 (-.024 to .012) at 10 %, -.006 (-.019 to .007) at 5 % (30 prompts of 700)",
-        "per_head_mass": "kvlab's own; it costs a number a query head and slot and gains no KL on mini: .082 and .081 at "
+        "per_head_mass": "kvlab's own; a number more a query head and slot, and no KL gained on mini: .082 and .081 at "
         "20 %, .142 and .142 at 10 % (30 prompts of 700)",
     }
 
