@@ -34,6 +34,7 @@ class PresetEntry(BaseModel):
 
     about: str
     beyond: str = ""
+    needs_budget: bool = True
     values: dict[str, PresetValue] = {}
 
 

@@ -71,7 +71,10 @@ class Method(BaseModel, ABC):
                 "settle": type(pipeline.settle).__name__,
             },
             "parameters": cls.model_json_schema(),
-            "presets": {name: preset.as_data() for name, preset in cls.presets.items()},
+            "presets": {
+                name: preset.as_data() | {"needs_budget": cls(**preset.settings()).needs_budget}
+                for name, preset in cls.presets.items()
+            },
             "reasons": dict(cls.reasons),
         }
 
