@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kvlab.attention import seen as seen_module
+from kvlab.attention.kernels import reference
 from kvlab.attention.seen import PassSeen
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -39,7 +40,7 @@ def test_equals_plain_torch(
     bias[0, 1, slots // 2 :] = -torch.inf
     for given in (None, bias):
         found = kernel.ragged_attention(query, keys, values, given, dim**-0.5)
-        expected = kernel.reference(query, keys, values, given, dim**-0.5)
+        expected = reference(query, keys, values, given, dim**-0.5)
         for ours, theirs in zip(found, expected, strict=True):
             torch.testing.assert_close(ours.float(), theirs.float(), rtol=close, atol=close)
         torch.testing.assert_close(found[1].sum(-1), torch.ones_like(found[1].sum(-1)), rtol=1e-5, atol=1e-5)
@@ -50,7 +51,7 @@ def test_reads_part_of_a_longer_table_in_place(kernel: ModuleType) -> None:
     query, keys, values, bias = draw(1, 2, 3, 2, 16), draw(2, 2, 3, 90, 16), draw(3, 2, 3, 90, 16), draw(4, 2, 3, 90)
     part = [tensor[:, :, :70] for tensor in (keys, values, bias)]
     found = kernel.ragged_attention(query, *part, 0.25)
-    for ours, theirs in zip(found, kernel.reference(query, *part, 0.25), strict=True):
+    for ours, theirs in zip(found, reference(query, *part, 0.25), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
 
 
@@ -68,7 +69,7 @@ def test_large_logits_do_not_overflow(kernel: ModuleType) -> None:
     query, keys, values = 60 * draw(1, 1, 1, 2, 16), 60 * draw(2, 1, 1, 150, 16), draw(3, 1, 1, 150, 16)
     found = kernel.ragged_attention(query, keys, values, None, 0.25)
     assert all(torch.isfinite(part).all() for part in found)
-    torch.testing.assert_close(found[0], kernel.reference(query, keys, values, None, 0.25)[0], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(found[0], reference(query, keys, values, None, 0.25)[0], rtol=1e-4, atol=1e-4)
 
 
 def test_a_decode_pass_is_the_same_through_the_kernel(kernel: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
