@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
+import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -30,6 +33,17 @@ def one_query_kernel(device: torch.device) -> OneQuery | None:
     if _failed or device.type != "cuda" or os.environ.get(SWITCH) == "off" or find_spec("triton") is None:
         return None
     return _fused_or_plain
+
+
+def missing() -> list[str]:
+    """What Triton lacks on this machine to make a kernel: itself, a C compiler, Python's headers."""
+    compilers = [os.environ.get("CC", ""), "gcc", "clang", "cc"]
+    there = {
+        "the package triton": find_spec("triton") is not None,
+        "a C compiler (gcc)": any(map(shutil.which, filter(None, compilers))),
+        "Python.h (python3-dev)": (Path(sysconfig.get_path("include")) / "Python.h").exists(),
+    }
+    return [name for name, found in there.items() if not found]
 
 
 def reference(

@@ -2,8 +2,8 @@
 """One query of every head over its slots on a GPU: output, slot probabilities and logits from one pass over the keys.
 
 Split-K: each program takes a stretch of one head's slots and keeps a running log-sum-exp; a second kernel puts the
-stretches together (flash decoding). Sums are float32 whatever the table's type, offsets 64 bit: a cache may pass 2^31 numbers.
-Importing this module needs the package `triton` (extra `kernels`).
+stretches together (flash decoding). Sums are float32 whatever the table's type; offsets have 64 bits, since a cache may
+pass 2^31 numbers. Importing this module needs the package `triton` (extra `kernels`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ class PretendDriver:
 
 
 def compile_case(architecture: int, shared: int, dtype: str, head_dim: int, group: int, bias: bool) -> list[dict]:
-    """What the compiler says of both kernels: shared memory, and registers and spilled bytes a thread."""
+    """What the compiler says of both kernels.
+
+    Shared memory, registers and spilled bytes a thread, and the products that are taken in 32 bits.
+    """
     from triton.runtime import driver
 
     from kvlab.attention import ragged_kernel
@@ -59,7 +62,12 @@ def _only_compiling(run: Any, told: list[dict]) -> Any:
         log = assembler.getvalue()
         registers, spilled = (re.findall(rf, log) for rf in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
         told.append(
-            {"shared": compiled.metadata.shared, "registers": int(registers[0]), "spilled": int(spilled[0])}
+            {
+                "shared": compiled.metadata.shared,
+                "registers": int(registers[0]),
+                "spilled": int(spilled[0]),
+                "narrow": re.findall(r"%\S+ = arith.muli .* : \S*i32\b", compiled.asm["ttir"]),
+            }
         )
 
     return compiling

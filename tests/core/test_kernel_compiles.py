@@ -69,7 +69,7 @@ def _cases() -> list[dict]:
 
 @needs_triton
 def test_compiled_kernels_fit(tmp_path: Path) -> None:
-    """Shared memory inside the device's and inside what was reckoned with; registers without spills."""
+    """Shared memory inside the device's and inside what was reckoned with; registers without spills; long offsets."""
     cases = _cases()
     environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DUMP_PTXAS_LOG": "1"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)  # what lies in a cache tells no registers
@@ -84,4 +84,5 @@ def test_compiled_kernels_fit(tmp_path: Path) -> None:
         for kernel in (stretch, together):
             assert kernel["shared"] <= case["shared"], case
             assert kernel["spilled"] == 0, case
+            assert len(kernel["narrow"]) == 1, f"only a program's first slot is counted in 32 bits: {kernel['narrow']}"
             assert kernel["registers"] * 32 * chosen.warps <= 65536 // 2, f"fewer than two programs at once: {case}"

@@ -65,7 +65,7 @@ def _asked_device(name: str, leaves: list[Any]) -> torch.device | None:
     if name in ("cuda", "cpu"):
         return torch.device(name)
     if name == "to" and len(leaves) > 1 and isinstance(leaves[1], Tensor):
-        asked.append(leaves[1].device)
+        asked.append(CUDA if isinstance(leaves[1], OnPretendCuda) else HOST)
     return None if not asked else CUDA if asked[-1].type == "cuda" else HOST
 
 
@@ -109,4 +109,7 @@ def pretend_cuda(patch: pytest.MonkeyPatch) -> Iterator[PretendCuda]:
     generator = torch.Generator
     with patch.context() as only_here, PretendCuda() as pretence:
         only_here.setattr(torch, "Generator", lambda device=None: generator())
+        for module in (torch.cuda, torch.accelerator):
+            only_here.setattr(module, "synchronize", lambda device=None: None)
+        only_here.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
         yield pretence

@@ -31,7 +31,7 @@ class NoReading(TorchDispatchMode):
         name = operation.overloadpacket.__name__
         assert name not in READS, f"{name} reads a number from the device"
         assert name not in DATA_DEPENDENT, f"the shape of what {name} gives depends on values"
-        if name == "repeat_interleave" and given and isinstance(given[0], torch.Tensor):
+        if operation._overloadname in ("Tensor", "self_Tensor") and name == "repeat_interleave":
             assert (named or {}).get("output_size") is not None, f"the shape of what {name} gives depends on values"
         if name in INDEXES:
             kinds = [index.dtype for index in given[1] if isinstance(index, torch.Tensor)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,8 +14,11 @@ from transformers import PreTrainedModel
 from kvlab.attention import seen as seen_module
 from kvlab.attention.kernels import reference
 from kvlab.cache import make_cache
+from kvlab.engine import compare
 from kvlab.methods import make_method, registered
-from kvlab.models.load import prepare
+from kvlab.models.load import load_model, prepare
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace import open_run
 from tests.engine.pretend import CUDA, PretendCuda, pretend_cuda, put_there
 from tests.engine.steady import NoReading
 from tests.families import ON_ANY_MODEL, tiny_model
@@ -36,7 +41,9 @@ def _is_fixed(method: str, **options: object) -> bool:
     return registered()[method].needs_budget and made.pipeline().decode
 
 
-def _logits(model: PreTrainedModel, ids: Tensor, pretence: PretendCuda | None, method: str, **options: object) -> Tensor:
+def _logits(
+    model: PreTrainedModel, ids: Tensor, pretence: PretendCuda | None, method: str, **options: object
+) -> Tensor:
     """Of the prompt, of decode steps and of steps in which nothing may be read where the budget is fixed."""
     options = ON_ANY_MODEL.get(method, {}) | options
     cache, kept = make_cache(model, method, 0.4, compress_every=EVERY, **options), []
@@ -57,6 +64,8 @@ def _logits(model: PreTrainedModel, ids: Tensor, pretence: PretendCuda | None, m
 def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
     ids = torch.arange(2 * PROMPT).view(2, -1) % 90 + 3
     model = prepare(tiny_model(family))
+    if family == "gpt-oss":
+        model.set_experts_implementation("batched_mm")  # of transformers' ways the one that reads nothing
     expected = _logits(model, ids, None, method, **options)
     # What CUDA would take: the fused kernel's way in, with plain torch behind it.
     monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
@@ -77,6 +86,28 @@ def test_a_method_runs_on_the_device_alone(method: str, preset: str, monkeypatch
 @pytest.mark.parametrize("method", ["h2o", "keepkv"])
 def test_every_way_of_attention_runs_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _same_there(family, method, monkeypatch)
+
+
+def test_a_comparison_is_recorded_there(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompt, probe, shadow, recorder and every method's run, at the fullest level."""
+    choices = [MethodChoice(method=m, budget=0.3, hyper_parameters=ON_ANY_MODEL.get(m, {})) for m in METHODS]
+    request = CompareRequest(
+        prompt="The old house stood on the hill. " * 3,
+        model=str(tiny_model_folder),
+        choices=tuple(choices),
+        max_new_tokens=4,
+    )
+    here = load_model(str(tiny_model_folder))
+    expected = [open_run(path) for path in compare(request, tmp_path / "cpu", loaded=here)]
+    with pretend_cuda(monkeypatch):
+        there = replace(here, model=put_there(here.model))
+        paths = compare(request, tmp_path / "cuda", loaded=there)
+    for ours, theirs in zip([open_run(path) for path in paths], expected, strict=True):
+        assert ours.record.status == "complete"
+        assert ours.record.free_text == theirs.record.free_text
+        assert ours.tokens["kl"].sub(theirs.tokens["kl"]).abs().max() < 1e-4, ours.record.method
 
 
 def test_the_pretence_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
