@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from kvlab.answers import Fact, check_answer, find_facts
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
@@ -55,6 +57,20 @@ class CompareRequest(BaseModel):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     title: str = ""
+    answer: str | None = Field(None, description="what a right continuation holds, as whole words")
+    facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_facts(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("facts") and isinstance(given.get("prompt"), str):
+            return given | {"facts": find_facts(given["prompt"], given["facts"])}
+        return given
+
+    @field_validator("answer")
+    @classmethod
+    def _answer_says_something(cls, answer: str | None) -> str | None:
+        return answer if answer is None else check_answer(answer)
 
     @model_validator(mode="after")
     def _has_choices(self) -> CompareRequest:

@@ -22,6 +22,13 @@ Out = Annotated[Path, typer.Option(help="the folder of runs")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
 Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
+Answer = Annotated[
+    str | None, typer.Option(help="what a right continuation holds, as whole words; a sample has its own")
+]
+Facts = Annotated[
+    list[str] | None,
+    typer.Option("--fact", help="words of the prompt that the answer needs, as written there; give it again for more"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
 
 
@@ -37,6 +44,8 @@ def run(
     prompt: Prompt = None,
     file: File = None,
     sample: Sample = None,
+    answer: Answer = None,
+    fact: Facts = None,
     model: Model = "mini",
     new_tokens: NewTokens = 64,
     level: Level = "full",
@@ -62,6 +71,7 @@ def run(
         "device": device,
         "dtype": dtype,
         "seed": seed,
+        **_asked((prompt, file, sample), answer, fact),
     }
     _execute(method, budget, (prompt, file, sample), new_tokens, out, as_json, options)
 
@@ -74,6 +84,8 @@ def compare(
     prompt: Prompt = None,
     file: File = None,
     sample: Sample = None,
+    answer: Answer = None,
+    fact: Facts = None,
     model: Model = "mini",
     new_tokens: NewTokens = 64,
     level: Level = "full",
@@ -99,6 +111,7 @@ def compare(
         "device": device,
         "dtype": dtype,
         "seed": seed,
+        **_asked((prompt, file, sample), answer, fact),
     }
     _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options)
 
@@ -112,15 +125,33 @@ def _execute(
     as_json: bool,
     options: dict[str, Any],
 ) -> None:
+    from kvlab.answers import find_facts
     from kvlab.cli.prompt import read_prompt
     from kvlab.evaluate.parse import parse_choices
 
     text = read_prompt(*source)
+    options["facts"] = find_facts(text, options["facts"])
     request = _request(
         prompt=text, choices=parse_choices(methods, budgets), max_new_tokens=new_tokens, title=_title(source), **options
     )
     paths = _with_progress(request, out)
     _show(paths, as_json)
+
+
+def _asked(
+    source: tuple[str | None, Path | None, str | None], answer: str | None, facts: list[str] | None
+) -> dict[str, Any]:
+    """The expected answer and the facts that were given, else those of the sample."""
+    from kvlab.answers import check_answer
+    from kvlab.tasks.shipped_samples import shipped_samples
+
+    own = next((sample for sample in shipped_samples() if source[2] and sample.name == Path(source[2]).stem), None)
+    if answer is None and own is not None:
+        answer = own.answer
+    return {
+        "answer": None if answer is None else check_answer(answer),
+        "facts": tuple(facts or (own.facts if own else ())),
+    }
 
 
 def _with_composition(methods: str, **parts: str | None) -> str:
