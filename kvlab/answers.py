@@ -70,10 +70,11 @@ def whole_words(answer: str) -> re.Pattern[str]:
     """
     words = r"\s+".join(re.escape(word) for word in answer.split())
     text = answer.strip()
-    before = "" if _is_square(text[:1]) else r"(?<!\w)"
-    after = "" if _is_square(text[-1:]) else r"(?!\w)"
+    before = "" if is_square(text[:1]) else r"(?<!\w)"
+    after = "" if is_square(text[-1:]) else r"(?!\w)"
     return re.compile(before + words + after, re.IGNORECASE)
 
 
-def _is_square(sign: str) -> bool:
+def is_square(sign: str) -> bool:
+    """Whether the sign belongs to a script that writes no spaces between words."""
     return bool(sign) and unicodedata.east_asian_width(sign) in "WF"

@@ -11,15 +11,18 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page
+from app.parts.board import answer_form, board_of, board_section
 from app.parts.figure import page_file, show
 from app.parts.links import link
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
 from kvlab.analysis import compare
+from kvlab.analysis.board import ranked
 from kvlab.analysis.textdiff import diff
 from kvlab.atlas.sources import comparison_origin
 from kvlab.counted import ONE_PROMPT
+from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
 from kvlab.figures.words import byte_size, number
 from kvlab.trace.reader import Run
@@ -27,6 +30,7 @@ from kvlab.trace.reader import Run
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
 COLUMNS = {
+    "answer": st.column_config.TextColumn(help="Whether its own text holds the answer, or its first wrong token."),
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
     "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
@@ -55,7 +59,11 @@ def main() -> None:
     runs = current_comparison()
     if not runs:
         return
-    table = compare.headline(runs)
+    board = board_of(runs)
+    table = compare.headline(runs) if board is None else board.table
+    if board is not None:
+        board_section(runs, board)
+    answer_form(runs, board)
     headline(table)
     notes(runs)
     along_the_text(runs)
@@ -67,11 +75,17 @@ def main() -> None:
 
 
 def headline(table: pd.DataFrame) -> None:
-    for group in compare.rivals_at_same_bytes(table):
-        ranks = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
-        size = byte_size(group["live_bytes"].median())
-        mean = f"{ONE_PROMPT}; mean KL over {group['mean_tokens'].max()} tokens of its continuation, nats a token"
-        st.markdown(f"Closest to the full cache first, at about {size} of live bytes ({mean}): {ranks}.")
+    by_answer, (groups, left_out) = "verdict" in table, ranked(table)
+    st.subheader("Ranking")
+    order = "The right answers first, then those closest" if by_answer else "Closest"
+    if groups:
+        tokens = max(group["mean_tokens"].max() for group in groups)
+        mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats a token"
+        lines = [f"- about {byte_size(group['live_bytes'].median())}: {ranks(group)}" for group in groups]
+        st.markdown("\n".join([f"{order} to the full cache first, at equal live bytes ({mean}):", "", *lines]))
+    if left_out:
+        reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
+        st.caption(f"Not ranked at equal bytes: {reasons}.")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
     st.download_button(
         "CSV",
@@ -81,6 +95,15 @@ def headline(table: pd.DataFrame) -> None:
         on_click="ignore",
         icon=":material/download:",
     )
+
+
+def ranks(group: pd.DataFrame) -> str:
+    """The runs of a ranking, each with its verdict, where there is one, and its KL."""
+    told = []
+    for _, row in group.iterrows():
+        verdict = f"{row['verdict']}, " if "verdict" in row else ""
+        told.append(f"**{plain(row['label'])}** {verdict}{number(row['mean_kl'])}")
+    return ", ".join(told)
 
 
 def notes(runs: Sequence[Run]) -> None:
@@ -103,6 +126,9 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "same choice": 100 * table["top1_agreement"].astype(float),
         "own text": [difference(row) for row in table.itertuples()],
     }
+    if "verdict" in table:
+        answers = [figures_of_board.verdict_words(row) for row in table.itertuples()]
+        columns = {"method": columns.pop("method"), "answer": pd.Series(answers, index=table.index), **columns}
     shown = pd.DataFrame(columns)
     return shown.drop(columns="status") if (table["status"] == "complete").all() else shown
 
