@@ -66,13 +66,18 @@ def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
 def whole_words(answer: str) -> re.Pattern[str]:
     """Finds the answer in a text as whole words, whatever its case and white space.
 
-    "ring" is not found in "spring", nor 123 in 51234; in scripts that write no spaces there are no such edges.
+    "ring" is not found in "spring", nor 123 in 51234; punctuation and scripts that write no spaces have no such edges.
     """
     words = r"\s+".join(re.escape(word) for word in answer.split())
     text = answer.strip()
-    before = "" if is_square(text[:1]) else r"(?<!\w)"
-    after = "" if is_square(text[-1:]) else r"(?!\w)"
+    before = r"(?<!\w)" if _has_edge(text[:1]) else ""
+    after = r"(?!\w)" if _has_edge(text[-1:]) else ""
     return re.compile(before + words + after, re.IGNORECASE)
+
+
+def _has_edge(sign: str) -> bool:
+    """Whether a word that starts or ends with the sign is told apart from the letters beside it."""
+    return (sign.isalnum() or sign == "_") and not is_square(sign)
 
 
 def is_square(sign: str) -> bool:

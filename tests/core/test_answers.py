@@ -83,7 +83,7 @@ def test_runs_recorded_before_open_and_a_fact_beyond_the_prompt_does_not(tmp_pat
         ("ring", "spring", False),
         ("123", "51234", False),
         ("the lamp", "It is the\n  Lamp!", True),
-        ("(b)", "it is (b).", True),
+        ("(b)", "it is f(b).", True),
         ("東京", "首都は東京です", True),
     ],
 )
