@@ -37,9 +37,9 @@ def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     cells, lines = cells.assign(**places), 2 if len(columns) <= ROOMY else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme), *_words(cells, len(columns), theme)])
     height = len(rows) * (60 + 18 * lines)
-    finish(figure, title="Did it still get the answer?", x="", y="", theme=theme, height=height + 118)
+    finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 140)
     figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
-    figure.update_layout(margin_b=12, legend={"y": 1 + 28 / height, "itemclick": False, "itemdoubleclick": False})
+    figure.update_layout(margin_b=12, legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False})
     grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
     across = {"range": [-0.5, len(columns) - 0.5], **grid}
     ink = {"color": INK[theme], "size": 13}
@@ -78,6 +78,10 @@ def verdict_words(line: Any, limit: int = 40) -> str:
     if line.verdict == "right":
         return f"right, from token {line.at + 1}" if line.late else "right"
     if line.verdict == "nearly":
+        if not line.wrong:
+            return f"nearly: stops before {_said(line.expected, limit)}"
+        if not line.expected:
+            return f"nearly: goes on with {_said(line.wrong, limit)}"
         return f"nearly: {_said(line.wrong, limit)} for {_said(line.expected, limit)}"
     if line.verdict == "wrong":
         return f"wrong: {_said(line.wrote, limit)}" if line.wrote else "wrong: only spaces"
@@ -134,6 +138,8 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     traces = []
     for kind, (_, hue) in VERDICTS.items():
         here = cells[cells["verdict"] == kind]
+        if here.empty:
+            continue
         colour = pick(HUES[hue], theme)
         traces.append(
             go.Bar(
@@ -184,9 +190,9 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[go.Scatter]:
     verdicts, sizes, closeness = [], [], []
     for line in cells.itertuples():
         sign, size = VERDICTS[line.verdict][0], _bytes(line)
-        limit = max(6, room - len(line.verdict) - 6 - (len(size) if columns <= ROOMY else 0))
-        told = verdict_words(line, min(limit, 24))
-        verdicts.append(f"<b>{sign} {told if len(told) + 4 <= room or line.verdict != 'nearly' else line.verdict}</b>")
+        here = room - len("✓ ") - (len(size) + 2 if columns <= ROOMY else 0)
+        told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 24)))
+        verdicts.append(f"<b>{sign} {told if len(told) <= here else line.verdict}</b>")
         sizes.append(size)
         closeness.append(_closeness(line, columns))
     left, right, y = cells["x"] - 0.44, cells["x"] + 0.44, cells["y"]
@@ -267,4 +273,4 @@ def _fate_words(line: Any) -> str:
 
 def _said(text: str, limit: int) -> str:
     """A token or words as they stand in a cell, without the space before."""
-    return visible(text.strip(), limit).replace("·", " ") if text.strip() else ("a space" if text else "the end")
+    return visible(text.strip(), limit).replace("·", " ") if text.strip() else "a space"
