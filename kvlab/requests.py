@@ -41,21 +41,41 @@ class MethodChoice(BaseModel):
         return f"{self.method} {amount}" + (f" ({changed})" if changed else "") + kept
 
 
-class CompareRequest(BaseModel):
-    """Several methods over one prompt; all decode the full cache's continuation (forced) and their own (free)."""
+class ModelRequest(BaseModel):
+    """Which model, where its weights go, and how it is spoken to."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    prompt: str
     model: str = "mini"
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
+    load_in: Literal["4bit", "8bit"] | None = Field(None, description="pack the weights; none: as they are")
+    revision: str | None = Field(None, description="a branch, tag or commit of a hub name")
+    cache_dir: str | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
+    chat: Literal["auto", "no"] = Field("auto", description="auto: in the model's chat template where it has one")
+    system: str = Field("", max_length=LARGEST_PROMPT_BYTES, description="a system prompt, before the user's turn")
+    thinking: bool | None = Field(None, description="the template's enable_thinking; none: as the template has it")
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """What `kvlab.load_model` is given beside the name."""
+        return {name: getattr(self, name) for name in LOADING}
+
+
+LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
+
+
+class CompareRequest(ModelRequest):
+    """Several methods over one prompt; all decode the full cache's continuation (forced) and their own (free)."""
+
+    prompt: str
     choices: tuple[MethodChoice, ...]
     max_new_tokens: int = Field(64, ge=1, le=4096)
     level: RecordLevel = "full"
     compress_every: int = Field(1, ge=1)
     prefill_chunk: int | None = Field(None, ge=1, description="prompt tokens a pass; none: the whole prompt in one")
     seed: int = 0
-    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     title: str = ""
     answer: str | None = Field(None, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")

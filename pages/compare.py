@@ -64,7 +64,7 @@ def main() -> None:
     if board is not None:
         board_section(runs, board)
     answer_form(runs, board)
-    headline(table)
+    headline(table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     along_the_text(runs)
     bytes_and_slots(runs, table)
@@ -74,7 +74,7 @@ def main() -> None:
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{comparison_origin(runs)}: {labels}; {versions}.")
 
 
-def headline(table: pd.DataFrame) -> None:
+def headline(table: pd.DataFrame, beyond: str) -> None:
     by_answer, (groups, left_out) = "verdict" in table, ranked(table)
     st.subheader("Ranking")
     order = "The right answers first, then those closest" if by_answer else "Closest"
@@ -87,6 +87,8 @@ def headline(table: pd.DataFrame) -> None:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
         st.caption(f"Not ranked at equal bytes: {reasons}.")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
+    if beyond:
+        st.caption(plain(beyond))
     st.download_button(
         "CSV",
         table.to_csv(index=False),

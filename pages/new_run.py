@@ -24,6 +24,7 @@ LEVELS = {
     "off": "Off: texts and speed only, nothing slows the run down.",
 }
 NEW_TOKENS = 64
+SETTINGS = {"default": "kvlab's defaults", "paper": "each paper's own", "code": "each author's code"}
 
 
 def model_section(prompt: str) -> tuple[str, int]:
@@ -108,8 +109,18 @@ def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, An
     with_parameters = [entry for entry in chosen if entry.hyper_parameters]
     if not with_parameters:
         return {}
-    st.caption("Hyper-parameters; what you leave alone has the method's default.")
-    return {entry.name: method_form(entry) for entry in with_parameters}
+    usual = st.segmented_control(
+        "Settings of all methods",
+        list(SETTINGS),
+        default="default",
+        format_func=SETTINGS.__getitem__,
+        key="settings_of_all",
+        bind="query-params",
+        required=True,
+        help="Each method can be changed below; one without published settings of that name keeps its defaults",
+    )
+    st.caption("Hyper-parameters; what you leave alone has the value of the settings chosen.")
+    return {entry.name: method_form(entry, usual) for entry in with_parameters}
 
 
 def recording_section(default_title: str) -> dict[str, Any]:
@@ -127,13 +138,36 @@ def recording_section(default_title: str) -> dict[str, Any]:
             "Compress every … steps while decoding", 1, 4096, 1, key="compress_every", bind="query-params"
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
-        device = st.selectbox("Device", ["auto", "cpu", "cuda", "mps"], key="device", bind="query-params")
-        formats = ["auto", "float32", "bfloat16", "float16"]
-        dtype = st.selectbox("Number format", formats, key="dtype", bind="query-params")
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
-        "compress_every": every, "seed": seed, "device": device, "dtype": dtype,
+        "compress_every": every, "seed": seed,
     }  # fmt: skip
+
+
+def placement_section() -> dict[str, Any]:
+    """Where the weights go and in which form."""
+    with st.expander("Device and weights", key="weights", bind="query-params"):
+        return {
+            name: st.selectbox(label, list(kinds), key=name, bind="query-params", format_func=kinds.__getitem__)
+            for name, (label, kinds) in intake.PLACEMENTS.items()
+        }
+
+
+def chat_section() -> dict[str, Any]:
+    """How the prompt is put to an instruct model."""
+    chat = st.selectbox(
+        "Chat template", list(intake.CHATS), key="chat", bind="query-params", format_func=intake.CHATS.__getitem__
+    )
+    with st.expander("System prompt and thinking", key="chat_more", bind="query-params"):
+        system = st.text_area("System prompt", key="system", bind="query-params", help="For models with a template")
+        thinking = st.selectbox(
+            "Thinking",
+            list(intake.THINKING),
+            key="thinking",
+            bind="query-params",
+            format_func=intake.THINKING.__getitem__,
+        )
+    return {"chat": chat} if chat == "no" else {"chat": chat, "system": system, "thinking": thinking}
 
 
 def submit(
@@ -160,6 +194,7 @@ def form() -> None:
         prompt, title = prompt_section()
     with right:
         model, prompt_tokens = model_section(prompt)
+        chat = chat_section()
         prompt = cut_section(prompt, model)
         try:
             chosen, budgets = method_section(prompt_tokens)
@@ -167,9 +202,9 @@ def form() -> None:
             st.error(plain(str(error)))
             return
         typed = hyper_parameter_section(chosen)
-        options = recording_section(title)
+        options = recording_section(title) | placement_section()
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
-            submit(prompt, model, chosen, budgets, typed, **options)
+            submit(prompt, model, chosen, budgets, typed, **options, **chat)
 
 
 job = st.query_params.get("job")

@@ -11,6 +11,7 @@ from app.parts.tokentext import along_text
 from app.state import current_run
 from app.state import theme as page_theme
 from kvlab.analysis import bound
+from kvlab.analysis.query_heads import query_heads_a_slot
 from kvlab.figures import bound as figures
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
@@ -85,7 +86,28 @@ def how_it_is_computed(run: Run) -> None:
             "It does not exist where nothing was merged.\n"
             "- The bound is divided by the length of the true output, as the recorded changes are relative ones.\n"
             "- The theorem is about merging: where tokens were dropped too, a change above it is marked as such."
+            + predicted(run)
+            + shared_slots(run)
         )
+
+
+def predicted(run: Run) -> str:
+    if run.record.method != "keepkv" or run.record.hyper_parameters.get("predict") != "ema":
+        return ""
+    changed = bound.typical_perturbation(run)
+    said = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
+    return f"\n- This run merges for predicted scores, which no query has, so no merge of it is exact{said}."
+
+
+def shared_slots(run: Run) -> str:
+    heads = query_heads_a_slot(run)
+    if heads == 1:
+        return ""
+    return (
+        f"\n- It is about one query head; here {heads} share each slot, and no single log mass is exact for all of "
+        "them: a change above it is marked as such. KeepKV fits its merges to the group by least squares; "
+        "`per_head_mass` keeps each head's mass."
+    )
 
 
 @st.fragment
@@ -127,7 +149,7 @@ def every_layer(run: Run) -> list[int]:
 @st.cache_data(max_entries=64, show_spinner="Reading values and attention")
 def table_of_head(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
     steps, events = _run.select("steps", layer, head), _run.select("events", layer, head)
-    return bound.bound_over_steps(steps, events, bound.read_arrays(_run, layer, head))
+    return bound.bound_over_steps(steps, events, bound.read_arrays(_run, layer, head), query_heads_a_slot(_run))
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading values and attention of every head")

@@ -13,6 +13,7 @@ from app.parts.text import plain, shorten
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
 from kvlab.atlas.registry import find
+from kvlab.atlas.settings import PUBLISHED
 from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
@@ -31,6 +32,7 @@ class State:
     source: str = ""
     verdict: str = ""
     finding: str = ""
+    setting: str = ""
     missing: str = ""
     command: str = ""
 
@@ -68,6 +70,8 @@ def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> bool:
         if found.verdict:
             colour, icon = BADGES[found.verdict]
             st.badge(found.verdict, color=colour, icon=icon, help=plain(found.finding))  # type: ignore[arg-type]
+        if found.setting and not found.setting.startswith(PUBLISHED):
+            st.caption(f"judged {plain(shorten(found.setting, 60))}", help=plain(found.setting))
         if found.origin:
             st.caption(f"drawn from {plain(shorten(found.source, 60))}", help=plain(found.origin))
         elif found.command:
@@ -90,8 +94,8 @@ def _state(_sources: Sources, stamp: tuple[str, ...], key: str, theme: Theme) ->
         return State(blank("not recorded yet", theme), missing=drawn.sentence, command=drawn.command)
     first, judged = drawn[0], next((one.claim for one in drawn if one.claim), None)
     picture = thumbnail(first.figure, theme)
-    verdict, finding = (judged.verdict, judged.finding) if judged else ("", "")
-    return State(picture, first.origin, _source(first.origin), verdict, finding)
+    judgement = (judged.verdict, judged.finding, judged.setting) if judged else ()
+    return State(picture, first.origin, _source(first.origin), *judgement)
 
 
 def _source(origin: str) -> str:

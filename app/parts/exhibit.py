@@ -130,6 +130,8 @@ def claim(judged: Claim) -> None:
             st.badge(judged.verdict, color=colour, icon=icon)  # type: ignore[arg-type]
             st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
         st.markdown(f"**Here:** {plain(judged.finding)}")
+        if judged.setting:
+            st.caption(plain(f"Judged {judged.setting}."))
 
 
 def grey(values: pd.DataFrame, key: str) -> None:
@@ -157,4 +159,5 @@ def _printed(value: float) -> str:
 def _claim_lines(judged: Claim | None) -> tuple[str, ...]:
     if judged is None:
         return ()
-    return (f"The paper: {judged.paper}", f"Here it {judged.verdict}: {judged.finding}")
+    lines = (f"The paper: {judged.paper}", f"Here it {judged.verdict}: {judged.finding}")
+    return (*lines, f"Judged {judged.setting}.") if judged.setting else lines

@@ -8,32 +8,61 @@ from typing import Any
 import streamlit as st
 
 from app.parts.text import plain
-from kvlab.jobs.parameters import Parameter, parameters
+from kvlab.jobs.parameters import DEFAULT, PRESET, Parameter, parameters
 from kvlab.jobs.registry import MethodEntry
 
 LEFT_TO_METHOD = "left to the method"
 
 
-def method_form(entry: MethodEntry) -> dict[str, Any]:
-    """The values of one method's hyper-parameters, as typed; `kvlab.jobs.parameters.changed` checks them."""
+def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
+    """The preset and the hyper-parameters of one method, as typed; `kvlab.jobs.parameters.changed` checks them.
+
+    `usual` is the preset that methods which have it start from.
+    """
     with st.expander(plain(entry.title) or entry.name, key=f"form.{entry.name}", bind="query-params"):
         source = f" [Paper]({entry.paper})" if entry.paper else ""
         st.caption(plain(entry.summary) + source)
-        found = parameters(entry)
+        preset = _preset(entry, usual)
+        found = parameters(entry, preset)
         if not found:
             st.caption("Nothing to set.")
         columns = st.columns(2)
-        values = {}
+        values: dict[str, Any] = {PRESET: preset}
         for number, parameter in enumerate(found):
             with columns[number % 2]:
-                values[parameter.name] = _widget(entry.name, parameter)
+                values[parameter.name] = _widget(entry.name, parameter, preset, entry.reasons.get(parameter.name, ""))
         return values
 
 
-def _widget(method: str, parameter: Parameter) -> Any:
-    key = f"{method}.{parameter.name}"
+def _preset(entry: MethodEntry, usual: str) -> str:
+    """The named settings the form starts from; `usual` where the reader chose none and the method has it."""
+    if not entry.presets:
+        return DEFAULT
+    names = [DEFAULT, *entry.presets]
+    start = names.index(usual) if usual in names else 0
+    chosen = st.segmented_control(
+        "Settings",
+        names,
+        default=names[start],
+        key=f"{entry.name}.{PRESET}.{usual}",
+        bind="query-params",
+        required=True,
+    )
+    if chosen in entry.presets:
+        about = entry.presets[chosen]
+        st.caption(plain(f"{about.about[:1].upper()}{about.about[1:]}. {about.beyond}"))
+    return str(chosen)
+
+
+def _widget(method: str, parameter: Parameter, preset: str, reason: str) -> Any:
+    # Another preset makes another widget, which starts from that preset's value.
+    key = f"{method}.{parameter.name}" if preset == DEFAULT else f"{method}.{preset}.{parameter.name}"
     label = parameter.name.replace("_", " ")
-    text = ". ".join(part for part in (_help(parameter), f"Default {parameter.default}") if part)
+    if parameter.source:
+        said = f"{parameter.default} by {plain(parameter.source)}"
+    else:
+        said = f"Default {parameter.default}" + (f": {plain(reason)}" if reason else "")
+    text = ". ".join(part for part in (_help(parameter), said) if part)
     if parameter.optional and st.checkbox(
         f"{label}: {LEFT_TO_METHOD}", parameter.default is None, key=f"{key}.none", bind="query-params"
     ):

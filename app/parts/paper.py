@@ -14,7 +14,8 @@ PICKED = "pick_exhibit"
 ABOUT = {
     "zsmerge": "Each head's budget is split into recent, context and residual slots; what must leave is averaged into "
     "residual slots that remember how many tokens they stand for.",
-    "kvmerger": "Neighbouring tokens have similar keys; runs of them are merged toward a pivot by a Gaussian kernel.",
+    "kvmerger": "Neighbouring tokens have similar keys; runs of them are merged toward a pivot by a Gaussian kernel. "
+    "The paper evicts nothing; here what is over the budget at its threshold is evicted.",
     "pyramid-pool": "The oldest tokens are pooled in windows, again and again, with budgets that shrink with depth.",
     "keepkv": "Merging makes attention sag; electoral votes and a rule without perturbation keep a slot's influence.",
     "gvote": "No budget is asked for: queries sampled from a Gaussian cast ballots, and their union is what stays.",

@@ -1,10 +1,11 @@
 """KeepKV's bound on the output perturbation (theorem 5), computed from what a run recorded of one head.
 
-The theorem: where every score is predicted to a relative error of at most epsilon < 1, and values differ by at most
-gamma, merging changes the output by less than 2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2. A run records the
-attention-weighted mean of that relative error (`score_error`), not the largest, and relative changes of the output; so
-the bound is drawn with the mean and divided by the length of the true output. It covers merging only: what was dropped
-is outside of it.
+The theorem, of one query head: where every score is predicted to a relative error of at most epsilon < 1, and values
+differ by at most gamma, merging changes the output by less than 2 epsilon (1 + epsilon) gamma / (1 - epsilon)^2. A run
+records the attention-weighted mean of that relative error (`score_error`), not the largest, and relative changes of the
+output; so the bound is drawn with the mean and divided by the length of the true output. It covers merging only: what
+was dropped is outside of it. So is what a merge costs query heads that share a slot, even with every score rightly
+predicted (docs/grouped-queries.md).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.query_heads import query_heads_a_slot
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 
@@ -81,12 +83,15 @@ def keepkv_bound(epsilon: np.ndarray, gamma: float | np.ndarray) -> np.ndarray:
     return 2 * known * (1 + known) * gamma / (1 - known) ** 2
 
 
-def bound_over_steps(steps: pd.DataFrame, events: pd.DataFrame, arrays: HeadArrays | None) -> pd.DataFrame:
+def bound_over_steps(
+    steps: pd.DataFrame, events: pd.DataFrame, arrays: HeadArrays | None, query_heads: int = 1
+) -> pd.DataFrame:
     """One row a step of one head, columns `COLUMNS`: what happened to its attention, and the bound, relative to |o|.
 
     `epsilon` is the method's own where it predicts (`score_error`), else that of `persistence_error`. `flag` is
     "above" where the output changed by more than the bound although nothing was ever dropped, "above, tokens dropped"
-    where it did and something was, which the theorem does not cover; empty where it did not or no bound exists.
+    where it did and something was, which the theorem does not cover, "above, heads share slots" where `query_heads` to
+    a KV head are more than the one it covers; empty where it did not or no bound exists.
     """
     steps = steps.sort_values("step")
     changed = events.groupby("step")["perturbation"].max().reindex(steps["step"])
@@ -103,7 +108,9 @@ def bound_over_steps(steps: pd.DataFrame, events: pd.DataFrame, arrays: HeadArra
     if steps["score_error"].notna().any():
         epsilon = steps["score_error"].to_numpy(np.float64)
     bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)
-    return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound))[list(COLUMNS)]
+    return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound, query_heads))[
+        list(COLUMNS)
+    ]
 
 
 def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
@@ -113,9 +120,17 @@ def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
         for head in range(run.record.model.num_key_value_heads):
             steps, events = run.select("steps", layer, head), run.select("events", layer, head)
             if len(steps):
-                table = bound_over_steps(steps, events, read_arrays(run, layer, head))
+                table = bound_over_steps(steps, events, read_arrays(run, layer, head), query_heads_a_slot(run))
                 parts.append(table.assign(layer=layer, head=head))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])
+
+
+def typical_perturbation(run: Run) -> float | None:
+    """By how much a decision that merged changed the output of its head, relative; the median, None without any."""
+    events = run.select("events", columns=["step", "layer", "head", "target", "perturbation"])
+    merged = events[(events["target"] >= 0) & events["perturbation"].notna()]
+    found = merged.groupby(["step", "layer", "head"])["perturbation"].max()
+    return float(found.median()) if len(found) else None
 
 
 def over_heads(table: pd.DataFrame) -> pd.DataFrame:
@@ -142,8 +157,9 @@ def heads_summary(table: pd.DataFrame) -> pd.DataFrame:
     ).reset_index()
 
 
-def _flags(table: pd.DataFrame, bound: np.ndarray) -> np.ndarray:
+def _flags(table: pd.DataFrame, bound: np.ndarray, query_heads: int) -> np.ndarray:
     change = table[["perturbation", "output_error"]].max(axis=1).to_numpy(np.float64)
     broken = np.isfinite(bound) & (change > bound)
     dropped = (table["regret"].fillna(0).cummax() > 0).to_numpy()
-    return np.where(broken, np.where(dropped, "above, tokens dropped", "above"), "")
+    kept = "above" if query_heads == 1 else "above, heads share slots"
+    return np.where(broken, np.where(dropped, "above, tokens dropped", kept), "")

@@ -86,6 +86,20 @@ def _bytes(run: RunLike, full: RunLike | None) -> Mapping[str, float | None]:
     return {name: float(last[name]) for name in names} | ratios
 
 
+def beyond_budget(runs: Sequence[RunLike]) -> pd.DataFrame:
+    """One row a run that ends with more slots than it was allotted: label, slots and budget, means over heads.
+
+    So it is with methods that compress the prompt once: generated tokens come on top of the budget.
+    """
+    rows = []
+    for run, label in zip(runs, unique_labels(runs), strict=True):
+        last = run.steps[run.steps["step"] == run.steps["step"].max()]
+        slots, budget = last["live_slots"].mean(), last["budget_slots"].mean()
+        if len(last) and slots > budget + run.record.compress_every - 1:  # tokens that wait for a decision do not count
+            rows.append({"label": label, "slots": float(slots), "budget": float(budget)})
+    return pd.DataFrame(rows, columns=["label", "slots", "budget"])
+
+
 def _mean(values: pd.Series) -> float | None:
     known = values.dropna()
     return float(known.astype(float).mean()) if len(known) else None

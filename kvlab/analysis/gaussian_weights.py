@@ -52,8 +52,9 @@ def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
 
 def _sigma(table: pd.DataFrame, others: pd.Series, rule: object) -> pd.Series:
     """Each set's width as `kvlab.methods.settlers.gaussian_sets` computes it."""
-    if rule == "mean_l2":
-        return table.groupby("target")["distance"].transform("sum") / others / math.sqrt(2)
+    if rule in ("mean", "mean_l2"):
+        mean = table.groupby("target")["distance"].transform("sum") / others
+        return mean / math.sqrt(2) if rule == "mean_l2" else mean
     if rule == "paper":
         squares = table.assign(square=table["distance"] ** 2).groupby("target")["square"].transform("sum")
         return squares / (others + 1) / math.sqrt(2)

@@ -9,6 +9,7 @@ import pandas as pd
 
 from kvlab.analysis.compare import unique_labels
 from kvlab.analysis.one_merge import OneMerge
+from kvlab.analysis.query_heads import query_heads_a_slot
 from kvlab.trace.reader import Run
 
 EXACT_RULES = ("bias", "paper", "min-norm")
@@ -21,12 +22,15 @@ SAG_COLUMNS = [
 
 
 def rule_of(run: Run) -> str:
-    """`exact` (KeepKV at the present query), `predicted` (KeepKV on its averages), `votes`, `convex` (a merged slot
-    counts as one) or `other`."""
+    """`exact` (KeepKV at the present query), `grouped` (the same where query heads share a slot, which cannot be exact
+    for each), `predicted` (KeepKV on its averages), `votes`, `convex` (a merged slot counts as one) or `other`."""
     record, options = run.record, run.record.hyper_parameters
     if record.method == "keepkv" and options.get("mass", "rule") == "rule":
-        exact = options.get("rule", "bias") in EXACT_RULES
-        return ("exact" if options.get("predict") == "current" else "predicted") if exact else "votes"
+        if options.get("rule", "bias") not in EXACT_RULES:
+            return "votes"
+        if options.get("predict") != "current":
+            return "predicted"
+        return "exact" if query_heads_a_slot(run) == 1 or options.get("per_head_mass") else "grouped"
     return "convex" if record.method in CONVEX and options.get("mass", "none") == "none" else "other"
 
 

@@ -9,6 +9,7 @@ import pandas as pd
 
 from kvlab.atlas.commands import bench_command
 from kvlab.atlas.exhibit import Claim, Needs
+from kvlab.atlas.settings import of_rows
 from kvlab.atlas.sources import Sources
 from kvlab.bench.cells import repeated
 from kvlab.bench.paper import beside_the_paper, paper_numbers
@@ -48,7 +49,7 @@ def bench_origin(rows: pd.DataFrame) -> str:
     size = smaller if is_small(rows) else "full size"
     versions = ", ".join(f"{name} {version}" for name, version in json.loads(first["versions"] or "{}").items())
     over = repeated(rows["repeats"])
-    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions)
+    parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions, of_rows(rows))
     return " · ".join(part for part in parts if part)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
+from kvlab.atlas.settings import on_command_line
 from kvlab.atlas.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 
 SAMPLE = "needle_in_a_story"
@@ -16,10 +17,13 @@ Budgets = Sequence[float | int]
 
 
 def compare_command(sources: Sources, methods: Sequence[str], budgets: Budgets = (0.2,), sample: str = SAMPLE) -> str:
-    """`kvlab compare` over a prompt that ships with kvlab, recorded in full; `methods` as on the command line."""
+    """`kvlab compare` over a prompt that ships with kvlab, recorded in full, each method under its paper's settings.
+
+    `methods` are written as on the command line.
+    """
     return _line(
         "compare",
-        "--sample", sample, "--methods", ",".join(methods), "--budgets", amounts(budgets),
+        "--sample", sample, "--methods", ",".join(map(on_command_line, methods)), "--budgets", amounts(budgets),
         "--level", "full", "--out", folder(sources),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from typing import Literal
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.atlas.settings import in_origin
 from kvlab.atlas.sources import Sources
 from kvlab.counted import ONE_PROMPT_BEGINS
 from kvlab.figures.palette import Theme
@@ -55,12 +56,14 @@ class Claim:
 
     A finding from evaluations gives n and a 95 % interval with every mean over prompts. One from a recorded run is of
     one prompt, which `Exhibit.draw` says before it; `of_prompts` is set where it rests on several and says so itself.
+    `setting` says under which settings it was judged; `Exhibit.draw` takes it from the origin.
     """
 
     paper: str
     verdict: Verdict
     finding: str
     of_prompts: bool = False
+    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -113,9 +116,15 @@ class Exhibit:
     entries: tuple[Entry, ...] = ()
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-        """What `drawing` returns; a finding from a recorded run begins by saying that it is of one prompt."""
+        """What `drawing` returns, each claim with the settings it was judged under.
+
+        A finding from a recorded run begins by saying that it is of one prompt.
+        """
         drawn = self.drawing(sources, choice, theme)
-        if isinstance(drawn, Needs) or self.source not in RECORDED:
+        if isinstance(drawn, Needs):
+            return drawn
+        drawn = tuple(replace(one, claim=_judged_under(one)) for one in drawn)
+        if self.source not in RECORDED:
             return drawn
         return tuple(replace(one, claim=_of_one_prompt(one.claim)) for one in drawn)
 
@@ -123,6 +132,10 @@ class Exhibit:
     def key(self) -> str:
         """Its name among all exhibits, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
+
+
+def _judged_under(drawn: Drawn) -> Claim | None:
+    return None if drawn.claim is None else replace(drawn.claim, setting=in_origin(drawn.origin))
 
 
 def _of_one_prompt(claim: Claim | None) -> Claim | None:

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 
 from kvlab.atlas.commands import amounts, eval_command, with_options
 from kvlab.atlas.exhibit import Needs, Verdict
+from kvlab.atlas.settings import PAPER, PRESET, as_published, of_rows
 from kvlab.atlas.sources import Sources
 from kvlab.counted import mean_words
 from kvlab.evaluate.bootstrap import Interval
@@ -30,15 +31,25 @@ OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
 
 @dataclass(frozen=True)
 class Arm:
-    """A method with the options that were asked for; other options stand at their defaults."""
+    """A method with the options that are asked for; the others stand at what its paper has."""
 
     method: str
     options: Mapping[str, JsonValue] = field(default_factory=dict)
 
     @property
+    def published(self) -> dict[str, JsonValue]:
+        """The options together with the paper's preset, as rows of an evaluation have them."""
+        return as_published(self.method, self.options)
+
+    @property
+    def label(self) -> str:
+        """As tables and findings name it: `kvmerger:sigma_mode=1`; under which settings all are is said beside."""
+        return with_options(self.method, without_preset(self.options))
+
+    @property
     def name(self) -> str:
-        """As the command line takes it: `kvmerger:sigma=1`."""
-        return with_options(self.method, self.options)
+        """As the command line takes it: `kvmerger:preset=paper:sigma_mode=1`."""
+        return with_options(self.method, self.published)
 
 
 def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tuple[Arm, ...]:
@@ -50,6 +61,7 @@ def arms(method: str, option: str, *values: JsonValue, **fixed: JsonValue) -> tu
 class Experiment:
     """One evaluation: arms, budgets and tasks. `data` names files of the user's own, such as `longbench=FILE`.
 
+    Rows under the papers' settings are taken where there are any, else those of the same options under the defaults.
     `only_budgets` leaves rows of other budgets out; otherwise budgets are what the command asks for, and what was
     evaluated at others is shown too. The full cache always belongs to it.
     """
@@ -82,7 +94,13 @@ class Experiment:
         rows = sources.evaluations
         if rows.empty:
             return rows
-        wanted = {(arm.method, canonical_json(arm.options)) for arm in self.arms}
+        found = self._under(rows, [arm.published for arm in self.arms])
+        if found.empty:
+            found = self._under(rows, [dict(arm.options) for arm in self.arms])
+        return _one_model(found, sources) if len(found) else found
+
+    def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
+        wanted = {(arm.method, canonical_json(own)) for arm, own in zip(self.arms, options, strict=True)}
         asked = list(zip(rows["method"], rows["hyper_parameters"], strict=True))
         found = rows[[pair in wanted or pair[0] == FULL for pair in asked]]
         if self.only_budgets:
@@ -92,7 +110,7 @@ class Experiment:
         found = found[found["task"].isin(found.loc[found["method"] != FULL, "task"])]
         arms_found = found.loc[found["method"] != FULL, ["method", "hyper_parameters"]].drop_duplicates()
         # One arm of several compares nothing.
-        return _one_model(found, sources) if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
+        return found if len(arms_found) >= min(2, len(self.arms)) else rows.iloc[:0]
 
     def scores(self, sources: Sources) -> pd.DataFrame:
         """A row a task, arm and budget: `score_table` of the experiment's rows; empty where there are none."""
@@ -131,7 +149,7 @@ def origin_of(rows: pd.DataFrame) -> str:
             ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
             for text in sorted(rows["versions"].dropna().unique())
         ]
-    return " · ".join(parts)
+    return " · ".join([*parts, *filter(None, [of_rows(rows)])])
 
 
 def score_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -156,12 +174,17 @@ MEASURED = ["prompts"] + [
 def named(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of an evaluation, or of its summary, with the columns `NAMES`."""
     methods, options = rows["method"], rows["hyper_parameters"]
-    arm = [with_options(method, _values(text)) for method, text in zip(methods, options, strict=True)]
+    arm = [with_options(method, without_preset(_values(text))) for method, text in zip(methods, options, strict=True)]
     asked = [
         "all" if method == FULL else f"{budget:g} slots" if unit == "slots" else f"{100 * budget:g} %"
         for method, budget, unit in zip(methods, rows["budget"], rows["budget_unit"], strict=True)
     ]
     return rows.assign(arm=arm, options=options, asked=asked)
+
+
+def without_preset(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The options without the papers' presets, which all arms of an experiment have alike."""
+    return {name: value for name, value in options.items() if not (name.endswith(PRESET) and value == PAPER)}
 
 
 def option_column(table: pd.DataFrame, option: str) -> pd.DataFrame:

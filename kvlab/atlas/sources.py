@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kvlab.atlas.settings import of_record
 from kvlab.counted import ONE_PROMPT
 from kvlab.evaluate.rows import newest
 from kvlab.trace.reader import Run
@@ -31,9 +32,11 @@ class Sources:
     runs: Sequence[Run] = field(default_factory=tuple)
 
     def run_of(self, *methods: str) -> Run | None:
-        """The run in view where it is of one of these methods, else the comparison's first that is."""
-        seen = [run for run in (self.run, *self.runs) if run is not None]
-        return next((run for run in seen if run.record.method in methods), None)
+        """The run in view where it is of one of these methods, else one of the comparison, as in the paper if any."""
+        if self.run is not None and self.run.record.method in methods:
+            return self.run
+        there = [run for run in self.runs if run.record.method in methods]
+        return min(there, key=lambda run: bool(run.record.departures), default=None)
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
@@ -62,7 +65,8 @@ def origin(run: Run) -> str:
     """Run, method, model, prompt, device and versions in one line: where a figure came from."""
     record = run.record
     versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
-    return f"run {record.run_id} · {record.label} · {record.model.name} · {_prompt(run)} · {record.device} · {versions}"
+    parts = (f"run {record.run_id}", record.label, record.model.name, _prompt(run), record.device, versions)
+    return " · ".join([*parts, *filter(None, [of_record(record)])])
 
 
 def comparison_origin(runs: Sequence[Run]) -> str:

@@ -16,8 +16,9 @@ from torch import Tensor
 class Alibi:
     """What a model with ALiBi adds to the logits of one pass: q queries of H * G heads at S slots.
 
-    transformers adds slope * position of the key, multiplied in bfloat16 whatever the model's type, before logits are
-    scaled. Here the query's own product is taken off, which no softmax sees: exp scores then do not grow with the text.
+    transformers adds slope * position of the key, before logits are scaled (Falcon) or after (Bloom and MPT, whose
+    slopes are given divided by the scaling). Slopes of bfloat16 are multiplied in it, as Falcon's are. Here the query's
+    own product is taken off, which no softmax sees: exp scores then do not grow with the text.
     """
 
     slopes: Tensor  # (B, H, G)
@@ -37,7 +38,7 @@ class Alibi:
         return Alibi(self.slopes, self.slots[:, :, :tokens], self.queries[:, :, :tokens])
 
     def _products(self, position: Tensor) -> Tensor:
-        return (self.slopes[..., None].bfloat16() * position[:, :, None]).float()
+        return (self.slopes[..., None] * position[:, :, None]).float()
 
 
 def query_positions(tokens_seen: Tensor, rows: int, row_valid: Tensor | None) -> Tensor:

@@ -25,8 +25,9 @@ class AttendingLayer(Protocol):
         softcap: float | None,
         module: nn.Module | None = None,
         slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
-        """Attention output (B, Hq, q, d); `slopes` (Hq,) are those of a model with ALiBi."""
+        """Attention output (B, Hq, q, d); `slopes` (Hq,) of ALiBi, `sinks` (Hq,) logits of learned sinks."""
         ...
 
 

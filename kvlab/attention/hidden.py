@@ -28,7 +28,7 @@ def take_hidden_states(module: nn.Module) -> Tensor | None:
     return given[1] if given is not None and given[0] is module else None
 
 
-PROJECTIONS = ("q_proj", "qkv_proj", "query_key_value")
+PROJECTIONS = ("q_proj", "qkv_proj", "query_key_value", "Wqkv")
 
 
 def _remember(module: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> None:

@@ -9,8 +9,15 @@ from torch import Tensor, nn
 from kvlab.errors import UserError
 
 
+def full_attention_config(config: Any) -> Any:
+    """The config of the first full-attention layer; sliding ones may have other heads (Gemma 4)."""
+    kinds = getattr(config, "layer_types", None) or []
+    return config.per_layer_config[kinds.index("full_attention") if "full_attention" in kinds else 0]
+
+
 def num_key_value_heads(config: Any) -> int:
-    """KV heads of a layer; each serves `num_attention_heads` over this many query heads."""
+    """KV heads of a full-attention layer; each serves `num_attention_heads` over this many query heads."""
+    config = full_attention_config(config)
     if getattr(config, "model_type", "") == "falcon":
         grouped = getattr(config, "new_decoder_architecture", False)
         one = getattr(config, "multi_query", False) and not grouped
@@ -21,12 +28,15 @@ def num_key_value_heads(config: Any) -> int:
 def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
     """(B, Hq, n, d): the queries an attention module makes of `hidden_states` (B, n, hidden), before rotation.
 
-    Bias and query norm are applied. Raises UserError for a module whose projection kvlab does not know.
+    Bias and query norm are applied; a factor that grows with the position (Llama 4 and Ministral 3 beyond their first
+    8,192 or 16,384 tokens) is not. Raises UserError for a module whose projection kvlab does not know.
     """
     if hasattr(module, "q_proj"):
         query = _separate(module, hidden_states)
     elif hasattr(module, "qkv_proj"):
         query = _queries_first(module, hidden_states)
+    elif hasattr(module, "Wqkv"):
+        query = _mpt(module, hidden_states)
     elif hasattr(module, "new_decoder_architecture"):
         query = _falcon(module, hidden_states)
     elif hasattr(module, "query_key_value"):
@@ -37,9 +47,26 @@ def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
 
 
 def _separate(module: Any, hidden_states: Tensor) -> Tensor:
-    """Llama, Mistral, Qwen2 and Gemma; Qwen3 and Gemma 3 with their norm over each head."""
-    query = module.q_proj(hidden_states).unflatten(-1, (-1, module.head_dim))
-    return module.q_norm(query) if hasattr(module, "q_norm") else query
+    """Llama and most others; with a norm over each head (Qwen3, Gemma 3) or over all of them (OLMo 2).
+
+    Llama 4 norms after it rotates: that norm has no weights, and rotation changes no length.
+    """
+    query = module.q_proj(hidden_states)
+    norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
+    norm = next((norm for norm in norms if norm is not None), None)
+    clip = getattr(module.config, "clip_qkv", None)  # OLMo
+    if norm is not None and _is_of_all_heads(norm, query):
+        query, norm = norm(query), None
+    query = (query if clip is None else query.clamp(-clip, clip)).unflatten(-1, (-1, module.head_dim))
+    if norm is None:
+        return query
+    return norm(query.transpose(1, 2)).transpose(1, 2) if hasattr(norm, "norms") else norm(query)
+
+
+def _is_of_all_heads(norm: Any, query: Tensor) -> bool:
+    """Whether a norm has a weight for every channel of every head."""
+    weight = getattr(norm, "weight", None)
+    return isinstance(weight, Tensor) and weight.dim() == 1 and weight.numel() == query.shape[-1]
 
 
 def _queries_first(module: Any, hidden_states: Tensor) -> Tensor:
@@ -49,9 +76,17 @@ def _queries_first(module: Any, hidden_states: Tensor) -> Tensor:
 
 
 def _by_head(module: Any, hidden_states: Tensor) -> Tensor:
-    """GPT-NeoX: each head's query, key and value side by side."""
-    fused = module.query_key_value(hidden_states).unflatten(-1, (-1, 3 * module.head_size))
-    return fused[..., : module.head_size]
+    """GPT-NeoX and Bloom: each head's query, key and value side by side."""
+    size = getattr(module, "head_size", None) or module.head_dim
+    return module.query_key_value(hidden_states).unflatten(-1, (-1, 3 * size))[..., :size]
+
+
+def _mpt(module: Any, hidden_states: Tensor) -> Tensor:
+    """MPT: all queries, then all keys, then all values, clipped where the model says so."""
+    fused = module.Wqkv(hidden_states)
+    if module.clip_qkv:
+        fused = fused.clamp(min=-module.clip_qkv, max=module.clip_qkv)
+    return fused.chunk(3, -1)[0].unflatten(-1, (module.n_heads, -1))
 
 
 def _falcon(module: Any, hidden_states: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from transformers.masking_utils import sdpa_mask
 
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.handoff import take
-from kvlab.attention.slot_attention import NEVER, repeat_heads, slot_attention
+from kvlab.attention.slot_attention import NEVER, repeat_heads, slot_attention, softmax_beside
 from kvlab.errors import UserError
 
 ATTENTION_NAME = "kvlab_slots"
@@ -48,22 +48,22 @@ def kvlab_attention(
 ) -> tuple[Tensor, None]:
     """Attention output (B, q, Hq, d) and None: through the compressed layer the keys came from, else plain attention.
 
-    `slopes` (Hq,) come from kvlab's attention modules of models with ALiBi. Raises UserError where the model asks for
-    something that would make the numbers wrong (learned attention sinks, custom 4-D masks over compressed slots).
+    `slopes` (Hq,) come from kvlab's attention modules of models with ALiBi; `s_aux` (Hq,) are the logits of learned
+    attention sinks (gpt-oss). Raises UserError where the model asks for something that would make the numbers wrong
+    (custom 4-D masks over compressed slots).
     """
-    if s_aux is not None:
-        raise UserError("This model adds learned attention sinks, which kvlab does not support; use another model.")
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = take(key)
     if layer is not None:
         if attention_mask is not None and attention_mask.dim() == 4:
             raise UserError("Custom 4-D attention masks do not fit compressed slots; pass a 2-D padding mask instead.")
-        output = layer.attend(query, key, value, attention_mask, scaling, softcap, module, slopes)
+        output = layer.attend(query, key, value, attention_mask, scaling, softcap, module, slopes, s_aux)
     elif attention_mask is None or attention_mask.dim() == 2:
         bias, alibi = _plain_bias(attention_mask, key), _plain_alibi(slopes, attention_mask, query, key)
-        output = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi)
+        sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
+        output = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
     else:
-        output = _masked(query, key, value, attention_mask, scaling, softcap)
+        output = _masked(query, key, value, attention_mask, scaling, softcap, s_aux)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -84,11 +84,21 @@ def _plain_alibi(slopes: Tensor | None, padding: Tensor | None, query: Tensor, k
     return Alibi(slopes.expand(batch, -1).unflatten(1, (heads, -1)), position, position[:, :, -rows:])
 
 
-def _masked(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, softcap: float | None) -> Tensor:
+def _masked(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor,
+    scaling: float,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
     """Attention under a boolean (B, 1, q, S) mask: the sliding layers of a model, which keep their own cache."""
     key, value = repeat_heads(key, query), repeat_heads(value, query)
-    if softcap is None:
+    if softcap is None and sinks is None:
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    logits = softcap * torch.tanh(query.float() @ key.float().transpose(-1, -2) * scaling / softcap)
-    mass = torch.nan_to_num(torch.softmax(logits.masked_fill(~mask, NEVER), dim=-1))
+    logits = query.float() @ key.float().transpose(-1, -2) * scaling
+    if softcap is not None:
+        logits = softcap * torch.tanh(logits / softcap)
+    mass = softmax_beside(logits.masked_fill(~mask, NEVER), None if sinks is None else sinks[None, :, None])
     return (mass @ value.float()).to(query.dtype)

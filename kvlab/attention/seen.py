@@ -34,6 +34,7 @@ class PassSeen:
     generator: torch.Generator | None = field(default=None, repr=False)
     low_rank: LowRankState | None = field(default=None, repr=False)  # what the method keeps beside the slots
     alibi: Alibi | None = field(default=None, repr=False)
+    sinks: Tensor | None = field(default=None, repr=False)  # (B, H, G) logits of learned sinks
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
 
@@ -47,16 +48,20 @@ class PassSeen:
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
         self._last_logits = self._logits(0, 1)
-        mass = probabilities(self._last_logits, self.bias)[:, :, :, 0]  # (B, H, G, S)
+        mass = probabilities(self._last_logits, self.bias, self.sinks)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
         output = mass.to(value.dtype) @ value
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
 
     def _kernel(self) -> OneQuery | None:
         """The fused kernel where there is one, which knows logits of one bias a KV head and no more."""
-        plain = self.softcap is None and self.alibi is None
         one_bias = self.bias is None or self.bias.shape[2] == 1
-        return one_query_kernel(self.query.device) if plain and one_bias else None
+        return one_query_kernel(self.query.device) if self.is_plain and one_bias else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether kernels know this attention: logits neither capped nor biased by query head, no learned sinks."""
+        return self.softcap is None and self.alibi is None and self.sinks is None
 
     @property
     def has_state(self) -> bool:
@@ -202,7 +207,7 @@ class PassSeen:
     def _mass(self, first: int, last: int) -> Tensor:
         if self.has_state:
             return self.share(first, last).slots
-        return probabilities(self._logits(first, last), self.bias)
+        return probabilities(self._logits(first, last), self.bias, self.sinks)
 
     def _logits(self, first: int, last: int) -> Tensor:
         return slot_logits(

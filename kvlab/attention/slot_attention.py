@@ -22,16 +22,18 @@ def slot_attention(
     scaling: float,
     softcap: float | None = None,
     alibi: Alibi | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention output (B, Hq, q, d) of q queries over S slots, the last q of which are the queries' own tokens.
 
     `query` (B, Hq, q, d); `key`, `value` (B, H, S, d); `bias` None or (B, H, 1 or G, S) float32, added to every logit
-    (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i. Kernels know
-    neither soft-capping nor ALiBi's float32 bias of each query head: with these the sums are written out.
+    (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i. `sinks` (B, H, G) are the logits
+    of a learned slot without a value, beside all others. Kernels know neither these, nor soft-capping, nor ALiBi's
+    float32 bias of each query head: with one of them the sums are written out.
     """
     rows, columns = query.shape[2], key.shape[2]
-    if softcap is not None or alibi is not None:
-        return _explicit_attention(query, key, value, bias, scaling, softcap, alibi)
+    if softcap is not None or alibi is not None or sinks is not None:
+        return _explicit_attention(query, key, value, bias, scaling, softcap, alibi, sinks)
     if rows == 1:
         return _one_query(query, key, value, bias, scaling)
     key, value = repeat_heads(key, query), repeat_heads(value, query)
@@ -80,10 +82,24 @@ def slot_logits(
     return logits
 
 
-def probabilities(logits: Tensor, bias: Tensor | None) -> Tensor:
-    """Softmax (B, H, G, r, S) of logits plus bias (B, H, 1 or G, S); a row that may look at nothing gets zeros."""
+def probabilities(logits: Tensor, bias: Tensor | None, sinks: Tensor | None = None) -> Tensor:
+    """Softmax (B, H, G, r, S) of logits plus bias (B, H, 1 or G, S); a row that may look at nothing gets zeros.
+
+    With `sinks` (B, H, G) a row adds up to less than one: the rest went to the learned sink.
+    """
     if bias is not None:
         logits = logits + bias[:, :, :, None]
+    return softmax_beside(logits, None if sinks is None else sinks[..., None])
+
+
+def softmax_beside(logits: Tensor, sinks: Tensor | None) -> Tensor:
+    """Softmax (..., r, S) of logits beside one more logit (..., r or 1), which is left out of the result.
+
+    That is what transformers does with gpt-oss's `sinks`. A row that may look at nothing gets zeros.
+    """
+    if sinks is not None:
+        beside = sinks.to(logits)[..., None].expand(*logits.shape[:-1], 1)
+        return torch.softmax(torch.cat([logits, beside], -1), -1)[..., :-1]
     return torch.nan_to_num(torch.softmax(logits, dim=-1), nan=0.0)
 
 
@@ -110,12 +126,13 @@ def _explicit_attention(
     scaling: float,
     softcap: float | None,
     alibi: Alibi | None,
+    sinks: Tensor | None,
 ) -> Tensor:
     rows, blocks = query.shape[2], []
     for first in range(0, rows, ROW_BLOCK):
         block = query[:, :, first : first + ROW_BLOCK]
         logits = slot_logits(block, key, first=first, rows=rows, scaling=scaling, softcap=softcap, alibi=alibi)
-        output = probabilities(logits, bias).flatten(2, 3) @ value.float()
+        output = probabilities(logits, bias, sinks).flatten(2, 3) @ value.float()
         blocks.append(output.view(block.shape[0], block.shape[1], block.shape[2], -1).to(query.dtype))
     return torch.cat(blocks, dim=2)
 

@@ -108,7 +108,7 @@ def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: i
     config = shape.config()
     check_room(_parameters(config) * torch.finfo(dtype).bits // 8, device)
     with device, no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
     generator = torch.Generator(device).manual_seed(seed)
     with torch.no_grad():
         for weight in model.parameters():
@@ -121,7 +121,7 @@ def random_model(shape: Shape, device: torch.device, dtype: torch.dtype, seed: i
 
 def _parameters(config: Any) -> int:
     with torch.device("meta"), no_init_weights():
-        return sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters())
+        return sum(p.numel() for p in AutoModelForCausalLM.from_config(config, trust_remote_code=False).parameters())
 
 
 def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype:

@@ -49,10 +49,10 @@ class Bucket:
         values = self.table.visible().values
         if seen.has_state:
             return seen.attend_with_state(values)
-        if seen.num_new == 1 and (every_step or seen.softcap is not None or seen.alibi is not None):
+        if seen.num_new == 1 and (every_step or not seen.is_plain):
             return seen.attend_one(values)
         given = seen.query, seen.key, values, seen.bias
-        return slot_attention(*given, scaling=seen.scaling, softcap=seen.softcap, alibi=seen.alibi)
+        return slot_attention(*given, scaling=seen.scaling, softcap=seen.softcap, alibi=seen.alibi, sinks=seen.sinks)
 
     def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Plan, and change the table as planned if `check` does not object."""

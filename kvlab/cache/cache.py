@@ -15,7 +15,7 @@ from kvlab.attention.queries import num_key_value_heads
 from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.chunks import check_chunks, chunk_sizes
 from kvlab.cache.feature_weights import with_feature_maps
-from kvlab.cache.find_rotary import changing_rotary, find_rotary
+from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.settings import LayerSettings, Observer
@@ -73,20 +73,28 @@ class CompressedCache(Cache):
     def __init__(self, config: Any, settings: LayerSettings) -> None:
         types, _ = get_layer_types_and_kwargs(config)
         plain = DynamicCache(config=config).layers
-        compressed = [index for index, kind in enumerate(types) if kind == "full_attention"]
+        # What later layers read as well (Gemma 3n, Gemma 4) stays as it is: they know no slots.
+        sharing = getattr(config, "kv_sharing_modes", None) or [None] * len(types)
+        both = enumerate(zip(types, sharing, strict=True))
+        compressed = [index for index, (kind, mode) in both if kind == "full_attention" and mode != "store"]
         settings.num_layers = len(compressed)
         layers = [
             CompressedLayer(index, settings, compressed.index(index)) if index in compressed else plain[index]
             for index in range(len(types))
         ]
         if settings.compresses and not compressed:
-            raise UserError("Every layer of this model slides over a window of its own: there is nothing to compress.")
+            raise UserError(nothing_to_compress(config))
         super().__init__(layers=layers)
         self.settings = settings
 
     def compressed_layers(self) -> list[CompressedLayer]:
         """The layers kvlab compresses; sliding layers keep their own window and are left alone."""
         return [layer for layer in self.layers if isinstance(layer, CompressedLayer)]
+
+    @property
+    def has_compressed(self) -> bool:
+        """Whether any layer is kvlab's."""
+        return any(isinstance(layer, CompressedLayer) for layer in self.layers)
 
     def expect(self, tokens: int, chunk: int) -> list[int]:
         """Announce a first prompt of `tokens` per row, padding counted, that comes in chunks; their sizes, in order.
@@ -105,6 +113,13 @@ class CompressedCache(Cache):
         others = [layer for layer in self.layers if not isinstance(layer, CompressedLayer)]
         states = [s for layer in others for s in (getattr(layer, "keys", 0), getattr(layer, "values", 0))]
         return CacheMemory(layers, sum(s.numel() * s.element_size() for s in states if isinstance(s, Tensor)))
+
+
+def nothing_to_compress(config: Any) -> str:
+    """The sentence for a model whose cache never grows beyond its window."""
+    window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
+    reach = f"a window of {window:,} tokens" if isinstance(window, int) else "a window of its own"
+    return f"Every layer of this model slides over {reach}, so its cache stays small: there is nothing to compress."
 
 
 def make_cache(
@@ -152,6 +167,7 @@ def make_cache(
         observer=observer,
         timed=timed,
         rotary=find_rotary(language_model),
+        unrotated=unrotated_layers(language_model),
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
     )

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from kvlab.assets import asset_path
 from kvlab.cache.find_rotary import uses_alibi
+from kvlab.cache.named_weights import named_weights
 from kvlab.errors import UserError
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.pipeline import Pipeline
@@ -35,6 +36,7 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
     settle = pipeline.settle
     if isinstance(settle, Absorb):
         refuse_alibi(model)
+        refuse_sinks(model)
     if not isinstance(settle, Absorb) or settle.weights == UNTRAINED:
         return pipeline
     name = name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"
@@ -62,12 +64,18 @@ def refuse_alibi(model: nn.Module) -> None:
         )
 
 
+def refuse_sinks(model: nn.Module) -> None:
+    """Raises UserError for a model with learned attention sinks, which LESS's slot beside the others does not know."""
+    if any(isinstance(getattr(module, "sinks", None), nn.Parameter) for module in model.modules()):
+        raise UserError("This model has learned attention sinks, beside which LESS is not defined: use another method.")
+
+
 def signature(model: nn.Module) -> Tensor:
     """(parameters, 4) float32: the first numbers of every parameter by name, which any further training changes."""
-    named = sorted(model.named_parameters(), key=lambda pair: pair[0])
+    named = sorted(named_weights(model), key=lambda pair: pair[0])
     rows = torch.zeros(len(named), SAMPLED)
     for row, (_, parameter) in zip(rows, named, strict=True):
-        first = parameter.detach().flatten()[:SAMPLED].float().cpu()
+        first = parameter.flatten()[:SAMPLED].float().cpu()
         row[: len(first)] = first
     return rows
 

@@ -1,8 +1,12 @@
-"""Finding a model's rotary position embedding, and the frequencies it uses now where they change with length."""
+"""Finding a model's rotary position embedding: its frequencies, how it pairs coordinates, which layers go without.
+
+What is written down here by family is proved by tests/conformance/test_families.py.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,12 +17,29 @@ from kvlab.methods.rotary import Rotary
 
 # Gemma 3 keeps one set of frequencies a layer type; only full-attention layers are compressed.
 NAMES = ("inv_freq", "full_attention_inv_freq")
+# Families without a flag in their config.
+ALIBI = ("bloom", "mpt")
+# Families that pair neighbouring coordinates.
+INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")
+# Families that rotate in sliding layers only, where they have any.
+ROTATED_IF_SLIDING = ("cohere2", "exaone4")
 
 
 def find_rotary(model: nn.Module) -> Rotary | None:
     """The rotary embedding of the model's full-attention layers, or None for a model that does not rotate."""
     found = None if uses_alibi(model) else _place(model)
-    return None if found is None else Rotary(getattr(*found).float())
+    return None if found is None else _rotary(found, model)
+
+
+def unrotated_layers(model: nn.Module) -> frozenset[int]:
+    """Indices of the full-attention layers that do not rotate though the model does (SmolLM3, Llama 4, Cohere 2)."""
+    config = _text_config(model)
+    if _family(model) in ROTATED_IF_SLIDING:
+        kinds = getattr(config, "layer_types", None) or []
+        some = _family(model) == "cohere2" or "sliding_attention" in kinds
+        return frozenset(index for index, kind in enumerate(kinds) if some and kind == "full_attention")
+    parts = [module for module in _decoder(model).modules() if hasattr(module, "layer_idx")]
+    return frozenset(int(part.layer_idx) for part in parts if not getattr(part, "use_rope", True))  # type: ignore[arg-type]
 
 
 def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
@@ -34,13 +55,12 @@ def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
     kinds = kinds.values() if isinstance(kinds, dict) else (kinds,)
     if not any("dynamic" in str(kind) or kind == "longrope" for kind in kinds):
         return None
-    return lambda: Rotary(getattr(*found).float().clone())
+    return lambda: _rotary(found, model)
 
 
 def uses_alibi(model: nn.Module) -> bool:
     """Whether the model tells distances by ALiBi; it may hold a rotary embedding that it never uses."""
-    config = getattr(model, "config", None)
-    return config is not None and bool(getattr(config.get_text_config(decoder=True), "alibi", False))
+    return _family(model) in ALIBI or bool(getattr(_text_config(model), "alibi", False))
 
 
 class RotaryOfPasses:
@@ -69,8 +89,30 @@ class RotaryOfPasses:
             )
 
 
+def _rotary(place: tuple[nn.Module, str], model: nn.Module) -> Rotary:
+    """As it is now: dynamic kinds change the module's tensor in place."""
+    module, name = place
+    scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
+    return Rotary(getattr(module, name).float().clone(), _family(model) in INTERLEAVED, float(scaling))
+
+
+def _text_config(model: nn.Module) -> Any:
+    config = getattr(model, "config", None)
+    return None if config is None else config.get_text_config(decoder=True)
+
+
+def _family(model: nn.Module) -> str:
+    return getattr(_text_config(model), "model_type", "")
+
+
+def _decoder(model: nn.Module) -> nn.Module:
+    """The part that reads text: what looks at images may have frequencies of its own."""
+    find = getattr(model, "get_decoder", None)
+    return model if find is None else find()
+
+
 def _place(model: nn.Module) -> tuple[nn.Module, str] | None:
-    for module in model.modules():
+    for module in _decoder(model).modules():
         for name in NAMES:
             if isinstance(getattr(module, name, None), Tensor):
                 return module, name

@@ -16,9 +16,8 @@ from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.contents import Contents
 from kvlab.cache.deciding import decide
-from kvlab.cache.find_rotary import RotaryOfPasses
 from kvlab.cache.passage import Rows
-from kvlab.cache.placed import placed
+from kvlab.cache.placed import placed, sinks_by_head
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
@@ -55,7 +54,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
-        self.rotary = RotaryOfPasses(self.settings.rotary, self.settings.changing_rotary)
+        self.rotary = self.settings.rotary_of(self.layer_idx)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Adopt the first tokens' type and device."""
@@ -139,6 +138,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         softcap: float | None,
         module: nn.Module | None = None,
         slopes: Tensor | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
         rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
@@ -158,10 +158,13 @@ class CompressedLayer(Contents, CacheLayerMixin):
         common = scaling, softcap, module, hidden, self.rotary.now(), self.generator
         real = [None] * len(self.tables) if row_valid is None else self.streams.by_row(row_valid)
         where = placed(self.streams, self.tables, slopes, self.tokens_seen, rows, row_valid)
+        beside = sinks_by_head(self.streams, self.tables, sinks)
         seen = []
-        for table, part, valid, alibi in zip(self.tables, self.streams.by_head(query), real, where, strict=True):
+        for table, part, valid, alibi, sink in zip(
+            self.tables, self.streams.by_head(query), real, where, beside, strict=True
+        ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
-            seen.append(PassSeen(part, table.visible().keys, table.bias(), valid, *common, state, alibi))
+            seen.append(PassSeen(part, table.visible().keys, table.bias(), valid, *common, state, alibi, sink))
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
         if incomplete:

@@ -1,4 +1,4 @@
-"""Where the queries of a pass and the slots they ask stand in the text, for a model with ALiBi."""
+"""What a model gives each query head beside queries: with ALiBi where queries and slots stand, and learned sinks."""
 
 from __future__ import annotations
 
@@ -31,3 +31,11 @@ def _of_table(table: SlotTable, slopes: Tensor, asked: Tensor) -> Alibi:
     position = table.visible().position
     heads = position.shape[1]
     return Alibi(slopes.unflatten(1, (heads, -1)), position, asked[:, None].expand(-1, heads, -1))
+
+
+def sinks_by_head(streams: Streams, tables: Sequence[SlotTable], sinks: Tensor | None) -> list[Tensor] | list[None]:
+    """The logits (N, W, G) of learned sinks for each table; `sinks` (Hq,) are the model's, None for one without."""
+    if sinks is None:
+        return [None] * len(tables)
+    parts = zip(tables, streams.by_head(sinks.expand(streams.batch, -1)), strict=True)
+    return [part.unflatten(1, (table.visible().position.shape[1], -1)) for table, part in parts]

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
 from kvlab.budget import Budget
+from kvlab.cache.find_rotary import RotaryOfPasses
 from kvlab.cache.passage import Passage
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
@@ -48,6 +49,7 @@ class LayerSettings:
     prefill_compress_seconds: float = 0.0
     rotary: Rotary | None = field(default=None, repr=False)
     changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # where frequencies follow length
+    unrotated: frozenset[int] = frozenset()  # layers that do not rotate though the model does
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
     prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
@@ -56,6 +58,12 @@ class LayerSettings:
     def watched_closely(self) -> bool:
         """Whether an observer looks at slots; one whose `full` is false only counts what leaves."""
         return self.observer is not None and getattr(self.observer, "full", True)
+
+    def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
+        """What one layer's keys are rotated by, pass by pass."""
+        if self.rotary is not None and layer_idx in self.unrotated:
+            return RotaryOfPasses(Rotary(torch.zeros_like(self.rotary.inverse_frequencies)), None)
+        return RotaryOfPasses(self.rotary, self.changing_rotary)
 
     @contextmanager
     def clock(self, phase: str, device: torch.device) -> Iterator[None]:

@@ -35,6 +35,7 @@ def whole_pass(
         row_valid=None,
         low_rank=_whole_state(streams, seen),
         alibi=streams.join_padded([part.alibi for part in seen]),
+        sinks=_whole_sinks(streams, seen),
         _last_logits=None,
         _last_mass=None,
     )
@@ -76,6 +77,12 @@ def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:
     """What the heads keep beside their slots, as it is now."""
     states = [part.low_rank for part in seen if isinstance(part, PassSeen) and part.low_rank is not None]
     return replace(states[0], noted=streams.join_padded([state.noted for state in states])) if states else None
+
+
+def _whole_sinks(streams: Streams, seen: Sequence[PassSeen]) -> Tensor | None:
+    """(B, H, G) logits of learned sinks."""
+    parts = [part.sinks for part in seen if part.sinks is not None]
+    return streams.join(parts) if parts else None
 
 
 def _of_rows(streams: Streams, parts: Sequence[Tensor]) -> Tensor:

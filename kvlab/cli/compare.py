@@ -7,20 +7,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvlab.cli.loading import (
+    CacheDir,
+    ChatWay,
+    Device,
+    Dtype,
+    LoadIn,
+    Model,
+    Placement,
+    Revision,
+    System,
+    Thinking,
+    thinking_of,
+)
+
 if TYPE_CHECKING:
     from kvlab.requests import CompareRequest
 
 Prompt = Annotated[str | None, typer.Option(help="the prompt's text")]
 File = Annotated[Path | None, typer.Option(help="a UTF-8 text file with the prompt")]
 Sample = Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")]
-Model = Annotated[str, typer.Option(help="mini, a local folder, or a hub name")]
 NewTokens = Annotated[int, typer.Option(help="tokens to generate")]
 Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
 Every = Annotated[int, typer.Option(help="decide every N decode steps")]
 Chunk = Annotated[int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")]
 Out = Annotated[Path, typer.Option(help="the folder of runs")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
-Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
 Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
 Answer = Annotated[
     str | None, typer.Option(help="what a right continuation holds, as whole words; a sample has its own")
@@ -54,6 +65,13 @@ def run(
     out: Out = Path("runs"),
     device: Device = "auto",
     dtype: Dtype = "auto",
+    placement: Placement = "single",
+    load_in: LoadIn = None,
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
+    chat: ChatWay = "auto",
+    system: System = "",
+    thinking: Thinking = None,
     seed: Seed = 0,
     score: Score = None,
     allocate: Allocate = None,
@@ -70,6 +88,13 @@ def run(
         "prefill_chunk": prefill_chunk,
         "device": device,
         "dtype": dtype,
+        "placement": placement,
+        "load_in": load_in,
+        "revision": revision,
+        "cache_dir": cache_dir,
+        "chat": chat,
+        "system": system,
+        "thinking": thinking_of(thinking),
         "seed": seed,
         **_asked((prompt, file, sample), answer, fact),
     }
@@ -94,6 +119,13 @@ def compare(
     out: Out = Path("runs"),
     device: Device = "auto",
     dtype: Dtype = "auto",
+    placement: Placement = "single",
+    load_in: LoadIn = None,
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
+    chat: ChatWay = "auto",
+    system: System = "",
+    thinking: Thinking = None,
     seed: Seed = 0,
     score: Score = None,
     allocate: Allocate = None,
@@ -110,6 +142,13 @@ def compare(
         "prefill_chunk": prefill_chunk,
         "device": device,
         "dtype": dtype,
+        "placement": placement,
+        "load_in": load_in,
+        "revision": revision,
+        "cache_dir": cache_dir,
+        "chat": chat,
+        "system": system,
+        "thinking": thinking_of(thinking),
         "seed": seed,
         **_asked((prompt, file, sample), answer, fact),
     }

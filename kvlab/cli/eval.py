@@ -7,6 +7,20 @@ from typing import Annotated
 
 import typer
 
+from kvlab.cli.loading import (
+    CacheDir,
+    ChatWay,
+    Device,
+    Dtype,
+    LoadIn,
+    Model,
+    Placement,
+    Revision,
+    System,
+    Thinking,
+    thinking_of,
+)
+
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
 DEFAULT_BUDGETS = "0.1,0.2,0.4"  # at 0.05 nearly every score is 0, at 0.5 those of eviction are near the full cache
@@ -20,7 +34,7 @@ def evaluate(
             help="folder of the results, which a killed evaluation goes on with; the atlas reads runs/eval/NAME"
         ),
     ],
-    model: Annotated[str, typer.Option(help="mini, a local folder, or a hub name")] = "mini",
+    model: Model = "mini",
     tasks: Annotated[
         str, typer.Option(help="such as needle,key_value:pairs=64; 'all'; '' with --data")
     ] = DEFAULT_TASKS,
@@ -37,6 +51,15 @@ def evaluate(
     prefill_chunk: Annotated[
         int | None, typer.Option(help="feed prompts in chunks of N tokens; methods that would change say so")
     ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    placement: Placement = "single",
+    load_in: LoadIn = None,
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
+    chat: ChatWay = "auto",
+    system: System = "",
+    thinking: Thinking = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
@@ -63,6 +86,15 @@ def evaluate(
         batch_rows=batch,
         prefill_chunk=prefill_chunk,
         skip_malformed=skip_malformed,
+        device=device,
+        dtype=dtype,
+        placement=placement,
+        load_in=load_in,
+        revision=revision,
+        cache_dir=cache_dir,
+        chat=chat,
+        system=system,
+        thinking=thinking_of(thinking),
     )
     errors = Console(stderr=True)
     with shown_progress(errors) as listener:

@@ -6,7 +6,6 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor
 
 from kvlab.budget import Budget
 from kvlab.cache import make_cache
+from kvlab.cache.cache import nothing_to_compress
 from kvlab.cache.chunks import check_chunks
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.engine.forward import decode_one, greedy, prefill, synchronize
@@ -28,11 +28,14 @@ from kvlab.methods import Method, make_method
 from kvlab.methods.gvote import GVote
 from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
-from kvlab.models.load import LoadedModel, load_model
+from kvlab.models.chat import chat_of
+from kvlab.models.held import held_model
+from kvlab.models.load import LoadedModel
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.schema import RunRecord
 
+ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
 FULL = MethodChoice(method="full", budget=1.0)
 
 
@@ -57,8 +60,12 @@ def compare(
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
-    loaded = loaded or _cached_model(request.model, request.device, request.dtype)
-    ids = encode_prompt(loaded, request.prompt, request.max_new_tokens)
+    loaded = loaded or held_model(request)
+    chat = chat_of(request, loaded.tokenizer)
+    ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)
+    for choice in choices:  # what a method or a model refuses is said before anything runs
+        if not make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget).has_compressed:
+            raise UserError(nothing_to_compress(loaded.model.config.get_text_config(decoder=True)))
     _check_positions(choices, ids.shape[1])
     if request.prefill_chunk is not None:
         for choice in choices:
@@ -126,11 +133,6 @@ def _check_positions(choices: list[MethodChoice], tokens: int) -> None:
             )
 
 
-@lru_cache(maxsize=1)
-def _cached_model(name: str, device: str, dtype: str) -> LoadedModel:
-    return load_model(name, device, dtype)
-
-
 def _run_one(
     request: CompareRequest,
     choice: MethodChoice,
@@ -184,7 +186,7 @@ def _forced_pass(
     cache = _cache(request, choice, loaded, observer=recorder)
     watch.advance(f"{choice.label}: prompt")
     start = prefill(loaded, cache, ids, request.prefill_chunk)
-    _write_prompt(request.prompt, loaded, ids, start.prompt_logprobs, reference, writer)
+    _write_prompt(request, loaded, ids, start.prompt_logprobs, reference, writer)
     rows = [start.next_logprobs]
     if recorder is not None:
         recorder.end_step(cache)
@@ -244,14 +246,14 @@ def _free_pass(
 
 
 def _write_prompt(
-    prompt: str,
+    request: CompareRequest,
     loaded: LoadedModel,
     ids: Tensor,
     logprobs: Tensor | None,
     reference: Reference,
     writer: RunWriter,
 ) -> None:
-    known = ids[0].tolist()
+    known, chat = ids[0].tolist(), chat_of(request, loaded.tokenizer)
     nothing = [None] * (len(known) - 1)
     given = nothing if logprobs is None else logprobs.tolist()
     full = nothing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
@@ -261,7 +263,7 @@ def _write_prompt(
             "phase": ["prompt"] * len(known),
             "position": list(range(len(known))),
             "id": known,
-            "text": prompt_pieces(loaded.tokenizer, prompt, known),
+            "text": prompt_pieces(loaded.tokenizer, request.prompt, known, chat),
             "logprob": [None, *given],
             "logprob_full": [None, *full],
         },
@@ -295,11 +297,17 @@ def _label(choice: MethodChoice, method: Method) -> str:
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
 
 
+def _paper(choice: MethodChoice) -> str:
+    """The paper's settings a run is held against: those it asked for, where a paper has several."""
+    return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
+
+
 def _record(
     request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, ids: Tensor, comparison_id: str, index: int
 ) -> RunRecord:
     method = make_method(choice.method, **choice.hyper_parameters)
     cache = make_cache(loaded, method, choice.budget)
+    chat = chat_of(request, loaded.tokenizer)
     compressed = {layer.layer_idx for layer in cache.compressed_layers()}
     return RunRecord(
         run_id=f"{comparison_id}-{index:02d}-{choice.method}",
@@ -314,7 +322,7 @@ def _record(
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
-        departures=method.departures() if PAPER in method.presets else None,
+        departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
         notes=tuple(method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1])),
         label=_label(choice, method),
         force_keep=choice.force_keep,
@@ -322,6 +330,8 @@ def _record(
         max_new_tokens=request.max_new_tokens,
         compress_every=request.compress_every,
         seed=request.seed,
+        chat=None if chat is None else chat.settings,
+        loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},
         device=device_name(loaded.device),
         model=model_shape(loaded),
         versions=versions(),

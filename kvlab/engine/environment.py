@@ -7,8 +7,8 @@ from importlib.metadata import version
 
 import torch
 
-from kvlab.attention.queries import num_key_value_heads
-from kvlab.cache.find_rotary import changing_rotary, find_rotary
+from kvlab.attention.queries import full_attention_config, num_key_value_heads
+from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.models.load import LoadedModel
 from kvlab.trace.schema import ModelShape
 
@@ -32,16 +32,18 @@ def device_name(device: torch.device) -> str:
 def model_shape(loaded: LoadedModel) -> ModelShape:
     """What figures need to know of the model."""
     config = loaded.model.config.get_text_config(decoder=True)
-    heads = config.num_attention_heads
+    heads, own = config.num_attention_heads, full_attention_config(config)
     # Frequencies that change with length are no property of the model, and of no run that lasts.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
+    if rotary is not None and (rotary.interleaved or unrotated_layers(loaded.model)):
+        rotary = None  # whoever reads a run turns halves, in all layers
     return ModelShape(
         name=loaded.name,
         family=config.model_type,
         num_hidden_layers=config.num_hidden_layers,
         num_attention_heads=heads,
         num_key_value_heads=num_key_value_heads(config),
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        head_dim=getattr(own, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
         rotary_inverse_frequencies=None if rotary is None else tuple(rotary.inverse_frequencies.tolist()),

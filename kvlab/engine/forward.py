@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
 from kvlab.cache import CompressedCache
@@ -15,6 +17,16 @@ from kvlab.models.load import LoadedModel
 
 # Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
 MOST_PROMPT_LOGITS = 2**28
+
+
+class Speaker(Protocol):
+    """A model and its tokenizer."""
+
+    @property
+    def model(self) -> PreTrainedModel: ...
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase: ...
 
 
 @dataclass(frozen=True)
@@ -80,11 +92,12 @@ def greedy(
         logprobs = decode_one(loaded, cache, token)
 
 
-def end_ids(loaded: LoadedModel) -> set[int]:
-    """Token ids that end a text."""
-    ends = loaded.model.generation_config.eos_token_id if loaded.model.generation_config is not None else None
-    ends = loaded.tokenizer.eos_token_id if ends is None else ends
-    return set(ends) if isinstance(ends, list) else set() if ends is None else {ends}
+def end_ids(loaded: Speaker) -> set[int]:
+    """Token ids that end a text: every one of the generation config, and the tokenizer's own."""
+    config = loaded.model.generation_config
+    ends = None if config is None else config.eos_token_id
+    named = ends if isinstance(ends, list) else [ends]
+    return {int(end) for end in (*named, loaded.tokenizer.eos_token_id) if end is not None}
 
 
 def synchronize(device: torch.device) -> None:

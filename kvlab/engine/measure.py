@@ -35,7 +35,7 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
         return Answer(
             share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
         )
-    mass = probabilities(logits, bias)[0, :, :, 0]  # (H, G, S)
+    mass = probabilities(logits, bias, seen.sinks)[0, :, :, 0]  # (H, G, S)
     return Answer(mass.mean(1), (mass @ slots.values[0].float()).flatten(0, 1))
 
 

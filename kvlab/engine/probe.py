@@ -13,6 +13,7 @@ from torch import Tensor
 
 from kvlab.attention.hidden import watch_hidden_states
 from kvlab.attention.seen import PassSeen
+from kvlab.attention.slot_attention import probabilities
 from kvlab.cache import make_cache
 from kvlab.engine.gaussian import hidden_statistics
 from kvlab.engine.sampled import MOST_FUTURE, sampled_queries
@@ -87,7 +88,8 @@ def history(seen: PassSeen, prompt_tokens: int) -> dict[str, np.ndarray]:
         last = min(first + ROWS_AT_ONCE, tokens)
         logits = seen.up_to(last).last_logits(last - first)[0]  # (H, G, r, last)
         room = (0, tokens - last)
-        masses.append(torch.nn.functional.pad(torch.softmax(logits, -1).mean(1), room))
+        mass = probabilities(logits[None], None, seen.sinks)[0]
+        masses.append(torch.nn.functional.pad(mass.mean(1), room))
         score = torch.logsumexp(logits, 1) - torch.tensor(float(logits.shape[1])).log()
         scores.append(torch.nn.functional.pad(score, room, value=-torch.inf))
     return _host({"mass": torch.cat(masses, 1).transpose(0, 1), "log_score": torch.cat(scores, 1).transpose(0, 1)})

@@ -6,16 +6,20 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
+from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
 
 CONTEXT_PIECES = 8
 
 
-def encode_prompt(loaded: LoadedModel, prompt: str, max_new_tokens: int) -> torch.Tensor:
-    """Token ids (1, T), BOS first. Raises UserError for an empty prompt or one that exceeds the trained context."""
+def encode_prompt(loaded: LoadedModel, prompt: str, max_new_tokens: int, chat: Chat | None = None) -> torch.Tensor:
+    """Token ids (1, T) of the prompt, in `chat` where one is given.
+
+    Raises UserError for an empty prompt, or one that exceeds the trained context.
+    """
     if not prompt.strip():
         raise UserError("The prompt is empty: paste some text, choose a file, or take a sample prompt.")
-    ids = loaded.encode(prompt)
+    ids = loaded.encode(prompt) if chat is None else loaded.encode(chat.rendered(prompt), special=False)
     room = getattr(loaded.model.config.get_text_config(decoder=True), "max_position_embeddings", None)
     if room is not None and ids.shape[1] + max_new_tokens > room:
         raise UserError(
@@ -25,9 +29,14 @@ def encode_prompt(loaded: LoadedModel, prompt: str, max_new_tokens: int) -> torc
     return ids
 
 
-def prompt_pieces(tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int]) -> list[str]:
-    """The text of each prompt token; joined, special tokens left out, they give the prompt back."""
-    encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False)
+def prompt_pieces(
+    tokenizer: PreTrainedTokenizerBase, prompt: str, ids: list[int], chat: Chat | None = None
+) -> list[str]:
+    """The text of each prompt token; joined, special tokens left out, they give back the prompt, or what `chat` made
+    of it. Special tokens are shown by their names.
+    """
+    prompt = prompt if chat is None else chat.rendered(prompt)
+    encoded = tokenizer(prompt, return_offsets_mapping=True, verbose=False, add_special_tokens=chat is None)
     offsets, end, pieces = encoded["offset_mapping"], 0, []
     for start, stop in offsets:
         # Tokens that share one character all claim it: the first one gets it.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import NEVER
+from kvlab.attention.slot_attention import NEVER, probabilities
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
 
@@ -78,7 +78,9 @@ class Shadow:
         logits = seen.logits_at(keys, self.itself[None, :, : self.tokens])
         if self.absent is not None:
             logits = logits.masked_fill(self.absent[: self.tokens], NEVER)
-        mass = torch.softmax(logits, dim=-1)[0, :, :, 0]  # (H, G, T); the newest token is always there to look at
+        mass = probabilities(logits, None, seen.sinks)[
+            0, :, :, 0
+        ]  # (H, G, T); the newest token is always there to look at
         return Truth(mass.mean(1), (mass @ values[0].float()).flatten(0, 1))
 
     def follow(self, before: Slots, plan: Plan, leaving: Tensor) -> None:

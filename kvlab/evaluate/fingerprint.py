@@ -7,14 +7,16 @@ import hashlib
 import torch
 from transformers import PreTrainedModel
 
+from kvlab.cache.named_weights import named_weights
+
 _SAMPLED = 256  # values read of each tensor: enough to tell checkpoints apart, cheap on any size
 
 
 def model_digest(model: PreTrainedModel) -> str:
     """Return 12 hex digits of the shapes, types and a sample of the values of every parameter."""
     digest = hashlib.sha256()
-    for name, parameter in model.named_parameters():
-        flat = parameter.detach().reshape(-1)
+    for name, parameter in named_weights(model):
+        flat = parameter.reshape(-1)
         sample = flat[:: max(1, flat.numel() // _SAMPLED)][:_SAMPLED].to("cpu", torch.float32)
         digest.update(f"{name}{tuple(parameter.shape)}{parameter.dtype}".encode())
         digest.update(sample.numpy().tobytes())

@@ -8,8 +8,10 @@ from typing import Any
 import torch
 from transformers import Cache, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
+from kvlab.engine.forward import end_ids
 from kvlab.evaluate.outcome import Loaded, Outcome, Stopwatch, read_memory
 from kvlab.evaluate.passes import pass_ends
+from kvlab.models.placing import input_device
 
 
 class StopAtText(StoppingCriteria):
@@ -46,7 +48,7 @@ def generate_answers(
     The first `in_sight` tokens are prefilled and compressed, at once or in chunks; the rest follows as a second turn on
     the same cache. Raises UserError for a method that chunks would change.
     """
-    device = loaded.model.device
+    device = input_device(loaded.model)
     whole = torch.tensor(list(prompts), device=device)
     watch = Stopwatch(device)
     with watch.running(), torch.inference_mode():
@@ -80,5 +82,7 @@ def _continue(loaded: Loaded, whole: torch.Tensor, cache: Cache, max_new_tokens:
         do_sample=False,
         stopping_criteria=stopping,
         pad_token_id=pad,
+        eos_token_id=sorted(end_ids(loaded)) or None,
+        repetition_penalty=1.0,  # a checkpoint may ask for one; a comparison decodes without
     )
     return ids[:, whole.shape[1] :]

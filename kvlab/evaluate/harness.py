@@ -21,6 +21,9 @@ from kvlab.evaluate.rows import canonical_json, row_key
 from kvlab.evaluate.store import ResultStore
 from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.methods import make_method
+from kvlab.models.chat import Chat, chat_of
+from kvlab.models.held import held_model
+from kvlab.models.placing import input_device
 from kvlab.requests import MethodChoice, Progress
 
 Listener = Callable[[Progress], None]
@@ -48,16 +51,18 @@ def evaluate(
 
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
-    loaded = loaded or kvlab.load_model(request.model)
+    loaded = loaded or held_model(request)
+    chat = chat_of(request, loaded.tokenizer)
+    turn = 0 if chat is None else sum(map(len, chat.around()))
     make_cache = make_cache or _cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)  # an impossible budget or hyper-parameter is known at once
-    plan = make_plan(request, loaded.tokenizer, model_window(loaded))
+    plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn)
     if request.prefill_chunk is not None:
         longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
         check_choices(request.all_choices, longest, request.prefill_chunk)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
-    asked = request.question_aware, loaded.name, digest, request.prefill_chunk
+    asked = request.question_aware, loaded.name, digest, request.prefill_chunk, None if chat is None else chat.settings
     units = [
         Unit(
             prompt,
@@ -73,10 +78,11 @@ def evaluate(
         request.all_choices,
         settings,
         digest,
-        {"device": device_name(loaded.model.device), "versions": canonical_json(versions())},
+        {"device": device_name(input_device(loaded.model)), "versions": canonical_json(versions())},
+        None if chat is None else canonical_json(chat.settings),
     )
     with ResultStore.opened(out) as store:
-        _measure_missing(units, maker, request.batch_rows or default_batch_rows(loaded), store, on_progress)
+        _measure_missing(units, maker, request.batch_rows or default_batch_rows(loaded), store, on_progress, chat)
         store.flush()
         order = [key for unit in units for key in unit.keys.values()]
         rows = store.frame().set_index("key", drop=False).loc[order].reset_index(drop=True)
@@ -85,7 +91,12 @@ def evaluate(
 
 
 def _measure_missing(
-    units: list[Unit], maker: RowMaker, batch_rows: int, store: ResultStore, on_progress: Listener
+    units: list[Unit],
+    maker: RowMaker,
+    batch_rows: int,
+    store: ResultStore,
+    on_progress: Listener,
+    chat: Chat | None = None,
 ) -> None:
     done = store.keys()
     missing = [
@@ -94,7 +105,7 @@ def _measure_missing(
     total = sum(len(unit.keys) for unit in units)
     finished = total - sum(len(unit.keys) for unit in missing)
     on_progress(Progress(stage="start", done=finished, total=total))
-    for batch in batches([unit for unit in missing if unit.keys], maker.measurer.loaded, batch_rows):
+    for batch in batches([unit for unit in missing if unit.keys], maker.measurer.loaded, batch_rows, chat):
         for choice, rows in maker.rows(batch):
             store.append(rows)
             finished += len(rows)
@@ -110,7 +121,7 @@ def model_window(loaded: Loaded) -> int:
 
 def default_batch_rows(loaded: Loaded) -> int:
     """Return how many prompts run together: on a CPU a second one gains nothing."""
-    return 1 if loaded.model.device.type == "cpu" else _GPU_BATCH_ROWS
+    return 1 if input_device(loaded.model).type == "cpu" else _GPU_BATCH_ROWS
 
 
 def settings_of(choice: MethodChoice) -> dict[str, object]:

@@ -14,6 +14,7 @@ from transformers import Cache
 
 from kvlab.evaluate.outcome import Loaded, Outcome, Stopwatch, read_memory
 from kvlab.evaluate.passes import pass_ends
+from kvlab.models.placing import input_device
 
 
 def forced_log_probabilities(
@@ -29,7 +30,7 @@ def forced_log_probabilities(
     Row i predicts continuation[i + 1]. `chunk` tokens of it go in per forward pass; 1 is what decoding does. The prefix
     goes in at once or in chunks of `prefill_chunk`; raises UserError for a method that these would change.
     """
-    device = loaded.model.device
+    device = input_device(loaded.model)
     ids = torch.tensor([prefix + continuation], device=device)
     start, end = len(prefix), ids.shape[1] - 1
     watch = Stopwatch(device)

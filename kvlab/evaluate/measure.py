@@ -17,10 +17,12 @@ from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.request import FULL
 from kvlab.evaluate.rows import PromptIdentity
 from kvlab.evaluate.survival import Followed
+from kvlab.models.chat import Chat
+from kvlab.models.placing import input_device
 from kvlab.requests import MethodChoice
 from kvlab.tasks.hidden import hidden_positions
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import continuation_ids, prompt_ids
+from kvlab.tasks.tokens import continuation_ids, prompt_ids, start_ids
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class PreparedPrompt:
     question: list[int]
     continuation: list[int]
     hidden: tuple[int, ...] = ()  # positions of the tokens of hidden statements
+    closing: int = 0  # last tokens of the question that end the user's turn in a chat
 
     @property
     def prompt_tokens(self) -> int:
@@ -42,7 +45,8 @@ class PreparedPrompt:
     def in_sight(self, question_aware: bool) -> int:
         """Return how many tokens are prefilled and compressed before the rest goes in."""
         if question_aware and self.question:
-            return len(self.context) + len(self.question) - self.sample.hold_back
+            held_back = self.sample.hold_back and self.sample.hold_back + self.closing
+            return len(self.context) + len(self.question) - held_back
         return len(self.context)
 
     @property
@@ -62,14 +66,19 @@ class PreparedPrompt:
         )
 
 
-def prepare(planned: PlannedPrompt, loaded: Loaded) -> PreparedPrompt:
-    """Return the prompt made and tokenized."""
+def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) -> PreparedPrompt:
+    """Return the prompt made and tokenized, in `chat` where one is given; a text that is forced is never a turn."""
     sample = planned.make()
     context, question = prompt_ids(loaded.tokenizer, sample)
     forced = sample.metric in LIKELIHOOD_METRICS
     continuation = continuation_ids(loaded.tokenizer, sample) if forced else []
     hidden = tuple(hidden_positions(loaded.tokenizer, sample))
-    return PreparedPrompt(planned.identity, sample, context, question, continuation, hidden)
+    if chat is None or forced:
+        return PreparedPrompt(planned.identity, sample, context, question, continuation, hidden)
+    before, after = chat.around()
+    start = len(start_ids(loaded.tokenizer))  # the template puts its own
+    moved = tuple(place + len(before) - start for place in hidden)
+    return PreparedPrompt(planned.identity, sample, before + context[start:], question + after, [], moved, len(after))
 
 
 class Measurer:
@@ -129,6 +138,6 @@ def _follow(prompts: Sequence[PreparedPrompt], cache: Cache, loaded: Loaded) -> 
     """An observer of the prompts' hidden tokens, already watching the cache; None where nothing is hidden."""
     if not prompts[0].hidden or not isinstance(cache, CompressedCache):
         return None
-    followed = Followed([prompt.hidden for prompt in prompts], loaded.model.device)
+    followed = Followed([prompt.hidden for prompt in prompts], input_device(loaded.model))
     cache.settings.observer = followed
     return followed

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pydantic import JsonValue, ValidationError
 
@@ -107,8 +107,12 @@ def parse_request(
     batch_rows: int | None,
     skip_malformed: bool,
     prefill_chunk: int | None = None,
+    **of_model: Any,
 ) -> EvalRequest:
-    """Return the request that the command line's texts ask for; raises UserError for the first bad one."""
+    """Return the request that the command line's texts ask for; `of_model` are fields of `ModelRequest`.
+
+    Raises UserError for the first bad one.
+    """
     try:
         return EvalRequest(
             model=model,
@@ -123,6 +127,7 @@ def parse_request(
             batch_rows=batch_rows,
             prefill_chunk=prefill_chunk,
             skip_malformed=skip_malformed,
+            **of_model,
         )
     except ValidationError as error:
         first = error.errors()[0]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
-from kvlab.requests import MethodChoice
+from kvlab.requests import MethodChoice, ModelRequest
 from kvlab.tasks.seeds import check_seed
 
 FULL = MethodChoice(method="full", budget=1.0)
@@ -33,12 +33,9 @@ class FileChoice(BaseModel):
     path: Path
 
 
-class EvalRequest(BaseModel):
+class EvalRequest(ModelRequest):
     """Every method sees the same prompts; the full cache is always among them: paired differences are taken to it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str = "mini"
     tasks: tuple[TaskChoice, ...] = ()
     files: tuple[FileChoice, ...] = ()
     choices: tuple[MethodChoice, ...] = ()

@@ -51,6 +51,7 @@ ROWS = pa.schema(
         ("prefill_chunk", pa.int32()),  # tokens a pass of the prompt; null: all in one, or rows older than these
         ("device", pa.string()),  # this and the next: null in rows older than these
         ("versions", pa.string()),  # JSON, of Python and of every package whose change could change a number
+        ("chat", pa.string()),  # JSON, how the prompt stood in the chat template; null: plain text, or older rows
         ("settings", pa.string()),  # JSON, every hyper-parameter as it was; null in rows older than these
     ]
 )
@@ -58,7 +59,7 @@ ROWS = pa.schema(
 # What was asked for in the user's own words.
 ASKED = [
     "task", "difficulty", "content", "length", "depth", "index", "seed", "method", "hyper_parameters", "budget",
-    "budget_unit", "question_aware", "model", "model_digest", "prefill_chunk",
+    "budget_unit", "question_aware", "model", "model_digest", "prefill_chunk", "chat",
 ]  # fmt: skip
 
 ANY_LENGTH = 0  # the length of a prompt that was not asked for by length
@@ -90,8 +91,9 @@ def row_key(
     model: str,
     model_digest: str,
     prefill_chunk: int | None = None,
+    chat: Mapping[str, object] | None = None,
 ) -> str:
-    """Return the hash that names one measurement; one without chunks is named as before there were any.
+    """Return the hash that names one measurement; one without chunks or chat is named as before there were any.
 
     `settings` are all hyper-parameters with their values: a default or a preset that changes makes another measurement.
     """
@@ -110,7 +112,9 @@ def row_key(
         "question_aware": question_aware,
         "model": model,
         "model_digest": model_digest,
-    } | ({} if prefill_chunk is None else {"prefill_chunk": prefill_chunk})
+    }
+    asked |= {} if prefill_chunk is None else {"prefill_chunk": prefill_chunk}
+    asked |= {} if chat is None else {"chat": chat}
     return hashlib.sha256(canonical_json(asked).encode()).hexdigest()[:32]
 
 
@@ -120,9 +124,9 @@ def newest(rows: pd.DataFrame) -> pd.DataFrame:
     Of several measurements of one prompt by one method, options and budget as given, the last that says its settings
     stays, else the last.
     """
-    if rows.empty:
-        return rows
     asked = [name for name in ASKED if name in rows]
+    if rows.empty or len(asked) < len(ASKED) - 1:  # without chunks: older than these
+        return rows
     known = rows["settings"].notna() if "settings" in rows else pd.Series(False, rows.index)
     stale = rows.assign(_known=known).sort_values("_known", kind="stable").duplicated(asked, keep="last")
     return rows[~stale.reindex(rows.index)]

@@ -11,6 +11,7 @@ from kvlab.evaluate.metrics import score
 from kvlab.evaluate.outcome import Loaded, Outcome
 from kvlab.evaluate.plan import PlannedPrompt
 from kvlab.evaluate.rows import budget_unit, canonical_json
+from kvlab.models.chat import Chat
 from kvlab.requests import MethodChoice
 
 _LOOK_AHEAD = 4  # batches' worth of prompts made at once, to find some of equal length
@@ -32,13 +33,13 @@ class PreparedUnit:
     keys: dict[int, str]
 
 
-def batches(units: Sequence[Unit], loaded: Loaded, rows: int) -> Iterator[list[PreparedUnit]]:
+def batches(units: Sequence[Unit], loaded: Loaded, rows: int, chat: Chat | None = None) -> Iterator[list[PreparedUnit]]:
     """Yield units of one shape, at most `rows` at a time, nearly in order; prompts are made as they are needed."""
     waiting = iter(units)
     while ahead := list(islice(waiting, 1 if rows == 1 else rows * _LOOK_AHEAD)):
         shapes: dict[tuple[object, ...], list[PreparedUnit]] = {}
         for unit in ahead:
-            prepared = PreparedUnit(prepare(unit.prompt, loaded), unit.keys)
+            prepared = PreparedUnit(prepare(unit.prompt, loaded, chat), unit.keys)
             shapes.setdefault(prepared.prompt.shape, []).append(prepared)
         for alike in shapes.values():
             yield from (alike[start : start + rows] for start in range(0, len(alike), rows))
@@ -53,6 +54,7 @@ class RowMaker:
     settings: Sequence[Mapping[str, object]]  # every hyper-parameter of each choice
     model_digest: str
     made_by: Mapping[str, str]  # the columns device and versions
+    chat: str | None = None  # JSON
 
     def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
         """Yield each choice with the rows that the batch still lacked under it."""
@@ -80,6 +82,7 @@ class RowMaker:
             "prefill_chunk": self.measurer.prefill_chunk,
             "model": self.measurer.loaded.name,
             "model_digest": self.model_digest,
+            "chat": None if prompt.continuation else self.chat,
             "metric": prompt.sample.metric,
             "score": _score(prompt, outcome),
             "answer": canonical_json(prompt.sample.answers),

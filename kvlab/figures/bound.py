@@ -24,6 +24,13 @@ MEASURES = {
 }
 FLOOR = 1e-7
 
+# Flags of `analysis.bound` in words.
+ABOVE = {
+    "above": "with nothing dropped",
+    "above, heads share slots": "with nothing dropped, where query heads share slots, which the theorem does not cover",
+    "above, tokens dropped": "where tokens were dropped, which the theorem does not cover",
+}
+
 
 def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """The three measures and the bound over the steps of one head, from `analysis.bound.bound_over_steps`, or over
@@ -91,12 +98,11 @@ def read_sag_against_bound(frame: pd.DataFrame, predicts: bool) -> str:
 def _broken(frame: pd.DataFrame) -> str:
     if "above" in frame:
         return f"On average {percent(float(frame['above'].mean()))} of the heads changed by more than it."
-    above, outside = (int((frame["flag"] == flag).sum()) for flag in ("above", "above, tokens dropped"))
-    if not above + outside:
+    counts = {words: int((frame["flag"] == flag).sum()) for flag, words in ABOVE.items()}
+    parts = [f"{count} {words}" for words, count in counts.items() if count]
+    if not parts:
         return "The change was never above it."
-    parts = [f"{above} with nothing dropped"] * bool(above)
-    parts += [f"{outside} where tokens were dropped, which the theorem does not cover"] * bool(outside)
-    return f"The change was above it at {plural(above + outside, 'step')}: {' and '.join(parts)}."
+    return f"The change was above it at {plural(sum(counts.values()), 'step')}: {' and '.join(parts)}."
 
 
 def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -> go.Figure:

@@ -236,3 +236,11 @@ def _look(style: Style) -> dict[str, object]:
         "line": {"color": style.colour, "dash": style.dash, "width": 1.7},
         "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
     }
+
+
+def read_beyond_budget(frame: pd.DataFrame) -> str:
+    """Which runs hold more slots than they were allotted, in words; empty where none does."""
+    if frame.empty:
+        return ""
+    each = "; ".join(f"{row.label} {row.slots:,.0f} slots for {row.budget:,.0f}" for row in frame.itertuples())
+    return f"Generated tokens come on top of the budget, at the last step, mean over heads: {each}."

@@ -11,7 +11,8 @@ from kvlab.figures.words import number, percent, plural, signed_percent, visible
 
 RULES = {
     "exact": "exact at this query",
-    "predicted": "exact at the predicted scores",
+    "grouped": "at this query, query heads share the slot",
+    "predicted": "at predicted scores, exact for no query",
     "votes": "votes alone",
     "convex": "convex, no votes",
     "other": "another mass rule",

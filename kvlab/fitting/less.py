@@ -12,7 +12,7 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from kvlab.cache.feature_weights import refuse_alibi, write_maps
+from kvlab.cache.feature_weights import refuse_alibi, refuse_sinks, write_maps
 from kvlab.errors import UserError
 from kvlab.fitting.observations import Observation, observe, projections
 from kvlab.fitting.text import text_windows
@@ -71,6 +71,7 @@ def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print
     request.check()
     loaded = load_model(request.model, request.device)
     refuse_alibi(loaded.model)
+    refuse_sinks(loaded.model)
     deadline = time.process_time() + 60 * request.minutes
     watched = _watch(loaded, request, time.process_time() + WATCHING * 60 * request.minutes, say)
     fitted = []

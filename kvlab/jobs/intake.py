@@ -15,6 +15,17 @@ from kvlab.jobs.registry import MethodEntry, methods
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
 
+# The choices of the form, each with what it is called there; `make_request` takes them as they are.
+DEVICES = ("auto", "cpu", "cuda", *(f"cuda:{number}" for number in range(8)), "mps")
+PLACEMENTS: dict[str, tuple[str, dict[str, str]]] = {
+    "device": ("Device", {name: name for name in DEVICES}),
+    "placement": ("Placement", {"single": "one device", "auto": "spread over all devices"}),
+    "dtype": ("Number format", {name: name for name in ("auto", "float32", "bfloat16", "float16")}),
+    "load_in": ("Weights", {"none": "as they are", "8bit": "8 bit", "4bit": "4 bit"}),
+}
+CHATS = {"auto": "the model's own, where it has one", "no": "none: plain text"}
+FORM_WORDS: dict[Any, Any] = {"none": None, "template": None, "yes": True, "no": False}
+THINKING = {"template": "as the template has it", "yes": "on", "no": "off"}
 SAMPLE_METHODS = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv")
 
 
@@ -68,13 +79,17 @@ def choices(
 
 
 def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **options: Any) -> CompareRequest:
-    """The request for the queue; `options` are further fields of `CompareRequest`.
+    """The request for the queue; `options` are further fields of `CompareRequest`, or words of the form for them.
 
     Raises:
         UserError: the prompt, the model or an option cannot be used.
     """
     try:
-        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **options)
+        meant = {
+            name: FORM_WORDS.get(value, value) if name in ("load_in", "thinking") else value
+            for name, value in options.items()
+        }
+        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **meant)
         check_fits(request.prompt, request.model, request.max_new_tokens)
         return request
     except ValidationError as error:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kvlab.errors import UserError
 from kvlab.jobs.registry import MethodEntry
 
 Kind = Literal["choice", "switch", "integer", "number", "text", "json"]
+DEFAULT, PRESET = "default", "preset"
 KINDS: dict[str, Kind] = {"boolean": "switch", "integer": "integer", "number": "number", "string": "text"}
 
 
@@ -28,6 +29,7 @@ class Parameter:
     open_minimum: bool = False
     open_maximum: bool = False
     optional: bool = False
+    source: str = ""  # where a preset's value comes from
 
     @property
     def limits(self) -> str:
@@ -39,21 +41,33 @@ class Parameter:
         return " and ".join(part for part in (low, high) if part)
 
 
-def parameters(entry: MethodEntry) -> list[Parameter]:
-    """The hyper-parameters of a method, the variant first."""
+def parameters(entry: MethodEntry, preset: str = DEFAULT) -> list[Parameter]:
+    """The hyper-parameters of a method, the variant first; their defaults are the preset's where it has one."""
     definitions = entry.parameters.get("$defs", {})
     found = [_parameter(name, schema, definitions) for name, schema in entry.hyper_parameters.items()]
+    if preset in entry.presets:
+        published = entry.presets[preset].values
+        found = [
+            replace(one, default=published[one.name].value, source=published[one.name].source)
+            if one.name in published
+            else one
+            for one in found
+        ]
     return sorted(found, key=lambda parameter: parameter.name != "variant")
 
 
 def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values that differ from their defaults, checked.
+    """The preset, where `values` name one, and the values that differ from its, checked.
 
     Raises:
-        UserError: a value is out of its range, or a structured one is no JSON.
+        UserError: there is no such preset, a value is out of its range, or a structured one is no JSON.
     """
-    different = {}
-    for parameter in parameters(entry):
+    preset = values.get(PRESET, DEFAULT)
+    if preset not in (DEFAULT, *entry.presets):
+        known = ", ".join((DEFAULT, *entry.presets))
+        raise UserError(f"{entry.name} has no preset {preset!r}; it has: {known}.")
+    different: dict[str, Any] = {} if preset == DEFAULT else {PRESET: preset}
+    for parameter in parameters(entry, preset):
         value = _read(entry, parameter, values.get(parameter.name, parameter.default))
         if value != parameter.default:
             different[parameter.name] = value

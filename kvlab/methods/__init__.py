@@ -1,11 +1,22 @@
 """Compression methods: each decides, and nothing here touches a model or a file.
 
-Importing a method's module registers it; the order here is the order in which methods are shown.
+Importing a method's module registers it, and every module of this folder is imported: first those named here, in the
+order in which methods are shown, then any other.
 """
 
-from kvlab.methods import full, window, streaming_llm, h2o, snapkv, pyramidkv, adakv, pyramidinfer, gvote  # isort: skip # noqa: F401
-from kvlab.methods import zsmerge, kvmerger, pyramid_pool, cam, d2o, less, keepkv, exactmerge  # isort: skip # noqa: F401
-from kvlab.methods import compose  # isort: skip # noqa: F401
+from importlib import import_module
+from pkgutil import iter_modules
+
 from kvlab.methods.base import Method, make_method, registered
 
 __all__ = ["Method", "make_method", "registered"]
+
+SHOWN = (
+    "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote",
+    "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "exactmerge",
+)  # fmt: skip
+LAST = "compose"  # made of all the others
+
+_others = sorted({module.name for module in iter_modules(__path__) if not module.ispkg} - {*SHOWN, LAST})
+for _name in (*SHOWN, *_others, LAST):
+    import_module(f"{__name__}.{_name}")

@@ -26,7 +26,7 @@ class Method(BaseModel, ABC):
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
     title: ClassVar[str]
-    paper: ClassVar[str]
+    paper: ClassVar[str] = ""
     needs_budget: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}

@@ -82,7 +82,7 @@ def distributed(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[
         if prefix in PARTS and rest in _fields(prefix, names[prefix]):
             parts[prefix][rest] = value
             continue
-        for part in _owners(names, name, value):
+        for part in _owners(names, name, value, given):
             parts[part][name] = value
     return parts
 
@@ -90,10 +90,11 @@ def distributed(names: dict[str, str], given: dict[str, Any]) -> dict[str, dict[
 def _fields(part: str, name: str) -> tuple[str, ...]:
     if part == "select" and name in SELECTORS:
         return SELECTOR_PARAMETERS[name]
-    return tuple(source(part, name)[1].model_fields)
+    method = source(part, name)[1]
+    return (*method.model_fields, *(["preset"] if method.presets else []))
 
 
-def _owners(names: dict[str, str], name: str, value: Any) -> list[str]:
+def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> list[str]:
     """The parts that a hyper-parameter without a prefix changes."""
     having = [part for part in PARTS if name in _fields(part, names[part])]
     if not having:
@@ -101,8 +102,8 @@ def _owners(names: dict[str, str], name: str, value: Any) -> list[str]:
         raise UserError(f"None of these choices has a hyper-parameter {name!r}; they have: {', '.join(known)}.")
     if "select" in having and names["select"] in SELECTORS:
         return ["select"]
-    _check_all_take_it(having, names, name, value)
-    changed = [part for part in having if _changes(part, names[part], name, value)]
+    _check_all_take_it(having, names, name, value, given)
+    changed = [part for part in having if _changes(part, names[part], name, value, given)]
     sources = {source(part, names[part])[0] for part in changed}
     if len(sources) > 1:
         options = " or ".join(f"{part}_{name}" for part in changed)
@@ -111,12 +112,12 @@ def _owners(names: dict[str, str], name: str, value: Any) -> list[str]:
     return [part for part in having if source(part, names[part])[0] in sources or not changed]
 
 
-def _check_all_take_it(having: list[str], names: dict[str, str], name: str, value: Any) -> None:
+def _check_all_take_it(having: list[str], names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> None:
     """Raises UserError for a value that some part refuses; where another takes it, the sentence says how to say so."""
     refusals: dict[str, UserError] = {}
     for part in having:
         try:
-            make_method(source(part, names[part])[0], **{name: value})
+            _with(part, names[part], name, value, given)
         except UserError as error:
             refusals[part] = error
     taking = [part for part in having if part not in refusals]
@@ -129,7 +130,21 @@ def _check_all_take_it(having: list[str], names: dict[str, str], name: str, valu
         raise next(iter(refusals.values()))
 
 
-def _changes(part: str, choice: str, name: str, value: Any) -> bool:
+def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> Method:
+    """The method of a choice with one value, and with all else it is given if it takes the value only with that."""
     method = source(part, choice)[0]
-    plain, changed = make_method(method).pipeline(), make_method(method, **{name: value}).pipeline()
+    try:
+        return make_method(method, **{name: value})
+    except UserError:
+        fields, own = _fields(part, choice), f"{part}_"
+        plain = {field.removeprefix(own) if field.startswith(own) else field: other for field, other in given.items()}
+        others = {field: other for field, other in plain.items() if field in fields}
+        if len(others) < 2:
+            raise
+    return make_method(method, **others)
+
+
+def _changes(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> bool:
+    plain = make_method(source(part, choice)[0]).pipeline()
+    changed = _with(part, choice, name, value, given).pipeline()
     return bool(getattr(plain, part) != getattr(changed, part))

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
+from transformers import AttentionInterface
 from transformers.models.falcon.modeling_falcon import FalconAttention, apply_rotary_pos_emb, build_alibi_tensor
 
 
@@ -34,7 +34,7 @@ class SlotFalconAttention(FalconAttention):
     ) -> tuple[Tensor, None]:
         """Output (B, q, hidden) and None."""
         query, key, value = self._states(self.query_key_value(hidden_states))
-        slopes = self.slopes
+        slopes = self.slopes_on(query.device)
         if slopes is None:
             assert position_embeddings is not None
             query, key = apply_rotary_pos_emb(query, key, *position_embeddings)
@@ -46,8 +46,12 @@ class SlotFalconAttention(FalconAttention):
 
     @property
     def slopes(self) -> Tensor | None:
+        """Those of `slopes_on` the device where the module's own weights are."""
+        return self.slopes_on(self.query_key_value.weight.device)
+
+    def slopes_on(self, device: torch.device) -> Tensor | None:
         """(Hq,) by how much a logit of each query head changes per position, before scaling; None without ALiBi."""
-        return _slopes(self.num_heads, self.query_key_value.weight.device) if self.config.alibi else None
+        return _slopes(self.num_heads, device) if self.config.alibi else None
 
     def _states(self, fused: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, rows, _ = fused.shape
@@ -65,15 +69,4 @@ class SlotFalconAttention(FalconAttention):
 def _slopes(num_heads: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # kept for passes that want gradients too
         two = torch.ones(1, 2, dtype=torch.int64, device=device)
-        return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1]
-
-
-def use_slot_attention(model: PreTrainedModel, name: str) -> None:
-    """Make every attention module of a Falcon model call the attention function registered as `name`."""
-    for module in model.modules():
-        if isinstance(module, FalconAttention):
-            module.__class__ = SlotFalconAttention
-    for module in model.modules():
-        config: Any = getattr(module, "config", None)
-        if config is not None:
-            config._attn_implementation = name
+        return build_alibi_tensor(two, num_heads, torch.float32)[:, 0, 1].bfloat16()  # what it is multiplied in

@@ -2,39 +2,36 @@
 
 from __future__ import annotations
 
-import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
 
 import torch
-from huggingface_hub import try_to_load_from_cache
-from huggingface_hub.constants import ENDPOINT as HF_ENDPOINT
-from huggingface_hub.errors import HFValidationError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils.logging import disable_progress_bar
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
 
-from kvlab.assets import asset_path
 from kvlab.attention import register_attention
 from kvlab.errors import UserError
-from kvlab.models.falcon import use_slot_attention
-from kvlab.models.phi3 import keep_compressed_cache
-
-EMBEDDED = ("mini",)
-REACH_SECONDS = 5
-SUPPORTED = (
-    "llama",
-    "mistral",
-    "qwen2",
-    "qwen3",
-    "phi3",
-    "gemma",
-    "gemma2",
-    "gemma3_text",
-    "gpt_neox",
-    "falcon",
+from kvlab.models.checkpoint import (
+    check_files,
+    check_loaded,
+    check_size,
+    check_vocabulary,
+    no_foreign_code,
+    read_config,
+    reason,
 )
+from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
+from kvlab.models.placing import device_map, input_device, pick_device, pick_dtype, quantization
+from kvlab.models.sources import EMBEDDED, Source
+
+__all__ = ["EMBEDDED", "SUPPORTED", "LoadedModel", "check_supported", "load_model", "pick_device", "prepare"]
 
 
 @dataclass(frozen=True)
@@ -47,102 +44,106 @@ class LoadedModel:
 
     @property
     def device(self) -> torch.device:
-        """Where the model lives."""
-        return self.model.device
+        """Where token ids go."""
+        return input_device(self.model)
 
-    def encode(self, text: str) -> torch.Tensor:
-        """Token ids (1, T) of a text on the model's device, with the BOS token first where the model has one."""
-        ids = self.tokenizer(text, return_tensors="pt", verbose=False)["input_ids"]
-        bos = self.tokenizer.bos_token_id
-        if bos is not None and (ids.shape[1] == 0 or int(ids[0, 0]) != bos):
-            ids = torch.cat([torch.full((1, 1), bos, dtype=ids.dtype), ids], dim=1)
-        return ids.to(self.device)
+    def encode(self, text: str, special: bool = True) -> torch.Tensor:
+        """Token ids (1, T) of a text on the model's device.
+
+        What the tokenizer puts around a text is what the model was trained with: most, `mini` among them, put a BOS
+        token first, which then is the attention sink; Qwen's, OLMo's and Pythia's put none, and none is forced on
+        them. `special` False leaves that out, for text that a chat template has written.
+        """
+        ids = self.tokenizer(text, return_tensors="pt", verbose=False, add_special_tokens=special)["input_ids"]
+        return ids.long().to(self.device)
 
 
-def load_model(name_or_path: str = "mini", device: str = "auto", dtype: str = "auto") -> LoadedModel:
+def load_model(
+    name_or_path: str = "mini",
+    device: str = "auto",
+    dtype: str = "auto",
+    *,
+    placement: str = "single",
+    load_in: str | None = None,
+    revision: str | None = None,
+    cache_dir: str | None = None,
+) -> LoadedModel:
     """The embedded model `mini`, a local folder, or a hub name, in evaluation mode.
 
-    `device` auto takes cuda, else mps, else cpu. `dtype` auto takes float32 on cpu, else the checkpoint's own.
-    Raises UserError for a name that cannot be found, a family kvlab does not support, or a device that is not there.
+    `device` auto takes cuda, else mps, else cpu; `cuda:1` names one of several. `dtype` auto takes float32 on cpu, else
+    the checkpoint's own. `placement` auto spreads the weights over all devices by accelerate. `load_in` 4bit or 8bit
+    packs the weights where bitsandbytes or torchao is installed. `revision` is a branch, tag or commit of a hub name,
+    `cache_dir` the folder its files are kept in. No code that comes with a model is run.
+    Raises UserError for a name that cannot be found, a checkpoint that is damaged or does not hold exactly the weights
+    of its config, a family kvlab does not support, or a device or package that is not there.
     """
-    where = asset_path(name_or_path) if name_or_path in EMBEDDED else name_or_path
+    source = Source(name_or_path, revision, cache_dir)
     place = pick_device(device)
-    disable_progress_bar()
-    _check_reachable(name_or_path, Path(where))
-    try:
-        config = AutoConfig.from_pretrained(where)
+    kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
+    raw = read_config(source.config_file(), source.name)
+    with _quietly(), _sentences(source, raw):
+        config = AutoConfig.from_pretrained(source.where, **source.options)
         check_supported(config)
-        tokenizer = AutoTokenizer.from_pretrained(where)
-        model = AutoModelForCausalLM.from_pretrained(
-            where, dtype=_pick_dtype(dtype, place), use_safetensors=True, attn_implementation=_made_with(config)
+        if source.folder is not None:
+            check_files(source.folder, source.name)
+            check_size(config, source.folder, source.name)
+        tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
+        model, info = model_class(config).from_pretrained(
+            source.where,
+            dtype=kind,
+            device_map=where,
+            use_safetensors=True,
+            attn_implementation=_made_with(config),
+            ignore_mismatched_sizes=True,  # `check_loaded` names them
+            output_loading_info=True,
+            **source.options,
+            **({} if packed is None else {"quantization_config": packed}),  # None would undo the checkpoint's own
         )
-    except (OSError, ValueError) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(_not_loaded(name_or_path, error)) from error
-    return LoadedModel(prepare(model).to(place).eval(), tokenizer, name_or_path)  # type: ignore[arg-type]
+        check_loaded(model, info, source.name)
+        check_vocabulary(model, tokenizer, source.name)
+        prepare(model).eval()
+    return LoadedModel(model if where or packed else model.to(place), tokenizer, source.name)
 
 
 def _made_with(config: Any) -> str:
-    """The attention a model is made with; Falcon picks a class by it and knows its own only, `prepare` changes it."""
-    return "eager" if config.model_type == "falcon" else register_attention()
+    """The attention a model is made with: some pick a class by it and know their own only, `prepare` changes it."""
+    return "eager" if config.model_type in INLINE else register_attention()
 
 
-def _check_reachable(name: str, folder: Path) -> None:
-    """Says at once that a hub name cannot be had, where the hub's client would retry for half a minute."""
-    if folder.exists():
-        return
-    hub = urlparse(HF_ENDPOINT)
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Without bars, and without the table that transformers prints of tensors: `check_loaded` says it in a sentence."""
+    before = logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
-        if try_to_load_from_cache(name, "config.json") is not None:
-            return
-        socket.create_connection((hub.hostname or "", hub.port or 443), timeout=REACH_SECONDS).close()
-    except (OSError, HFValidationError) as error:
-        raise UserError(_not_loaded(name, error)) from None
+        yield
+    finally:
+        logging.set_verbosity(before)
 
 
-def prepare(model: PreTrainedModel) -> PreTrainedModel:
-    """The same model, set to kvlab's attention; raises UserError for an unsupported family."""
-    check_supported(model.config.get_text_config(decoder=True))
-    name = register_attention()
-    if model.config.model_type == "falcon":
-        use_slot_attention(model, name)
-    else:
-        model.set_attn_implementation(name)
-    if model.config.model_type == "phi3":
-        keep_compressed_cache(model)
-    return model
+@contextmanager
+def _sentences(source: Source, raw: dict[str, Any]) -> Iterator[None]:
+    """Whatever transformers says of a model's files becomes one sentence; what the machine lacks stays as it is."""
+    try:
+        yield
+    except (UserError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:
+        raise UserError(_not_loaded(source, raw, error)) from error
 
 
-def check_supported(config: Any) -> None:
-    """Raises UserError if kvlab cannot run this configuration faithfully."""
-    config = config.get_text_config(decoder=True)
-    if config.model_type not in SUPPORTED:
-        raise UserError(f"Models of family {config.model_type!r} are not supported; kvlab runs {', '.join(SUPPORTED)}.")
-
-
-def pick_device(device: str) -> torch.device:
-    """The device asked for, or the best one there is; raises UserError if it is not there."""
-    there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if device == "auto":
-        return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
-    if not there.get(device.split(":")[0], False):
-        raise UserError(f"There is no device {device!r} here; leave the device out to use the best one there is.")
-    return torch.device(device)
-
-
-def _pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:
-    if dtype != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}[dtype]
-    return torch.float32 if device.type == "cpu" else "auto"
-
-
-def _not_loaded(name: str, error: Exception) -> str:
-    folder = Path(name)
-    if folder.is_dir():
-        reason = str(error).strip().splitlines()[0][:200]
-        return f"The folder {name!r} does not hold a loadable safetensors model ({reason})."
-    return (
-        f"There is no model {name!r}: give 'mini', a local folder, or a hub name that can be downloaded from here "
-        "(only safetensors checkpoints are loaded)."
-    )
+def _not_loaded(source: Source, raw: dict[str, Any], error: Exception) -> str:
+    name = source.name
+    if "trust_remote_code" in str(error):
+        return no_foreign_code(name)
+    packing = raw.get("quantization_config")
+    if packing and isinstance(error, ImportError | RuntimeError):
+        kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
+        return f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason(error)})."
+    if isinstance(error, ImportError):
+        return f"The model {name!r} needs a package that is not installed ({reason(error)})."
+    if source.folder is None and isinstance(error, OSError):
+        return f"The files of {name!r} cannot be had ({reason(error)}); only safetensors checkpoints are loaded."
+    what = "folder" if source.folder is not None else "repository"
+    return f"The {what} {name!r} does not hold a loadable safetensors model ({reason(error)})."

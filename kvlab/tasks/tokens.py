@@ -1,6 +1,6 @@
-"""How a sample becomes token ids: BOS, then the context, then the question, each tokenized on its own.
+"""How a sample becomes token ids: what the tokenizer puts first (BOS, mostly), then the context, then the question.
 
-Tokenized apart, the context's ids are the same whether the question is in sight or not.
+Each is tokenized on its own: the context's ids are the same whether the question is in sight or not.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ def text_ids(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def start_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the BOS token where the tokenizer has one: the sink sits there."""
-    return [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    """Return what the tokenizer itself puts before a text: BOS for most, where the sink sits; nothing for some."""
+    bos, whole = tokenizer.bos_token_id, tokenizer("a", verbose=False)["input_ids"]
+    return [bos] if bos is not None and whole[:1] == [bos] else []
 
 
 def prompt_ids(tokenizer: PreTrainedTokenizerBase, sample: Sample) -> tuple[list[int], list[int]]:

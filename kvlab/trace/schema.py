@@ -101,6 +101,12 @@ class RunRecord(BaseModel):
     compress_every: int = Field(1, ge=1)
     seed: int = Field(ge=-(2**63), lt=2**64)
     device: str
+    chat: dict[str, JsonValue] | None = Field(
+        None, description="system prompt and thinking switch of the model's chat template; None: plain text"
+    )
+    loading: dict[str, JsonValue] = Field(
+        default_factory=dict, description="placement, packed weights and revision, as asked"
+    )
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from kvlab.analysis import compare, memory, merges, sag
 from kvlab.analysis.lineage import fold
+from kvlab.figures import compare as figures
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -105,6 +108,24 @@ def test_the_headline_compares_with_the_full_cache(runs: dict[str, Run]):
     (group,) = compare.rivals_at_same_bytes(table.reset_index())
     assert group["mean_kl"].is_monotonic_increasing
     assert set(group["method"]) == {"h2o", "keepkv"}
+
+
+def test_runs_that_end_beyond_their_budget_are_named():
+    """128 tokens generated on top of 139 slots, one token that waits, and a run without steps."""
+
+    def run(label: str, slots: tuple[int, int], every: int = 1) -> SimpleNamespace:
+        rows = [(step, head, 139 + step * slots[head] // 128, 140) for step in (0, 128) for head in (0, 1)]
+        steps = pd.DataFrame(rows, columns=["step", "head", "live_slots", "budget_slots"])
+        return SimpleNamespace(record=SimpleNamespace(label=label, compress_every=every), steps=steps)
+
+    absent = run("off", (0, 0))
+    absent.steps = absent.steps.head(0)
+    found = compare.beyond_budget([run("keeps", (128, 126)), run("holds", (1, 1)), run("waits", (2, 2), 2), absent])
+    assert found.to_dict("records") == [{"label": "keeps", "slots": 266.0, "budget": 140.0}]
+    said = figures.read_beyond_budget(found)
+    assert "on top of the budget" in said
+    assert "keeps 266 slots for 140" in said
+    assert figures.read_beyond_budget(found.head(0)) == ""
 
 
 def test_only_runs_of_about_the_same_bytes_are_rivals():

@@ -32,9 +32,9 @@ def evaluated(
         for index in range(8):
             rows.append(row(task, "full", 1.0, index) | {"slots": 80.0})
             for arm in arms:
-                for budget in budgets if make_method(arm.method, **arm.options).needs_budget else (1.0,):
+                for budget in budgets if make_method(arm.method, **arm.published).needs_budget else (1.0,):
                     value, kept = score(arm, budget, index)
-                    own = {"hyper_parameters": canonical_json(arm.options), "slots": 80 * kept}
+                    own = {"hyper_parameters": canonical_json(arm.published), "slots": 80 * kept}
                     own["key"] = f"{arm.name}{task}{budget}{index}"
                     rows.append(row(task, arm.method, value, index, budget) | own)
     folder = root / "eval" / "made-up"

@@ -17,6 +17,7 @@ from kvlab.analysis.locality import cosine_by_offset, cosine_of_any_pair
 from kvlab.analysis.merging_walkthrough import represented, walkthrough
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.explainers import keeps_more, pivot_leads
+from kvlab.atlas.kvmerger.recorded import evicted_as_well
 from kvlab.atlas.registry import find
 from kvlab.atlas.sources import Sources
 from kvlab.engine import compare
@@ -27,7 +28,7 @@ from kvlab.trace.synthetic import write_synthetic_run
 
 PROMPT = "A long time ago an old man and a young man sat on a wall in the sun and spoke of many things. " * 3
 RUN_BASED = ("fig-1", "fig-2", "fig-3a", "fig-3b", "fig-3d", "fig-4", "fig-6", "fig-7", "fig-8", "fig-9")
-SIGMAS = ("mean_l2", "paper", 2.0)
+SIGMAS = ("mean_l2", "mean", "paper", 2.0)
 
 
 @pytest.fixture(scope="module")
@@ -184,6 +185,21 @@ def test_real_weights_lie_on_the_kernel_of_their_set(runs: tuple[Run, ...], sigm
     # Keys are recorded in half precision.
     assert (points["relative_weight"] - points["kernel"]).abs().max() < 0.02
     assert points["sigma"].nunique() == 1 if sigma == 2.0 else points["sigma"].nunique() > 1
+
+
+def test_what_was_evicted_beside_merging_is_said(sources: Sources) -> None:
+    """Counted from the events, which the sentence is not: it is from the table of steps."""
+    run = sources.run_of("kvmerger")
+    assert run is not None
+    first = run.select("events").query("step == 0")
+    heads = len(run.steps.query("step == 0"))
+    said = evicted_as_well(run)
+    assert f"Of the {len(first) / heads:,.0f} tokens" in said
+    assert f" {(first['kind'] == 'evict').sum() / heads:,.0f} were evicted" in said
+    by_distance, _ = drawn("fig-3d", sources)
+    assert "the paper evicts none" in by_distance.reading
+    other = Run(run.path, run.record.model_copy(update={"method": "h2o"}))
+    assert evicted_as_well(other) == ""
 
 
 def test_the_kernel_figure_holds_a_mark_a_token(sources: Sources) -> None:

@@ -59,7 +59,8 @@ def test_scores_are_means_of_the_arms_that_were_asked_for(sources: Sources):
     assert first["score_low"] <= first["score"] <= first["score_high"]
     assert first["kept"] == 0.25
     assert first["asked"] == "20 %"
-    assert SWEEP.origin(sources) == "evaluation mine · mini (dddddddddddd) · 4 prompts · cpu: x · torch 2.13"
+    origin = "evaluation mine · mini (dddddddddddd) · 4 prompts · cpu: x · torch 2.13"
+    assert SWEEP.origin(sources) == f"{origin} · under kvlab's default settings, not preset=paper"
 
 
 def test_an_option_becomes_a_column_and_tasks_a_mean(sources: Sources):
@@ -100,7 +101,9 @@ def test_the_command_says_what_it_means(tmp_path: Path):
         lengths=None, depths=None, samples=int(options["--samples"]), seed=0, question_aware="yes", batch_rows=None,
         skip_malformed=False,
     )  # fmt: skip
-    assert [choice.hyper_parameters for choice in request.choices] == [{"beta": 1}, {"beta": 4}]
+    assert [choice.hyper_parameters for choice in request.choices] == [
+        {"preset": "paper", "beta": beta} for beta in (1, 4)
+    ]
 
 
 def test_the_command_for_the_papers_own_data_can_be_read(tmp_path: Path):

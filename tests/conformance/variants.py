@@ -29,6 +29,8 @@ TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {
     ("d2o", "spare_layers", True): {"variant": "code"},
     ("zsmerge", "combine_score", "sum"): {"prefill": "similarity"},
     ("keepkv", "mass", "none"): {"rule": "votes"},
+    **{("pyramid-pool", "mass", rule): {"pooling": "mean"} for rule in ("alpha", "votes", "exact", "bounded")},
+    ("pyramid-pool", "space", "unrotated"): {"pooling": "mean"},
 }
 # Choices that are numbers, and crossings of choices that are not independent.
 FURTHER: list[tuple[str, dict[str, Any]]] = [
@@ -41,7 +43,10 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("keepkv", {"rule": "paper", "predict": "current", "space": "unrotated"}),
     ("keepkv", {"rule": "min-norm", "space": "unrotated"}),
     ("zsmerge", {"prefill": "similarity", "similarity": "cosine", "mass": "exact", "space": "unrotated"}),
-    ("pyramid-pool", {"variant": "paper", "mass": "votes"}),
+    ("pyramid-pool", {"variant": "paper", "mass": "votes", "pooling": "mean"}),
+    ("pyramid-pool", {"repool": "literal", "pooling": "mean"}),
+    ("zsmerge", {"residual": 0}),
+    ("zsmerge", {"residual": 3}),
     ("compose", {"score": "snapkv", "allocate": "adakv", "settle": "keepkv", "score_window": 3, "threshold": -1.0}),
     ("compose", {"score": "h2o", "allocate": "variance", "settle": "zsmerge"}),
     ("compose", {"score": "keepkv", "allocate": "pyramid-pool", "settle": "values", "score_window": 8}),

@@ -109,8 +109,10 @@ def test_keepkv_is_exact_although_merged_tokens_change_their_place(rule: str) ->
 
 @pytest.mark.parametrize("method", ["zsmerge", "kvmerger", "pyramid-pool", "d2o", "keepkv"])
 def test_exact_mass_counts_the_place_a_merged_slot_stands_at(method: str) -> None:
-    loose = {"kvmerger": {"loosest": -1.0}, "keepkv": {"threshold": -1.0}}.get(method, {})
-    layer = AlibiLayer(make_method(method, mass="exact", **loose), BUDGET)
+    options = {
+        "kvmerger": {"loosest": -1.0}, "keepkv": {"threshold": -1.0}, "pyramid-pool": {"pooling": "mean"},
+    }  # fmt: skip
+    layer = AlibiLayer(make_method(method, mass="exact", **options.get(method, {})), BUDGET)
     layer.slopes = SLOPES[[0, 0, 1, 1]]
     same = [0, 0, 2, 2]
     query, key, value = prompt(0, TOKENS, 2, 2)

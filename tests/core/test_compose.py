@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from kvlab.cache import make_cache
+from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.choices import PARTS, PLAIN_NAMES
 from kvlab.methods.compose import choices, compose
 from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS
+from kvlab.methods.settlers.pool import Pool
 from kvlab.methods.settlers.value_merge import ACCUMULATED
 from kvlab.models.load import prepare
 from tests.core.merging import ROTARY, Layer, column_mass, prompt
@@ -170,6 +172,15 @@ def test_a_composition_can_be_made_by_name() -> None:
     assert made == compose(score="snapkv", settle="zsmerge", residual=0.1, sinks=2)
     assert make_method("compose", **made.model_dump()) == made
     assert registered()["compose"].describe()["parameters"]["properties"]["settle"]["enum"] == choices()["settle"]  # type: ignore
+
+
+def test_values_that_belong_together_are_taken_together() -> None:
+    """A pool has a mass only where means are taken; the value alone is refused."""
+    made = compose(score="snapkv", settle="pool", settle_pooling="mean", mass="votes").pipeline()
+    assert isinstance(made.settle, Pool)
+    assert (made.settle.pooling, made.settle.mass.rule) == ("mean", "votes")
+    with pytest.raises(UserError, match="add pooling=mean"):
+        compose(score="snapkv", settle="pool", mass="votes")
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,7 @@ def test_least_squares_loses_no_more_than_the_mean_rules(group: int, seed: int, 
 
 def test_the_fit_over_a_window_is_the_weighted_one() -> None:
     """With `ema` a prompt's last queries count by alpha to the power of their age."""
-    options = {"predict": "ema", "window": 4, "alpha": 0.7, "recent": 0.6}
+    options = {"predict": "ema", "group": "least-squares", "window": 4, "alpha": 0.7, "recent": 0.6}
     layer, _, _ = merged(2, 33, heads=1, **options)
     _, plan, before, _ = layer.notes.decisions[-1]
     assert plan.edges is not None

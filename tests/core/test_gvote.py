@@ -101,6 +101,7 @@ def causal(row: int) -> torch.Tensor:
         {},
         {"rope_mode": "sampled"},
         {"count_sinks": True, "floors": False},
+        {"preset": "paper", "count_sinks": True, "floors": False},
         {"group": "mean"},
         {"minimum": 6},
         {"step_queries": 4, "p_nuc": 0.6},

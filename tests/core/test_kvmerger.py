@@ -67,6 +67,8 @@ def reference(
         distance = {i: (key[pivot] - key[i]).norm().item() for i in members if i != pivot}
         if sigma == "mean_l2":
             width = sum(distance.values()) / max(len(distance), 1) / math.sqrt(2)
+        elif sigma == "mean":
+            width = sum(distance.values()) / max(len(distance), 1)
         elif sigma == "paper":
             width = sum(d * d for d in distance.values()) / (math.sqrt(2) * len(members))
         else:
@@ -78,7 +80,7 @@ def reference(
     return table
 
 
-@pytest.mark.parametrize("sigma", ["mean_l2", "paper", 2.5])
+@pytest.mark.parametrize("sigma", ["mean_l2", "mean", "paper", 2.5])
 @pytest.mark.parametrize(
     ("theta", "loosest", "budget", "longest"),
     [
@@ -110,6 +112,27 @@ def test_equals_the_algorithms_token_by_token(
             assert given[position]["log_mass"] == 0
     layer.check_votes(TOKENS)
     assert layer.slots.votes.max() > 1, "the example merges nothing"
+
+
+@pytest.mark.parametrize(
+    ("preset", "budget", "recent", "heavy"), [("paper", 0.5, 0.17, 0.12), ("paper-35", 0.35, 0.08, 0.02)]
+)
+def test_presets_spare_the_papers_shares_of_the_prompt(preset: str, budget: float, recent: float, heavy: float) -> None:
+    """Section 6.1 gives them as shares of the prompt: the last tokens, and the most attended of the others."""
+    tokens = 200
+    query, key, value = alike(5, tokens)
+    layer = Layer(make_method("kvmerger", preset=preset), budget)
+    layer.feed(query, key, value)
+    score = column_mass(query, key)
+    for head in range(2):
+        last = range(tokens - round(recent * tokens) + 1, tokens)
+        ranked = sorted(range(tokens - round(recent * tokens)), key=lambda i: -score[head, i].item())
+        table = layer.table(head)
+        for position in [*last, *ranked[: round(heavy * tokens) - 1]]:
+            assert table[position]["votes"] == 1
+            torch.testing.assert_close(table[position]["key"], key[0, head, position])
+    safe = {int(p) for p, slot in layer.table(0).items() if slot["votes"] == 1}
+    assert len(safe) < budget * tokens, "the example merges nothing"
 
 
 @settings(max_examples=40, deadline=None)

@@ -20,8 +20,8 @@ MERGING: list[tuple[str, dict[str, Any]]] = [
     ("keepkv", {"threshold": -1.0}),
     ("keepkv", {"threshold": -1.0, "rule": "votes", "predict": "current"}),
     ("kvmerger", {"longest_set": 8, "loosest": -1.0}),
-    ("pyramid-pool", {}),
-    ("pyramid-pool", {"variant": "paper", "window": 3}),
+    ("pyramid-pool", {"pooling": "mean"}),
+    ("pyramid-pool", {"pooling": "mean", "variant": "paper", "window": 3, "repool": "literal"}),
     ("d2o", {}),
     ("d2o", {"variant": "code"}),
 ]
@@ -137,7 +137,7 @@ def test_identical_keys_before_rotation_merge_into_the_pivots_own_key(method: st
         ("zsmerge", {"sinks": 0, "residual": 0.1, "similarity": "cosine"}),
         ("keepkv", {"sinks": 0, "threshold": 0.99, "rule": "votes"}),
         ("kvmerger", {"heavy": 0.0}),
-        ("pyramid-pool", {"sinks": 0, "window": 2}),
+        ("pyramid-pool", {"pooling": "mean", "sinks": 0, "window": 2}),
         ("d2o", {"sinks": 0}),
     ],
 )
@@ -161,8 +161,8 @@ def test_identical_tokens_merge_without_any_change_for_any_later_query(method: s
 @pytest.mark.parametrize(("mass", "expected"), [("none", 0.0), ("alpha", 0.3), ("votes", 1.0)])
 def test_mass_by_votes(mass: str, expected: float) -> None:
     for method in ("zsmerge", "kvmerger", "pyramid-pool", "d2o"):
-        loose = {"loosest": -1.0} if method == "kvmerger" else {}
-        slots = run(method, loose | {"mass": mass, "alpha": 0.3}).slots
+        merging = {"kvmerger": {"loosest": -1.0}, "pyramid-pool": {"pooling": "mean"}}.get(method, {})
+        slots = run(method, merging | {"mass": mass, "alpha": 0.3}).slots
         assert slots.votes[slots.valid].max() > 1, "nothing was merged"
         torch.testing.assert_close(slots.log_mass[slots.valid], expected * slots.votes[slots.valid].log())
 

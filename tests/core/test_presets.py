@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import kvlab
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.base import Method
 
+PACKAGE = Path(kvlab.__file__).parent
 WITHOUT_PAPER = {"full", "window", "compose"}  # nobody published settings of these
 OWN = {"exactmerge"}
 METHODS = [method for name, method in registered().items() if name not in WITHOUT_PAPER]
@@ -66,3 +73,19 @@ def test_an_unknown_preset_names_those_there_are() -> None:
         make_method("gvote", preset="papre")
     with pytest.raises(UserError, match="compose has no preset"):
         make_method("compose", preset="paper")
+
+
+def test_a_new_file_with_register_is_known_everywhere(tmp_path: Path) -> None:
+    """A method in a file of its own, without a paper, in a copy of the package: listed, described and run."""
+    shutil.copytree(PACKAGE, tmp_path / "kvlab", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "assets").symlink_to(PACKAGE.parent / "assets")
+    text = (PACKAGE / "methods" / "window.py").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.strip().startswith("paper:")]
+    source = "\n".join(lines).replace("class Window", "class Newest").replace('= "window"', '= "newest"')
+    (tmp_path / "kvlab" / "methods" / "newest.py").write_text(source, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "kvlab", "methods"], cwd=tmp_path, capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "newest" in done.stdout

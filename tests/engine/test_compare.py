@@ -10,7 +10,6 @@ import pandas as pd
 import pytest
 
 from kvlab.engine import compare, run
-from kvlab.engine.compare import _cached_model
 from kvlab.methods import registered
 from kvlab.requests import CompareRequest, MethodChoice, Progress
 from kvlab.trace import Run, open_run
@@ -210,7 +209,6 @@ def test_run_from_python(tiny_model_folder: Path, tmp_path: Path) -> None:
     assert made.record.hyper_parameters["alpha"] == 0.9
     assert made.record.budget == 0.2
     assert {"step", "layer", "head"} <= set(made.steps.columns)
-    assert _cached_model(str(tiny_model_folder), "auto", "auto").name == str(tiny_model_folder)
 
 
 @pytest.mark.parametrize(

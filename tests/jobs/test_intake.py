@@ -178,3 +178,14 @@ def test_the_client_side_imports_no_model_code():
     code += "print([name for name in ('torch', 'transformers', 'streamlit') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_words_of_the_form_become_settings_of_the_request() -> None:
+    chosen = intake.choices([entry for entry in registry.methods() if entry.name == "h2o"], [0.2])
+    asked = {"device": "cuda:1", "placement": "auto", "load_in": "none", "chat": "auto", "system": "Be brief."}
+    request = intake.make_request("a b", "mini", chosen, thinking="no", **asked)
+    assert (request.device, request.placement, request.load_in) == ("cuda:1", "auto", None)
+    assert (request.chat, request.system, request.thinking) == ("auto", "Be brief.", False)
+    assert intake.make_request("a b", "mini", chosen, thinking="template", load_in="4bit").load_in == "4bit"
+    with pytest.raises(UserError, match="device"):
+        intake.make_request("a b", "mini", chosen, device="toaster")

@@ -10,10 +10,10 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from kvlab.cache import make_cache
 from kvlab.models.load import load_model
-from tests.families import FAMILIES, PLAIN, tiny_folder
+from tests.families import EVERY, PLAIN, tiny_folder
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", EVERY)
 def test_a_saved_model_loads_and_is_itself(family: str, tmp_path: Path) -> None:
     folder = str(tiny_folder(tmp_path, family))
     loaded = load_model(folder, device="cpu")

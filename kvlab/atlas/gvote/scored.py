@@ -24,6 +24,7 @@ from kvlab.atlas.scores import (
 )
 from kvlab.atlas.sources import Sources
 from kvlab.evaluate.metrics import higher_is_better
+from kvlab.evaluate.rows import canonical_json
 from kvlab.evaluate.summary import with_measures
 from kvlab.figures import scores as figures
 from kvlab.figures import usage
@@ -60,7 +61,7 @@ def against_usage(
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
         where, reading = experiment.origin(sources), read_by_budget(rows, table, panel)
-        used, own = usage_rows(rows), table[(table["method"] == OURS) & (table["options"] == "{}")]
+        used, own = usage_rows(rows), table[(table["method"] == OURS) & unchanged(table["options"])]
         return (
             Drawn("scores", figure, shown, reading, where, trade_off_claim(means)),
             Drawn("usage", usage.usage_by_task(used, own, theme), used, usage.read_usage_by_task(own), where,
@@ -87,9 +88,14 @@ def mean_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     return every.assign(task=MEAN, metric="mean", higher=True).reset_index(drop=True)
 
 
+def unchanged(options: pd.Series) -> pd.Series:
+    """Whether GVote ran under its paper's settings or the defaults, with nothing changed."""
+    return options.isin(["{}", canonical_json(Arm(OURS).published)])
+
+
 def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """One row a prompt under GVote: task, index, prompt_tokens, kept."""
-    own = rows[(rows["method"] == OURS) & (rows["hyper_parameters"] == "{}")]
+    own = rows[(rows["method"] == OURS) & unchanged(rows["hyper_parameters"])]
     kept = own["slots"] / own["logical_tokens"]
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 

@@ -83,23 +83,27 @@ def sag_claim(frame: pd.DataFrame) -> Claim:
     return Claim(SAG_CLAIM, verdict, f"Merged slots against the sum of their parts, same query: {shown}.")
 
 
+AT_THIS_QUERY = ("exact", "grouped")
+
+
 def exact_claim(frame: pd.DataFrame) -> Claim:
     """From `sag_of_runs`: whether KeepKV's merges keep it, at the present query and at the predicted scores."""
-    ours = frame[frame["rule"].isin(("exact", "predicted"))]
+    ours = frame[frame["rule"].isin((*AT_THIS_QUERY, "predicted"))]
     if ours.empty:
         return Claim(EXACT_CLAIM, "cannot be judged", "No run of this comparison merges by KeepKV's rule.")
-    exact = ours[ours["rule"] == "exact"]
+    exact = ours[ours["rule"].isin(AT_THIS_QUERY)]
     shown = "; ".join(
         f"{row.label} ({figures.RULES[row.rule]}) {signed_percent(row.total)} in all {row.merges:,} merges, "
         f"{percent(row.size)} of it moved"
         for row in ours.itertuples()
     )
-    note = "What is left of it under the exact rule comes from query heads that share one key."
+    note = "Query heads that share a slot cannot all be served by one log mass; per_head_mass gives each its own."
     if exact.empty:
         return Claim(
             EXACT_CLAIM,
             "cannot be judged",
-            f"{shown}; the rule is exact only for the scores it predicts: compare keepkv:predict=current.",
+            f"{shown}; predicted scores are those of no query: compare keepkv:predict=current, and with per_head_mass "
+            "where query heads share a slot.",
         )
     verdict: Verdict = "holds" if exact["total"].abs().max() < EXACT else "does not hold"
     return Claim(EXACT_CLAIM, verdict, f"{shown} ({percent(EXACT)} in all counts). {note}")

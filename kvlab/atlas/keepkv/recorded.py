@@ -8,7 +8,8 @@ from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.sources import Sources
 from kvlab.trace.reader import Run
 
-RULES = ("cam", "d2o", "kvmerger", "keepkv:rule=votes", "keepkv", "keepkv:predict=current", "h2o")
+OWN_MASSES = "keepkv:preset=default:predict=current:per_head_mass=true"
+RULES = ("cam", "d2o", "kvmerger", "keepkv:rule=votes", "keepkv", "keepkv:predict=current", OWN_MASSES, "h2o")
 
 
 def attention_run(sources: Sources) -> Run | Needs:

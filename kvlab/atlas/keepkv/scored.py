@@ -27,17 +27,25 @@ from kvlab.figures.palette import Theme
 
 ABLE = 0.1
 OURS = Arm("keepkv")
-RIVALS = tuple(Arm(name) for name in ("streaming-llm", "h2o", "pyramidinfer", "cam", "d2o"))
-WITH_H2O = Arm("compose", {"score": "h2o", "select": "h2o", "settle": "keepkv"})
+# Its paper gives PyramidInfer no budget, and a recent region that fills all of 20 %; here rivals have one budget.
+PYRAMID = Arm("pyramidinfer", {"lengths": "budget", "region": "budget"})
+RIVALS = (*(Arm(name) for name in ("streaming-llm", "h2o")), PYRAMID, *(Arm(name) for name in ("cam", "d2o")))
+# The paper adds its merging to others' eviction: merging under its own settings, the rest as composed.
+WITH_H2O = Arm("compose", {"score": "h2o", "select": "h2o", "settle": "keepkv", "settle_preset": "paper"})
 WITH_PYRAMID = Arm(
-    "compose", {"allocate": "pyramidinfer", "score": "pyramidinfer", "select": "pyramidinfer", "settle": "keepkv"}
+    "compose",
+    {
+        "allocate": "pyramidinfer",
+        "score": "pyramidinfer",
+        "select": "pyramidinfer",
+        "settle": "keepkv",
+        "settle_preset": "paper",
+    },
 )
 RATIOS = Experiment("keepkv-fig-4", (*RIVALS, OURS), budgets=(0.1, 0.2, 0.4))
 ON_H2O = Experiment("keepkv-fig-5", (Arm("h2o"), WITH_H2O), budgets=(0.1, 0.2, 0.4))
-ON_PYRAMID = Experiment("keepkv-fig-5", (Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.1, 0.2, 0.4))
-COMBINED = Experiment(
-    "keepkv-fig-5", (Arm("h2o"), WITH_H2O, Arm("pyramidinfer"), WITH_PYRAMID), budgets=(0.1, 0.2, 0.4)
-)
+ON_PYRAMID = Experiment("keepkv-fig-5", (PYRAMID, WITH_PYRAMID), budgets=(0.1, 0.2, 0.4))
+COMBINED = Experiment("keepkv-fig-5", (Arm("h2o"), WITH_H2O, PYRAMID, WITH_PYRAMID), budgets=(0.1, 0.2, 0.4))
 BENCHMARK = Experiment(
     "keepkv-tab-2",
     (Arm("window"), *(arm for arm in RIVALS if arm.method != "pyramidinfer"), OURS),
@@ -72,7 +80,7 @@ def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[
         best, full = (figures.line_words(top.iloc[0]) for top in tops)
         return Claim(says, "cannot be judged", f"No arm scores above {best} on any task (full cache {full}).")
     gaps = {
-        f"{figures.arm_words(one.name)} minus {figures.arm_words(other.name)}": gap(rows, one.name, other.name)
+        f"{figures.arm_words(one.label)} minus {figures.arm_words(other.label)}": gap(rows, one.label, other.label)
         for one, other in pairs
     }
     shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())

@@ -93,7 +93,7 @@ def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:
         return Claim(says, "cannot be judged", f"The full cache itself scores {score_words(full)} on these tasks.")
     budgets = sorted(rows.loc[rows["method"] != FULL, "budget"].unique(), reverse=True)
     gaps = {
-        f"{first.name} minus {second.name} at {percent(budget)}": gap(rows, first.name, second.name, budget)
+        f"{first.label} minus {second.label} at {percent(budget)}": gap(rows, first.label, second.label, budget)
         for first, second in pairs
         for budget in budgets
     }

@@ -8,7 +8,7 @@ import pandas as pd
 from kvlab.analysis.merging_walkthrough import Walkthrough, key_error, represented, walkthrough
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
-from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, run_with_keys
+from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.errors import UserError
 from kvlab.figures import merging_steps as figures
@@ -49,7 +49,7 @@ def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return found
     run, walk = found
     figure = figures.merging_pipeline(walk, _texts(run), theme)
-    reading = figures.read_merging_pipeline(walk)
+    reading = f"{figures.read_merging_pipeline(walk)} {evicted_as_well(run)}".strip()
     return (Drawn("pipeline", figure, _named(run, walk), reading, origin(run), pivot_leads(walk)),)
 
 

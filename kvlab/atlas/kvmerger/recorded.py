@@ -9,7 +9,7 @@ from kvlab.errors import UserError
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 
-METHODS = ("kvmerger",)
+METHODS = ("kvmerger:preset=paper-35",)
 BUDGETS = (0.35,)
 MOST_PROMPTS = 12
 
@@ -31,6 +31,19 @@ def merging_run(sources: Sources) -> Run | Needs:
         return run
     return Needs(
         "This comparison has no KVMerger run with events and keys.", compare_command(sources, METHODS, BUDGETS)
+    )
+
+
+def evicted_as_well(run: Run) -> str:
+    """How many tokens this KVMerger run evicted after its prompt, in a sentence; empty for another method's run."""
+    first = run.steps[run.steps["step"] == 0]
+    heads = len(first)
+    if run.record.method != "kvmerger" or not heads:
+        return ""
+    evicted, merged = (float(first[column].sum()) / heads for column in ("evicted", "merged"))
+    return (
+        f"Of the {evicted + merged:,.0f} tokens that left a head after the prompt (mean over heads) {evicted:,.0f} "
+        "were evicted, not merged: the paper evicts none, because its budget is what the threshold gives."
     )
 
 

@@ -9,7 +9,7 @@ from kvlab.analysis.gaussian_weights import kernel, merged_pairs
 from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
-from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, merging_run
+from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, merging_run
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import gaussian_kernel as figures
 from kvlab.figures.palette import Theme
@@ -29,7 +29,8 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if points.empty:
         return Needs("Nothing was merged in this run's prefill.", compare_command(sources, METHODS, BUDGETS))
     curves = kernel_curves(points)
-    shown = figures.kernel_curves(points, curves, theme), figures.read_kernel_curves(points)
+    reading = f"{figures.read_kernel_curves(points)} {evicted_as_well(run)}".strip()
+    shown = figures.kernel_curves(points, curves, theme), reading
     on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points)
     return (
         Drawn("by distance", shown[0], points, shown[1], origin(run)),

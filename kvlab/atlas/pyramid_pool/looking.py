@@ -19,6 +19,8 @@ from kvlab.figures.palette import Theme
 from kvlab.figures.words import number
 
 MOST_FRAMES = 16
+KEEPS_ONE = ("best", "max-norm")
+MERGING = ("pyramid-pool:pooling=mean",)
 CLEAR_TREND = 0.5  # of Spearman's correlation
 
 
@@ -26,7 +28,13 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     """Figure 4: the span of the text each slot of one head stands for, as the steps go on."""
     run = recorded(sources, *PYRAMIDS)
     if isinstance(run, Needs):
-        return run
+        return Needs(run.sentence, compare_command(sources, MERGING))
+    pooling_kind = run.record.hyper_parameters.get("pooling")
+    if pooling_kind in KEEPS_ONE:
+        why = (
+            f"This run's pooling ({pooling_kind}) keeps one token of each window and evicts the others: nothing merges."
+        )
+        return Needs(why, compare_command(sources, MERGING))
     head = head_of(run, choice)
     window = run.record.hyper_parameters.get("window", 4)
     tables = {

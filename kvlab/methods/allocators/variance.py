@@ -48,7 +48,8 @@ class Variance:
     def head_budgets(self, view: View) -> Tensor | None:
         """(B, H) this layer's slots, the same for all its heads."""
         layers = sorted(view.statistics)
-        shares = self._shares(torch.stack([view.statistics[layer] for layer in layers], 1)).tolist()
+        noted = [view.statistics[layer].to(view.budget.device) for layer in layers]  # they may lie on several devices
+        shares = self._shares(torch.stack(noted, 1)).tolist()
         mine, averages, seen = layers.index(view.layer_idx), view.budget[:, 0].tolist(), view.tokens_seen.tolist()
         if self.spared and view.layer_idx in (layers[0], *layers[1:2], layers[-1]):
             return torch.full_like(view.budget, UNLIMITED)

@@ -42,7 +42,7 @@ class FutureQueries:
         query = seen.project_queries(sampled.to(states.dtype)).float()
         if seen.rotary is None:
             return query
-        return self._ahead(query, seen.rotary, start)
+        return self._ahead(seen.rotary.lengthened(query), seen.rotary, start)
 
     def _ahead(self, query: Tensor, rotary: Rotary, start: Tensor) -> Tensor:
         if self.rope_mode == "sampled":
@@ -69,9 +69,7 @@ def average_turn(states: Tensor, rotary: Rotary, start: Tensor, count: int) -> T
     position = start[:, None] + torch.arange(count, device=states.device)  # (B, count)
     angle = position[..., None].float() * frequencies
     cosine, sine = angle.cos().mean(1)[:, None, None], angle.sin().mean(1)[:, None, None]
-    half = frequencies.numel()
-    first, second, rest = states.float().split([half, half, states.shape[-1] - 2 * half], dim=-1)
-    return torch.cat([first * cosine - second * sine, second * cosine + first * sine, rest], dim=-1)
+    return rotary.rotated(states, cosine, sine)
 
 
 def _sum(states: Tensor, rows: RowMask, centre: Tensor, power: int) -> Tensor:

@@ -19,7 +19,7 @@ from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.view import View
 
-SigmaMode = Literal["mean_l2", "paper"]
+SigmaMode = Literal["mean_l2", "mean", "paper"]
 Pivot = Literal["attention", "random"]
 Weights = Literal["gaussian", "average"]
 FLOOR = 1e-6
@@ -40,6 +40,8 @@ class GaussianSets:
     What the selector protects, and the share `heavy` of the budget with the highest scores, stay as they are. All
     other slots are scanned from last to first into sets (see `consecutive`); the slot of a set with the highest score
     is its pivot p, and the merged key and value are means with weights exp(-|k_p - k_i|^2 / (2 sigma^2)), normalised.
+    `sigma` is the mean of |k_p - k_i| over the others (`mean`, section 6.3), that over the square root of 2
+    (`mean_l2`), the mean of its squares over the square root of 2 (`paper`: equation 7 as printed), or a number.
     `theta` None: each head takes the largest threshold of a grid, down to `loosest`, that meets its budget. Where sets
     are still too many, those whose highest score is lowest are evicted whole. In `space` unrotated the distances are
     those of turned keys. While decoding (if the method decides then) what is over budget is evicted. A head within its
@@ -126,8 +128,9 @@ class GaussianSets:
         if self.weights == "average":
             return torch.ones_like(distance)
         others = sum_to_target(torch.ones_like(distance), target, active, width).clamp_min(1)
-        if self.sigma == "mean_l2":
-            sigma = sum_to_target(distance, target, active, width) / others / math.sqrt(2)
+        if self.sigma in ("mean", "mean_l2"):
+            sigma = sum_to_target(distance, target, active, width) / others
+            sigma = sigma / math.sqrt(2) if self.sigma == "mean_l2" else sigma
         elif self.sigma == "paper":
             sigma = sum_to_target(distance.square(), target, active, width) / (others + 1) / math.sqrt(2)
         else:

@@ -8,16 +8,20 @@ from typing import Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan, ValueShift
+from kvlab.methods.settlers.graded import join_pairs
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.settlers.windows import Windows, pool_windows
 from kvlab.methods.view import View
 
 Pooling = Literal["mean", "max", "max-norm", "best"]
+Repool = Literal["graded", "literal"]
 GENERATION = "generation"
+COVERS = "covers"
 ROUNDING = 1e-6  # relative, of a length in float32
 
 
@@ -25,15 +29,17 @@ ROUNDING = 1e-6  # relative, of a length in float32
 class Pool:
     """Pooling of the oldest slots the selector does not protect, in windows of `window` (PyramidPool, section 3.2).
 
-    Once a head is over budget its oldest windows are pooled until `window` slots of the budget are free again, so that
-    it is not done at every step. Slots already pooled are pooled again; `generation` counts how often.
+    Slots already pooled are pooled again; `generation` counts how often. While decoding, `literal` pools the oldest
+    windows until `window` slots of the budget are free again: as the oldest are always the pools themselves, they all
+    end in one or two. `graded` joins two neighbours for every slot too many, those with the fewest tokens for their age
+    (see `graded`), so that older text is held ever more coarsely. A prompt is always pooled in windows.
 
     - `mean`: keys and values averaged, each slot counting for its votes (`weighted`), or as one whatever it stands for
-      (the paper's mean of means). The window's middle slot lends its position.
-    - `max`: element-wise maximum of keys and of values, at the middle slot's position. For rotated keys that has no
-      meaning of its own; it is what a pooling layer does.
+      (the paper's mean of means). The slot with the window's middle token lends its position.
+    - `max`: element-wise maximum of keys and of values, at the same position. For rotated keys that has no meaning of
+      its own; it is what a pooling layer does.
     - `max-norm`, `best`: the slot with the longest key, or with the highest score, stays as it is and the others of its
-      window are evicted: no merging, so the votes of the others are dropped.
+      window are evicted: no merging, so the votes of the others are dropped; `covers` counts what it stands for.
 
     One slot of the budget is kept for pools; a budget of a single slot evicts.
     """
@@ -43,11 +49,17 @@ class Pool:
     weighted: bool = True
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
+    repool: Repool = "graded"
+
+    @property
+    def keeps_one(self) -> bool:
+        """Whether a pool is one of its tokens."""
+        return self.pooling in ("best", "max-norm")
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: how many times a slot was pooled."""
-        return {GENERATION: 0.0}
+        """Own slot state: how many times a slot was pooled, and how many tokens it stands for if votes do not say."""
+        return {GENERATION: 0.0} | ({COVERS: 1.0} if self.keeps_one else {})
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
@@ -55,44 +67,78 @@ class Pool:
         safe = select.protected(replace(view, budget=room)) & slots.valid  # type: ignore[attr-defined]
         places = (view.budget - safe.sum(-1)).clamp_min(0)
         free = slots.valid & ~safe
-        aim = torch.minimum((places - self.window).clamp_min(1), places)
+        graded = self.repool == "graded"
+        aim = places if graded else torch.minimum((places - self.window).clamp_min(1), places)
         need = torch.where(view.excess() > 0, free.sum(-1) - aim, 0).clamp_min(0)
-        # Every window pooled frees window - 1 slots, and a head needs at most its excess and the window's worth ahead.
-        windows = -(-(view.most_excess + self.window) // (self.window - 1))
-        width = min(windows * self.window, slots.valid.shape[-1])
-        order = slots.position.masked_fill(~free, torch.iinfo(slots.position.dtype).max)
-        index = order.topk(width, dim=-1, largest=False).indices
-        exists = at(free, index)
-        pools = pool_windows(exists, torch.where(places > 0, need, 0), self.window)
+        if graded and view.phase == "decode":
+            index, exists, pools = self._pairs(view, free, torch.where(places > 0, need, 0))
+        else:
+            index, exists, pools = self._oldest(view, free, torch.where(places > 0, need, 0))
         evicted = exists & ((places == 0) & (need > 0))[..., None]
         return self._plan(view, index, exists & ~evicted, evicted, pools)
+
+    def _oldest(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
+        """(slots by age (B, H, E), which of them are there, their groups): the oldest in windows."""
+        # Every window pooled frees window - 1 slots, and a head needs at most its excess and the window's worth ahead.
+        windows = -(-(view.most_excess + self.window) // (self.window - 1))
+        index = _by_age(view, free, min(windows * self.window, free.shape[-1]))
+        exists = at(free, index)
+        return index, exists, pool_windows(exists, need, self.window)
+
+    def _pairs(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
+        """The same with neighbours joined; of all slots just those that are pooled, or find no place at all."""
+        slots = view.slots
+        order = _by_age(view, free, free.shape[-1])
+        exists = at(free, order)
+        size = at(slots.extra[COVERS] if self.keeps_one else slots.votes, order)
+        age = view.tokens_seen[:, None, None] - at(slots.position, order)
+        pools = join_pairs(exists, size, age, need, view.most_excess)
+        meant = exists & ((pools.passes > 0) | (need == 0)[..., None])
+        rank = torch.arange(order.shape[-1], device=order.device)
+        width = min(2 * view.most_excess, order.shape[-1])
+        few = torch.where(meant, rank, order.shape[-1]).topk(width, dim=-1, largest=False, sorted=True).indices
+        group = at(pools.group, few)
+        place = (group[..., 1:] != group[..., :-1]).cumsum(-1)
+        narrow = Windows(pad(place, (1, 0)), at(pools.passes, few), at(pools.plain_weight, few))
+        return at(order, few), at(meant, few), narrow
 
     def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device)
         stays = self._stays(view, index, exists, pools)  # rank of the slot each one ends in
         leaves = exists & (stays != rank)
-        passes = pools.passes + at(view.slots.extra[GENERATION], index)
-        generation = max_to_target(passes, stays, exists, width)
-        extra = view.slots.extra[GENERATION].scatter(2, index, torch.where(exists, generation, passes))
         gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaves | evicted)
-        plan = Plan(keep=view.slots.valid & ~gone, extra={GENERATION: extra})
-        if self.pooling in ("best", "max-norm"):
+        plan = Plan(keep=view.slots.valid & ~gone, extra=self._extra(view, index, exists, stays, pools))
+        if self.keeps_one:
             return plan
         edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
         if self.pooling == "mean":
             return replace(plan, edges=edges)
         return self._maximum(view, index, stays, exists, leaves, replace(plan, edges=edges))
 
+    def _extra(self, view: View, index: Tensor, exists: Tensor, stays: Tensor, pools: Windows) -> dict[str, Tensor]:
+        """The own state after pooling."""
+        extra, width = view.slots.extra, index.shape[-1]
+        passes = pools.passes + at(extra[GENERATION], index)
+        generation = max_to_target(passes, stays, exists, width)
+        own = {GENERATION: extra[GENERATION].scatter(2, index, torch.where(exists, generation, passes))}
+        if not self.keeps_one:
+            return own
+        before = at(extra[COVERS], index)
+        covers = sum_to_target(before, stays, exists, width)
+        return own | {COVERS: extra[COVERS].scatter(2, index, torch.where(exists, covers, before))}
+
     def _stays(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
         """(B, H, E) rank of the slot that represents each slot's group."""
         width = index.shape[-1]
         rank = torch.arange(width, device=index.device).expand_as(index)
-        if self.pooling in ("mean", "max"):
-            first = -max_to_target(-rank.float(), pools.group, exists, width)
-            last = max_to_target(rank.float(), pools.group, exists, width)
-            middle = ((first + last) / 2).floor()
-            return torch.where(exists, middle.nan_to_num().long(), rank)
+        if not self.keeps_one:
+            votes = torch.where(exists, at(view.slots.votes, index), 0.0)
+            until = votes.cumsum(-1)
+            start = -max_to_target(votes - until, pools.group, exists, width)
+            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
+            middle = -max_to_target(-rank.float(), pools.group, exists & half, width)
+            return torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
         keys = view.slots.keys
         value = at(view.slots.score, index) if self.pooling == "best" else at(keys, index).float().norm(dim=-1)
         value = torch.nan_to_num(value)
@@ -139,6 +185,13 @@ class Pool:
         values = _maximum_of_group(at(view.slots.values, index).float(), stays, exists)
         amount = torch.where(pooled[..., None], values, 0.0)
         return replace(plan, edges=replace(plan.edges, key_shift=keys), value_shift=ValueShift(index, amount))
+
+
+def _by_age(view: View, free: Tensor, count: int) -> Tensor:
+    """(B, H, count) the oldest of the slots in `free`, oldest first."""
+    position = view.slots.position
+    order = position.masked_fill(~free, torch.iinfo(position.dtype).max)
+    return order.topk(count, dim=-1, largest=False).indices
 
 
 def _maximum_of_group(states: Tensor, stays: Tensor, exists: Tensor) -> Tensor:

@@ -11,27 +11,32 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.settlers.evict import Evict
+from kvlab.methods.settlers.filling import filled, leaving_order
 from kvlab.methods.settlers.groups import Similarity, at, max_to_target, nearest, sum_to_target
 from kvlab.methods.settlers.mass import Mass, MassRule, Parts, Space, turns
 from kvlab.methods.view import View
 
 RESIDUAL = "residual"
+Prefill = Literal["chunk", "sequential", "similarity"]
 
 
 @dataclass(frozen=True)
 class ResidualMerge:
     """Residual merging (ZSMerge eq. 5-7, and the authors' prefill).
 
-    `share` of the budget (at least one slot) is residual. While a head has no residual slot (prefill, or the first time
-    its cache is full), what must go is cut, in position order, into that many chunks (`chunk`, the authors' code), or
-    grouped around the highest-scored of what must go (`similarity`). Later each leaving token joins the most similar
-    residual slot. The mean is weighted by votes, and the log mass is alpha * log(votes) unless `mass` says otherwise.
+    `share` says how many slots are residual: a share of the budget, at least one, or from 1 on their number; with 0
+    there are none, and what must go is evicted. While a head has no residual slot (prefill, or the first time its cache
+    is full), what must go is cut, in position order, into that many chunks, the longer ones first (`chunk`, the
+    authors' code), fills them one token after the other (`sequential`, Algorithm 1), or is grouped around the
+    highest-scored of what must go (`similarity`). Later each leaving token joins the most similar residual slot. The
+    mean is weighted by votes, and the log mass is alpha * log(votes) unless `mass` says otherwise.
     """
 
     share: float = 0.02
     alpha: float = 0.6
     similarity: Similarity = "dot"
-    prefill: Literal["chunk", "similarity"] = "chunk"
+    prefill: Prefill = "chunk"
     combine_score: Literal["max", "sum"] = "max"
     mass: MassRule = "alpha"
     space: Space = "rotated"
@@ -42,11 +47,13 @@ class ResidualMerge:
         return {RESIDUAL: 0.0}
 
     def settle(self, view: View, select: Selector) -> Plan:
-        """Merges for everything over budget."""
+        """Merges for everything over budget; evictions if there are no residual slots."""
+        if self.share == 0:
+            return Evict().settle(view, select)
         slots = view.slots
         residual = (slots.extra[RESIDUAL] > 0) & slots.valid
         # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
-        allowed = (view.budget * self.share).round().long().clamp_min(1).minimum(view.budget - 1)
+        allowed = self._allowed(view.budget).minimum(view.budget - 1)
         live, room = slots.live(), view.budget - allowed
         must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
         # Only the first time must room be made for the residual slots themselves.
@@ -57,16 +64,25 @@ class ResidualMerge:
             target = self._nearest_residual(view, victims.index, residual)
             keep = victims.keep(slots.valid)
             return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
-        return self._start(view, victims, allowed, merges, residual)
+        eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
+        return self._start(view, victims, allowed, merges, residual, eligible)
+
+    def _allowed(self, budget: Tensor) -> Tensor:
+        """(B, H) residual slots of a head with that budget."""
+        if self.share >= 1:
+            return torch.full_like(budget, round(self.share))
+        return (budget * self.share).round().long().clamp_min(1)
 
     def _most(self, view: View) -> int:
         """A host-side bound on the residual slots of any head."""
-        return max(1, round(view.largest_budget * self.share))
+        return max(1, round(self.share if self.share >= 1 else view.largest_budget * self.share))
 
-    def _start(self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor) -> Plan:
+    def _start(
+        self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor, eligible: Tensor
+    ) -> Plan:
         """The first merge of some heads at least, where residual slots are made."""
         slots = view.slots
-        pivots = self._pivots(view, victims, allowed)
+        pivots = self._pivots(view, victims, allowed, eligible)
         start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
         near = nearest(at(slots.keys, victims.index), slots.keys, residual, self.similarity)[1]
         target = torch.where(start, pivots, near)
@@ -85,9 +101,12 @@ class ResidualMerge:
         keys = view.slots.keys
         return place.gather(2, nearest(at(keys, source), at(keys, place), at(residual, place), self.similarity)[1])
 
-    def _pivots(self, view: View, victims: Victims, allowed: Tensor) -> Tensor:
-        """(B, H, E) slot each victim would start a residual from: its chunk's first, or the nearest high score."""
+    def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
+        """(B, H, E) slot each victim would start a residual from: its chunk's first, or as `prefill` says."""
         allowed = allowed.clamp_min(1)
+        if self.prefill == "sequential":
+            order = leaving_order(view.slots, victims, eligible)
+            return filled(view.slots, victims, order, allowed, self._most(view) + 1, self.similarity)
         count = victims.active.sum(-1, keepdim=True).clamp_min(1)
         if self.prefill == "similarity":
             rank = torch.arange(victims.index.shape[-1], device=count.device)
@@ -97,10 +116,8 @@ class ResidualMerge:
             return torch.where(chosen | ~victims.active, victims.index, near)
         position = at(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
         order = position.argsort(-1)
-        rank = order.argsort(-1)
-        chunk = (rank * allowed[..., None]).div(count, rounding_mode="floor").minimum(allowed[..., None] - 1)
-        first = (chunk * count).add(allowed[..., None] - 1).div(allowed[..., None], rounding_mode="floor")
-        pivot = victims.index.gather(2, order.gather(2, first.clamp_max(order.shape[-1] - 1)))
+        first = _first_of_chunk(order.argsort(-1), count, allowed[..., None])
+        pivot = victims.index.gather(2, order.gather(2, first))
         return torch.where(victims.active, pivot, victims.index)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
@@ -127,6 +144,19 @@ class ResidualMerge:
             similarity=None,
             turn=parts.turn,
         )
+
+
+def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
+    """(B, H, E) rank of the first in each one's chunk; the first count % chunks chunks are one longer."""
+    size, longer = count // chunks, count % chunks
+    among_longer = longer * (size + 1)
+    after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
+    return torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
+
+
+def _protected(view: View, select: Selector) -> Tensor:
+    """(B, H, S) bool: what the selector never lets go, as far as it says so."""
+    return select.protected(view) if hasattr(select, "protected") else torch.zeros_like(view.slots.valid)
 
 
 def _flag(pivots: Tensor, active: Tensor, like: Tensor) -> Tensor:

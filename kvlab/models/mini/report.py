@@ -86,8 +86,8 @@ def head_lines(model: LlamaForCausalLM, text: Text) -> Iterator[Line]:
 def report(folder: Path, corpus: Path, samples: int = 200, windows: int | None = None) -> Iterator[Line]:
     """Yield the lines of a model folder's table, measured in bfloat16; `windows` shortens the text measure."""
     started = time.perf_counter()
-    model = AutoModelForCausalLM.from_pretrained(str(folder))
-    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    model = AutoModelForCausalLM.from_pretrained(str(folder), trust_remote_code=False)
+    tokenizer = AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     seconds = time.perf_counter() - started
     size = sum(path.stat().st_size for path in folder.iterdir() if path.is_file()) / 1e6
     yield Line("folder size, load time", f"{size:.1f} MB, {seconds:.2f} s", "40 MB, 2 s")

@@ -1,0 +1,78 @@
+"""How a prompt is put to an instruct model: in its own chat template, as the user's turn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.errors import UserError
+from kvlab.requests import ModelRequest
+
+SWITCH = "enable_thinking"
+PLACE = "kvlab-puts-the-prompt-here"
+
+
+@dataclass(frozen=True)
+class Chat:
+    """A model's chat template with what may be set in it. `thinking` is for templates with a switch; None: theirs."""
+
+    tokenizer: PreTrainedTokenizerBase
+    system: str = ""
+    thinking: bool | None = None
+
+    def rendered(self, prompt: str) -> str:
+        """What the model is given to read, special tokens in it, up to where its answer begins.
+
+        Raises UserError where the template does not take these messages (some know no system prompt).
+        """
+        messages = [{"role": "system", "content": self.system}] if self.system else []
+        options: dict[str, Any] = {} if self.thinking is None else {SWITCH: self.thinking}
+        try:
+            text = self.tokenizer.apply_chat_template(
+                [*messages, {"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, **options
+            )
+        except Exception as error:  # a template is a program of its own
+            said = " ".join(str(error).split())[:160].rstrip(".")
+            raise UserError(f"The model's chat template refuses this prompt ({said}); give --chat no.") from None
+        return str(text)
+
+    def around(self) -> tuple[list[int], list[int]]:
+        """Token ids before and after the prompt, for prompts that are made of tokens."""
+        before, found, after = self.rendered(PLACE).partition(PLACE)
+        if not found:
+            raise UserError("The model's chat template leaves the prompt out; give --chat no.")
+        return self.ids(before), self.ids(after)
+
+    def ids(self, text: str) -> list[int]:
+        """Ids of rendered text, in which the template has put all special tokens already."""
+        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a record says of it."""
+        return {"system": self.system, "thinking": self.thinking}
+
+
+def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat | None:
+    """The chat a request asks for; None for plain text: where it says so, or where the model has no template.
+
+    Raises UserError for a system prompt or a switch that nothing would read.
+    """
+    template = _template(tokenizer) if request.chat == "auto" else ""
+    if template:
+        if request.thinking is not None and SWITCH not in template:
+            raise UserError(f"The chat template of {request.model!r} has no switch for thinking; leave it out.")
+        return Chat(tokenizer, request.system.strip(), request.thinking)
+    if request.system.strip() or request.thinking is not None:
+        why = "chat is off" if request.chat == "no" else f"{request.model!r} has no chat template"
+        raise UserError(f"Nothing would read the system prompt or the thinking switch: {why}.")
+    return None
+
+
+def _template(tokenizer: PreTrainedTokenizerBase) -> str:
+    template: Any = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default") or next(iter(template.values()), "")
+    return template or ""

@@ -1,0 +1,162 @@
+"""What must hold of a checkpoint before and after its weights are read: one sentence where it does not.
+
+transformers fills a weight that is not in the files with random numbers and goes on. Here nothing runs on such weights,
+and nothing is built that the files cannot fill: a config that asks for a million layers costs no minutes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.quantizers.auto import AUTO_QUANTIZER_MAPPING
+
+from kvlab.errors import UserError
+from kvlab.models.families import model_class
+
+LARGEST_CONFIG_BYTES = 8 * 2**20
+MOST_LAYERS, MOST_WIDTH = 1_000, 2**24
+NAMED, MOST_SAID = 3, 200  # tensors that a sentence names, and letters it takes over from a library
+# The least a stored weight takes is half a byte (4 bit); tied weights and buffers are counted but not stored.
+MOST_ELEMENTS_A_BYTE, SPARE_ELEMENTS = 4, 2**20
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers")
+HEADS = ("num_attention_heads", "n_head", "n_heads")
+WIDTHS = ("vocab_size", "hidden_size", "intermediate_size", "head_dim", "num_key_value_heads", "num_local_experts")
+
+
+def read_config(file: Path, name: str) -> dict[str, Any]:
+    """The raw `config.json` of the model called `name`. Raises UserError where it cannot be read or cannot be meant."""
+    try:
+        if file.stat().st_size > LARGEST_CONFIG_BYTES:
+            raise UserError(f"The config.json of {name!r} is larger than any model's; give a folder with a real one.")
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"The config.json of {name!r} cannot be read ({reason(error)}).") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"The config.json of {name!r} holds no settings of a model.")
+    _check_known(raw, name)
+    text = raw.get("text_config")
+    _check_numbers(raw, name)
+    _check_numbers(text if isinstance(text, dict) else {}, name)
+    return raw
+
+
+def _check_known(raw: dict[str, Any], name: str) -> None:
+    kind, packing = raw.get("model_type"), raw.get("quantization_config")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        if raw.get("auto_map"):
+            raise UserError(no_foreign_code(name))
+        raise UserError(f"The model {name!r} is of family {str(kind)[:40]!r}, which this transformers does not know.")
+    if isinstance(packing, dict) and packing.get("quant_method") not in (*AUTO_QUANTIZER_MAPPING, "bitsandbytes", None):
+        method = str(packing["quant_method"])[:40]
+        raise UserError(f"The weights of {name!r} are in {method} form, which this transformers does not know.")
+
+
+def no_foreign_code(name: str) -> str:
+    """The sentence for a model that is Python of its own."""
+    return f"The model {name!r} needs Python code of its own, which kvlab never runs; use one transformers knows."
+
+
+def _check_numbers(raw: dict[str, Any], name: str) -> None:
+    for fields, most in ((LAYERS, MOST_LAYERS), (HEADS, MOST_WIDTH), (WIDTHS, MOST_WIDTH)):
+        for field in fields:
+            given = raw.get(field)
+            every = given if isinstance(given, list) else [] if given is None else [given]  # some have one a layer
+            if any(type(number) is not int or not 0 < number <= most for number in every):
+                shown = str(given)[:20]
+                raise UserError(f"The config.json of {name!r} has {field} {shown}: give a number from 1 to {most:,}.")
+    heads, shared = raw.get("num_attention_heads"), raw.get("num_key_value_heads")
+    if isinstance(heads, int) and isinstance(shared, int) and heads % shared:
+        raise UserError(
+            f"The config.json of {name!r} has {heads} attention heads, which {shared} KV heads cannot share."
+        )
+
+
+def check_files(folder: Path, name: str) -> None:
+    """Raises UserError unless the folder holds safetensors files that are whole."""
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise UserError(f"The folder {name!r} does not hold a loadable safetensors model (no .safetensors file).")
+    for file in files:
+        try:
+            with safe_open(file, "pt") as opened:
+                opened.keys()
+        except (SafetensorError, OSError) as error:
+            raise UserError(
+                f"The file {file.name} of {name!r} is no whole safetensors file ({reason(error)}); copy it again."
+            ) from None
+
+
+def check_size(config: Any, folder: Path, name: str) -> None:
+    """Raises UserError where the model that `config` describes has more weights than the folder's files can hold."""
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    with torch.device("meta"):
+        described = model_class(config).from_config(config, trust_remote_code=False)
+    wanted = sum(parameter.numel() for parameter in described.parameters())
+    if wanted > MOST_ELEMENTS_A_BYTE * stored + SPARE_ELEMENTS:
+        raise UserError(
+            f"The config.json of {name!r} describes {wanted:,} weights, but its safetensors files hold "
+            f"{stored:,} bytes: the two do not belong together."
+        )
+
+
+def check_loaded(model: PreTrainedModel, info: dict[str, Collection[Any]], name: str) -> None:
+    """Raises UserError where the checkpoint lacks tensors, has others, or has them in other shapes.
+
+    `info` is what transformers says of the loading; keys that the model itself declares ignorable, and heads tied to
+    the embedding, are not in it.
+    """
+    other = [f"{key}: {_shape(there)} for {_shape(wanted)}" for key, there, wanted in info["mismatched_keys"]]
+    tied = set(getattr(model, "all_tied_weights_keys", None) or {})
+    faults = [
+        _named("missing", set(info["missing_keys"]) - tied),
+        _named("not part of the model", info["unexpected_keys"]),
+        _named("of another shape", other),
+    ]
+    told = [fault for fault in faults if fault]
+    if told:
+        raise UserError(f"The checkpoint of {name!r} does not fit its config.json: {'; '.join(told)}.")
+    if info.get("error_msgs"):
+        raise UserError(f"The checkpoint of {name!r} cannot be read ({reason(next(iter(info['error_msgs'])))}).")
+
+
+def check_vocabulary(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Raises UserError where ordinary tokens of the tokenizer have no row in the model's embedding."""
+    embedding: Any = model.get_input_embeddings()
+    rows = embedding.weight.shape[0]
+    if len(tokenizer) <= rows:
+        return
+    added = set(tokenizer.added_tokens_decoder)
+    beyond = sum(index >= rows and index not in added for index in tokenizer.get_vocab().values())
+    if beyond:
+        raise UserError(
+            f"The tokenizer of {name!r} has {beyond:,} tokens more than the model knows ({rows:,}): they do not belong "
+            "together."
+        )
+
+
+def _named(what: str, keys: Iterable[Any]) -> str:
+    names = sorted(map(str, keys))
+    if not names:
+        return ""
+    count = "1 tensor is" if len(names) == 1 else f"{len(names):,} tensors are"
+    rest = ", ..." if len(names) > NAMED else ""
+    return f"{count} {what} ({', '.join(names[:NAMED])}{rest})"
+
+
+def _shape(sizes: Iterable[int]) -> str:
+    return " x ".join(map(str, sizes)) or "a number"
+
+
+def reason(error: object) -> str:
+    """What a library says went wrong, on one line and short enough for a sentence."""
+    if isinstance(error, KeyError):
+        return f"{error} is not known"
+    said = " ".join(str(error).split()) or type(error).__name__
+    return (said if len(said) <= MOST_SAID else said[:MOST_SAID].rsplit(" ", 1)[0] + " ...").rstrip(".:")

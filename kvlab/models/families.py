@@ -1,0 +1,110 @@
+"""Which families kvlab runs, and how a model is set to kvlab's attention.
+
+A family whose attention goes through transformers' attention interface, with keys and values a head, needs no line of
+code: it is admitted by its name once tests/conformance proves that a full budget is plain transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, PreTrainedModel
+from transformers.models.bloom.modeling_bloom import BloomAttention
+from transformers.models.falcon.modeling_falcon import FalconAttention
+from transformers.models.mpt.modeling_mpt import MptAttention
+
+from kvlab.attention import register_attention
+from kvlab.errors import UserError
+from kvlab.models.bloom import SlotBloomAttention
+from kvlab.models.falcon import SlotFalconAttention
+from kvlab.models.mpt import SlotMptAttention, always_give_a_mask
+from kvlab.models.phi3 import keep_compressed_cache
+
+SUPPORTED = (
+    *("llama", "llama4_text", "smollm3", "arcee", "seed_oss", "nemotron"),
+    *("mistral", "mixtral", "ministral", "ministral3"),
+    *("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"),
+    *("gemma", "gemma2", "gemma3_text", "gemma3n_text", "gemma4_text"),
+    *("phi", "phi3"),
+    *("gpt_oss", "gpt_neox", "starcoder2", "stablelm"),
+    *("olmo", "olmo2", "olmo3", "olmoe"),
+    *("granite", "granitemoe", "cohere", "cohere2", "exaone4"),
+    *("glm", "glm4", "glm4_moe", "ernie4_5"),
+    *("falcon", "bloom", "mpt"),
+)
+# Attention that is written inline, and what does the same through the attention interface.
+INLINE: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
+    "falcon": (FalconAttention, SlotFalconAttention),
+    "bloom": (BloomAttention, SlotBloomAttention),
+    "mpt": (MptAttention, SlotMptAttention),
+}
+AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {"phi3": keep_compressed_cache, "mpt": always_give_a_mask}
+# What layers may keep: keys and values a head, of the whole text or of a window.
+ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
+
+
+def prepare(model: PreTrainedModel) -> PreTrainedModel:
+    """The same model, set to kvlab's attention; raises UserError for an unsupported family."""
+    config = model.config.get_text_config(decoder=True)
+    check_supported(config)
+    open_wide_windows(config)
+    name, family = register_attention(), config.model_type
+    if family in INLINE:
+        _route_inline(model, *INLINE[family], name)
+    else:
+        model.set_attn_implementation(name)
+    AFTERWARDS.get(family, lambda model: None)(model)
+    return model
+
+
+def _route_inline(model: PreTrainedModel, original: type[nn.Module], slots: type[nn.Module], name: str) -> None:
+    inline: list[Any] = [module for module in model.modules() if isinstance(module, original)]
+    for module in inline:
+        module.__class__ = slots
+        if "_old_forward" in vars(module):  # accelerate calls this one, between moving what goes in and out
+            module._old_forward = slots.forward.__get__(module)
+        if not hasattr(module, "config"):
+            module.config = model.config
+    for module in model.modules():
+        config: Any = getattr(module, "config", None)
+        if config is not None:
+            config._attn_implementation = name
+
+
+def open_wide_windows(config: Any) -> None:
+    """Take a window away that is as wide as the context: it hides nothing (Phi-3.5 mini, Phi-4 mini).
+
+    Only where the whole model has one window: elsewhere a layer's kind says more than what it hides.
+    """
+    window, context = getattr(config, "sliding_window", None), getattr(config, "max_position_embeddings", None)
+    if getattr(config, "layer_types", None) is None and window is not None and context and window >= context:
+        config.sliding_window = None
+
+
+def model_class(config: Any) -> Any:
+    """The transformers class that loads this checkpoint: all of it, where it also holds what looks at images."""
+    also_sees = config.get_text_config(decoder=True) is not config
+    return AutoModelForImageTextToText if also_sees else AutoModelForCausalLM
+
+
+def check_supported(config: Any) -> None:
+    """Raises UserError if kvlab cannot run this configuration faithfully."""
+    config = config.get_text_config(decoder=True)
+    family, kinds = config.model_type, set(getattr(config, "layer_types", None) or ())
+    if getattr(config, "kv_lora_rank", None):
+        raise UserError(
+            f"Models of family {family!r} are not supported: they keep one latent state a token (MLA), no keys and "
+            "values a head."
+        )
+    if others := sorted(kinds.difference(ATTENDING)):
+        raise UserError(
+            f"Models of family {family!r} are not supported: they have layers of kind {', '.join(map(str, others))}, "
+            "which keep no keys and values a head."
+        )
+    if family not in SUPPORTED:
+        raise UserError(
+            f"Models of family {family!r} are not supported: nothing proves yet that kvlab runs them exactly; kvlab "
+            f"runs {', '.join(sorted(SUPPORTED))}."
+        )

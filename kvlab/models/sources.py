@@ -1,0 +1,112 @@
+"""Where a model's files come from: the shipped one, a folder, or the hub; and true sentences for what cannot be had."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import constants, get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+from transformers.utils import cached_file
+
+from kvlab.assets import asset_path
+from kvlab.errors import UserError
+
+EMBEDDED = ("mini",)
+REACH_SECONDS = 5
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model's name as it was asked for, and where its files are read."""
+
+    name: str
+    revision: str | None = None
+    cache_dir: str | None = None
+
+    @property
+    def where(self) -> str:
+        """What transformers is given: a folder or a hub name."""
+        return str(asset_path(self.name)) if self.name in EMBEDDED else self.name
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder of a model that lies on this disk; None for a hub name."""
+        try:
+            folder = Path(self.where)
+            return folder if folder.is_dir() else None
+        except (OSError, ValueError):  # longer than any path, or with a zero byte
+            return None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Given to every `from_pretrained`: a repository's own code never runs, and nobody is asked about it."""
+        return {"trust_remote_code": False, "revision": self.revision, "cache_dir": self.cache_dir}
+
+    def config_file(self) -> Path:
+        """The model's `config.json` on this disk, downloaded if need be. Raises UserError where it cannot be had."""
+        if (folder := self.folder) is not None:
+            if not (folder / "config.json").is_file():
+                raise UserError(
+                    f"The folder {self.name!r} does not hold a loadable safetensors model (no config.json)."
+                )
+            return folder / "config.json"
+        self._check_reachable()
+        try:
+            found = cached_file(self.where, "config.json", revision=self.revision, cache_dir=self.cache_dir)
+        except Exception:
+            found = None
+        if found is None:
+            raise UserError(self.not_found())
+        return Path(found)
+
+    def not_found(self) -> str:
+        """The sentence for a name that means nothing here."""
+        return (
+            f"There is no model {self.name[:80]!r}: give 'mini', a local folder, or a hub name that can be downloaded "
+            "from here (only safetensors checkpoints are loaded)."
+        )
+
+    def _check_reachable(self) -> None:
+        """Says at once why a hub name cannot be had, where the hub's client would retry for half a minute.
+
+        The question goes the way the download would, through HTTPS_PROXY and to HF_ENDPOINT where these are set.
+        """
+        try:
+            known = try_to_load_from_cache(self.name, "config.json", self.cache_dir, self.revision)
+            if isinstance(known, str):
+                return
+            url = hf_hub_url(self.name, "config.json", revision=self.revision)
+            get_hf_file_metadata(url, timeout=REACH_SECONDS)
+        except Exception as error:  # the hub changed its HTTP library more than once
+            raise UserError(self._why_not(error)) from None
+
+    def _why_not(self, error: Exception) -> str:
+        if isinstance(error, GatedRepoError):
+            return (
+                f"The model {self.name!r} is gated: accept its terms on {constants.ENDPOINT}/{self.name}, then log in "
+                "here with `hf auth login`, or set HF_TOKEN."
+            )
+        if isinstance(error, RevisionNotFoundError):
+            return f"The model {self.name!r} has no revision {self.revision!r}: give a branch, a tag or a commit of it."
+        if isinstance(error, RepositoryNotFoundError | HFValidationError):
+            return self.not_found()
+        if isinstance(error, EntryNotFoundError):
+            return f"The repository {self.name!r} holds no config.json, so it is no transformers model."
+        if isinstance(error, OfflineModeIsEnabled):
+            return f"There is no model {self.name!r} on this disk, and HF_HUB_OFFLINE forbids to download it."
+        if isinstance(error, HfHubHTTPError):
+            return f"The hub does not give {self.name!r} now ({str(error).splitlines()[0][:120]}); try again later."
+        return (
+            f"There is no model {self.name!r} on this disk, and the hub at {constants.ENDPOINT} does not answer: give "
+            "'mini', a local folder, or a hub name that can be downloaded from here."
+        )
