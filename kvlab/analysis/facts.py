@@ -25,10 +25,11 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
     read = tokens[tokens["phase"] == "prompt"]
     texts = read["text"].fillna("").tolist()
     joined = "".join(texts)
-    # What stands before the prompt are special tokens such as BOS.
-    before = len(joined) - len(prompt) if joined.endswith(prompt) else joined.find(prompt)
-    if before < 0:
+    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
+    place = len(joined) - len(prompt) if joined.endswith(prompt) else joined.find(prompt.strip())
+    if place < 0:
         raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
+    before = place if joined.endswith(prompt) else place - (len(prompt) - len(prompt.lstrip()))
     stops = np.cumsum([len(text) for text in texts]) - before
     starts = np.concatenate([[-before], stops[:-1]])
     inside = np.zeros(len(texts), bool)

@@ -117,6 +117,12 @@ def test_a_token_that_shares_its_character_with_the_one_before_goes_with_it():
     assert fact_positions(table, "a\N{SNOWMAN}b", [(2, 3)]).tolist() == [5]
 
 
+def test_a_chat_template_around_the_prompt_moves_no_fact():
+    texts = ["<bos>", "User:", " red", " lamp", "<eos>", "Answer:"]
+    table = pd.DataFrame({"phase": "prompt", "position": range(6), "text": texts})
+    assert fact_positions(table, "  red lamp\n", [(6, 10)]).tolist() == [3]
+
+
 def test_tokens_that_do_not_spell_the_prompt_are_one_sentence():
     table = pd.DataFrame({"phase": ["prompt"], "position": [0], "text": ["other"]})
     with pytest.raises(UserError, match="do not spell"):
