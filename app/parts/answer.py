@@ -66,17 +66,15 @@ def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
 
 
 def _planted(prompt: str) -> Question:
-    left, middle, right = st.columns([3, 3, 2], vertical_alignment="bottom")
+    kind = st.selectbox(
+        "Wording (those that mini was taught)",
+        range(len(phrasing.NEEDLE_PHRASINGS)),
+        key="plant_kind",
+        format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
+    )
+    left, right = st.columns([3, 1], vertical_alignment="bottom")
     with left:
         depth = st.slider("Depth", 0, 100, 30, 5, format="%d %%", key="plant_depth", bind="query-params")
-    kinds = range(len(phrasing.NEEDLE_PHRASINGS))
-    with middle:
-        kind = st.selectbox(
-            "Wording (those mini was taught)",
-            kinds,
-            key="plant_kind",
-            format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
-        )
     with right:
         seed = int(st.number_input("Draw", 0, 9999, 0, key="plant_seed", bind="query-params"))
     try:

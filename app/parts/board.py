@@ -55,8 +55,8 @@ def board_of(runs: Sequence[Run]) -> Board | None:
 @st.cache_data(max_entries=16, show_spinner="Scoring the runs")
 def _board(_runs: Sequence[Run], stamps: tuple, statuses: tuple, wanted: analysis.Wanted) -> Board:
     asked = analysis.ask(_runs, wanted)
-    frame = analysis.board(_runs, asked)
-    return Board(asked, analysis.verdicts(_runs, asked), frame, analysis.readers(_runs, asked))
+    table = analysis.verdicts(_runs, asked)
+    return Board(asked, table, analysis.board(_runs, asked, table), analysis.readers(_runs, asked))
 
 
 def board_section(runs: Sequence[Run], board: Board) -> None:

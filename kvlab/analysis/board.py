@@ -138,13 +138,12 @@ def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
     return found
 
 
-def board(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
-    """What the board shows: the columns of `verdicts`, and a row a compressed run and token of the fact.
+def board(runs: Sequence[Run], asked: Asked, table: pd.DataFrame) -> pd.DataFrame:
+    """What the board shows: the columns of `table` (`verdicts`), and a row a compressed run and token of the fact.
 
     The token's are position, text, and the shares of heads in which it is `kept`, `merged`, `dropped` (all empty for a
     run without events, which has one row). Budgets come in rising order, methods as they were made.
     """
-    table = verdicts(runs, asked)
     parts = []
     for run, (_, line) in zip(runs, table.iterrows(), strict=True):
         if run.record.method == "full":

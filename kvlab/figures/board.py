@@ -35,11 +35,15 @@ def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     rows, columns = cells["row"].drop_duplicates().tolist(), budgets_in_order(cells)
     places = {"x": [columns.index(name) for name in cells["column"]], "y": [rows.index(name) for name in cells["row"]]}
     cells, lines = cells.assign(**places), 2 if len(columns) <= ROOMY else 3
-    figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme), *_words(cells, len(columns), theme)])
+    figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
     height = len(rows) * (60 + 18 * lines)
     finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 140)
     figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
-    figure.update_layout(margin_b=12, legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False})
+    figure.update_layout(
+        annotations=_words(cells, len(columns), theme),
+        margin_b=12,
+        legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False},
+    )
     grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
     across = {"range": [-0.5, len(columns) - 0.5], **grid}
     ink = {"color": INK[theme], "size": 13}
@@ -184,7 +188,7 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return parts.assign(offset=-0.45 + step * (parts["block"] + 0.5), wide=0.92 * step)
 
 
-def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[go.Scatter]:
+def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
     """What stands in each cell: the verdict, live bytes, and the two KLs."""
     room = int(PAGE_PIXELS / columns / 7.5)
     verdicts, sizes, closeness = [], [], []
@@ -197,19 +201,27 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[go.Scatter]:
         closeness.append(_closeness(line, columns))
     left, right, y = cells["x"] - 0.44, cells["x"] + 0.44, cells["y"]
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
-    text = {"mode": "text", "hoverinfo": "skip", "showlegend": False}
-    quiet = {"size": 12, "color": INK[theme]}
-    if columns <= ROOMY:
-        first, second = -0.31, -0.09
-        third = (right, y + first, "middle left")
-    else:
-        first, second = -0.36, -0.04
-        third = (left, y - 0.2, "middle right")
+    first, second, third = (-0.31, -0.09, -0.31) if columns <= ROOMY else (-0.36, -0.04, -0.2)
+    size_at = (right, "right") if columns <= ROOMY else (left, "left")
+    quiet = [INK[theme]] * len(cells)
     return [
-        go.Scatter(x=left, y=y + first, text=verdicts, textposition="middle right",
-                   textfont={"size": 13, "color": colours}, **text),
-        go.Scatter(x=third[0], y=third[1], text=sizes, textposition=third[2], textfont=quiet, **text),
-        go.Scatter(x=left, y=y + second, text=closeness, textposition="middle right", textfont=quiet, **text),
+        *_texts(left, y + first, "left", verdicts, colours, 13),
+        *_texts(size_at[0], y + third, size_at[1], sizes, quiet, 12),
+        *_texts(left, y + second, "left", closeness, quiet, 12),
+    ]
+
+
+def _texts(
+    x: pd.Series, y: pd.Series, anchor: str, texts: list[str], colours: list[str], size: int
+) -> list[dict[str, Any]]:
+    """Annotations, as plotly pales the texts of traces when something is clicked."""
+    return [
+        {
+            "x": across, "y": down, "text": text, "xanchor": anchor, "showarrow": False,
+            "font": {"size": size, "color": colour},
+        }
+        for across, down, text, colour in zip(x, y, texts, colours, strict=True)
+        if text
     ]  # fmt: skip
 
 

@@ -193,7 +193,7 @@ def test_a_comparison_asked_for_its_own_words_has_them_in_its_reference(runs: li
 
 def test_the_board_has_a_cell_a_compressed_run_and_a_row_a_token_of_the_fact(runs: list[Run]):
     asked = asked_of(runs)
-    frame = board.board(runs, asked)
+    frame = board.board(runs, asked, board.verdicts(runs, asked))
     assert set(frame["run_id"]) == {run.record.run_id for run in runs[1:]}
     cells = frame.drop_duplicates("run_id")[["row", "column"]].itertuples(index=False, name=None)
     assert list(cells) == [

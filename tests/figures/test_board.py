@@ -58,18 +58,17 @@ def test_every_run_is_a_card_and_its_strip_fills_its_height(budgets: int, tokens
 def test_words_fit_their_cells(budgets: int):
     figure = figures.board(a_board(budgets, 5, words="a rather long answer that went wrong"))
     room = figures.PAGE_PIXELS * figures.WIDTH / budgets
-    for trace in figure.data:
-        if trace.type == "scatter" and trace.text:
-            for text in trace.text:
-                bare = re.sub("<[^>]*>", "", text)
-                assert len(bare) * 6.3 <= room, (budgets, bare)
+    assert len(figure.layout.annotations) == 3 * 3 * budgets
+    for words in figure.layout.annotations:
+        bare = re.sub("<[^>]*>", "", words.text)
+        assert len(bare) * 6.3 <= room, (budgets, bare)
 
 
 def test_what_a_run_wrote_is_never_read_as_markup():
     figure = figures.board(a_board(2, 5, words="<b>x</b>"))
-    for trace in figure.data:
-        if trace.type == "scatter" and trace.text:
-            assert not any("<b>x" in text for text in trace.text)
+    told = [words.text for words in figure.layout.annotations if "wrong" in words.text]
+    assert told
+    assert not any("<b>x" in text for text in told)
 
 
 def test_verdicts_in_words():

@@ -106,7 +106,7 @@ def _of_needle(run: Run) -> Iterator[Drawn]:
 def _of_board(runs: list[Run]) -> Iterator[Drawn]:
     answer = "".join(board.reference_texts(runs)[4:7]).strip()
     asked = board.ask(runs, board.Wanted(answer, ((200, 260),), False))
-    frame, readers = board.board(runs, asked), board.readers(runs, asked)
+    frame, readers = board.board(runs, asked, board.verdicts(runs, asked)), board.readers(runs, asked)
     yield "board", lambda theme: boards.board(frame, theme), boards.read_board(frame), frame
     heads_of = facts.head_shares(facts.fact_fates(runs[2], asked.positions, asked.step))
     for at in (None, readers.iloc[0]):
