@@ -37,11 +37,12 @@ def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     cells, lines = cells.assign(**places), 2 if len(columns) <= ROOMY else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
     height = len(rows) * (60 + 18 * lines)
-    finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 140)
+    finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 168)
     figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
     figure.update_layout(
         annotations=_words(cells, len(columns), theme),
         margin_b=12,
+        margin_t=104,
         legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False},
     )
     grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
@@ -196,7 +197,9 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         sign, size = VERDICTS[line.verdict][0], _bytes(line)
         here = room - len("✓ ") - (len(size) + 2 if columns <= ROOMY else 0)
         told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 24)))
-        verdicts.append(f"<b>{sign} {told if len(told) <= here else line.verdict}</b>")
+        # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
+        shorter = (told, told.split(": ")[-1], line.verdict)
+        verdicts.append(f"<b>{sign} {next((words for words in shorter if len(words) <= here), line.verdict)}</b>")
         sizes.append(size)
         closeness.append(_closeness(line, columns))
     left, right, y = cells["x"] - 0.44, cells["x"] + 0.44, cells["y"]
