@@ -79,6 +79,7 @@ class CompareRequest(ModelRequest):
     title: str = ""
     answer: str | None = Field(None, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
 
     @model_validator(mode="before")
     @classmethod

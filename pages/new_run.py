@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.parts.answer import Question, answer_section
+from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_form import method_form
@@ -228,6 +229,8 @@ def form() -> None:
             return
         typed = hyper_parameter_section(chosen)
         options = recording_section(title) | placement_section()
+        if question.prompt.strip() and not question.error:
+            full_answer(question, model, options | chat)
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
             submit(question, model, chosen, budgets, typed, **options, **chat)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,9 +11,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.jobs import store, worker
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.requests import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_sample
+from kvlab.trace import open_run
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
 TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in."
@@ -74,3 +80,37 @@ def test_a_sample_brings_its_answer(runs_root: Path, open_page: Open):
     request = submitted(page, runs_root)
     assert request.answer == sample.answer
     assert [request.prompt[start:stop] for start, stop in request.facts] == list(sample.facts)
+
+
+def finish_the_job(root: Path) -> str:
+    """What the worker would do with the one waiting job, with a stand-in for the engine."""
+    with store.database(root) as connection:
+        job = store.claim(connection, os.getpid())
+        worker.run_job(connection, root, job, "tests.jobs.stand_in:compare", threading.Event())
+        return job["job_id"]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_full_cache_is_asked_before_the_comparison_and_its_run_is_in_no_list(
+    form: AppTest, runs_root: Path, tmp_path: Path, right: bool
+):
+    # The stand-in's run depends on its sizes only, so the answer can be read from one like it.
+    like = write_synthetic_run(tmp_path / "like", method="full", prompt_tokens=16, steps=2)
+    wrote = open_run(like).record.free_text
+    page = form.text_input(key="answer").input(wrote.split()[0] if right else "no such words").run()
+    page = page.button(key="ask-full").click().run()
+    assert not page.exception
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert request.aside
+    assert [choice.method for choice in request.choices] == ["full"]
+    assert (request.prompt, request.level) == (TEXT, "off")
+    finish_the_job(runs_root)
+    page = page.run()
+    assert not page.exception
+    assert ["which is right" in element.value for element in page.success] == [True] * right
+    failing = [element.value for element in page.warning if "full cache does not answer either" in element.value]
+    assert len(failing) == (0 if right else 1)
+    assert list_runs(runs_root) == []
+    changed = page.text_area(key="pasted").input(TEXT + " More.").run()
+    assert not changed.success, "what was written to another text says nothing of this one"
