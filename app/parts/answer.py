@@ -70,6 +70,7 @@ def _planted(prompt: str) -> Question:
         "Wording (those that mini was taught)",
         range(len(phrasing.NEEDLE_PHRASINGS)),
         key="plant_kind",
+        bind="query-params",
         format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
     )
     left, right = st.columns([3, 1], vertical_alignment="bottom")

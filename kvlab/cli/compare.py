@@ -246,12 +246,15 @@ def _with_progress(request: CompareRequest, out: Path) -> list[Path]:
 
 
 def _show(paths: list[Path], as_json: bool) -> None:
+    from kvlab.analysis.board import ask, verdicts, wanted
     from kvlab.analysis.compare import headline
     from kvlab.cli.table import print_headline
     from kvlab.trace import open_run
+    from kvlab.trace.labels import Labels
 
     runs = [open_run(path) for path in paths]
-    frame = headline(runs)
+    asked = wanted(runs, Labels())
+    frame = headline(runs) if asked is None else verdicts(runs, ask(runs, asked))
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])
         typer.echo(frame.to_json(orient="records", indent=2))

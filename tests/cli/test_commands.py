@@ -60,6 +60,7 @@ def test_compare_writes_the_expected_answer_and_the_facts_into_every_run(
         record = open_run(Path(row["path"])).record
         assert record.answer == "plays"
         assert [PROMPT[start:stop] for start, stop in record.facts] == ["lazy dog", "the band"]
+        assert (row["verdict"] == "right") == ("plays" in record.free_text.lower().split())
     for wrong, why in ((["--fact", "a cat"], "a cat"), (["--answer", ""], "answer is empty")):
         told = complaint(capsys, monkeypatch, *arguments, "3", "--out", str(tmp_path / "none"), *wrong)
         assert why in told
