@@ -28,7 +28,7 @@ LEVELS = {
     "off": "Off: texts and speed only, nothing slows the run down.",
 }
 NEW_TOKENS = 64
-SETTINGS = {"default": "kvlab's defaults", "paper": "each paper's own", "code": "each author's code"}
+SETTINGS = ["default", "paper", "code"]
 
 
 def model_section(prompt: str) -> tuple[str, int]:
@@ -126,13 +126,13 @@ def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, An
         return {}
     usual = st.segmented_control(
         "Settings of all methods",
-        list(SETTINGS),
-        default="default",
-        format_func=SETTINGS.__getitem__,
+        SETTINGS,
+        default=SETTINGS[0],
         key="settings_of_all",
         bind="query-params",
         required=True,
-        help="Each method can be changed below; one without published settings of that name keeps its defaults",
+        help="kvlab's defaults, each paper's own, or each author's code. Each method can be changed below; one without "
+        "published settings of that name keeps its defaults",
     )
     st.caption("Hyper-parameters; what you leave alone has the value of the settings chosen.")
     return {entry.name: method_form(entry, usual) for entry in with_parameters}

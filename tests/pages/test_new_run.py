@@ -79,6 +79,21 @@ def test_only_hyper_parameters_that_were_changed_are_sent(form: AppTest, runs_ro
     assert by_method["h2o"].hyper_parameters == {}
 
 
+def test_one_click_takes_every_method_to_its_papers_settings(form: AppTest, runs_root: Path):
+    """And what is changed on top of them is sent beside the preset; a method without one keeps its defaults."""
+    page = paste(form, "some text")
+    page = page.button_group(key="settings_of_all").set_value("paper").run()
+    assert page.selectbox(key="keepkv.paper.rule").value == "paper"
+    assert page.number_input(key="keepkv.paper.sinks").value == 7
+    page.toggle(key="keepkv.paper.guarded").set_value(False)
+    page = submit(page.run())
+    assert messages(page) == []
+    by_method = {choice.method: choice for choice in jobs.request_of(runs_root, only_job(runs_root).job_id).choices}
+    assert by_method["keepkv"].hyper_parameters == {"preset": "paper", "guarded": False}
+    assert by_method["keepkv"].label == "keepkv 20 % (paper, guarded=False)"
+    assert by_method["h2o"].hyper_parameters == {}
+
+
 @pytest.mark.parametrize(
     ("widget", "value", "sentence"),
     [
