@@ -40,7 +40,7 @@ COLUMNS = {
         format="%.3g",
         help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
     ),
-    "same choice": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
+    "agrees": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
 STYLE = """<style>
@@ -75,17 +75,17 @@ def main() -> None:
 
 
 def headline(table: pd.DataFrame, beyond: str) -> None:
-    by_answer, (groups, left_out) = "verdict" in table, ranked(table)
+    ranking, left_out = ranked(table)
     st.subheader("Ranking")
-    order = "The right answers first, then those closest" if by_answer else "Closest"
-    if groups:
-        tokens = max(group["mean_tokens"].max() for group in groups)
+    if ranking:
+        tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
         mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats a token"
-        lines = [f"- about {byte_size(group['live_bytes'].median())}: {ranks(group)}" for group in groups]
-        st.markdown("\n".join([f"{order} to the full cache first, at equal live bytes ({mean}):", "", *lines]))
+        by_answer = "By the answer, and among equal answers: closest" if "verdict" in table else "Closest"
+        lines = [line for kind, groups in ranking for line in ranks(kind, groups)]
+        st.markdown("\n".join([f"{by_answer} to the full cache first, at equal live bytes ({mean}):", "", *lines]))
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
-        st.caption(f"Not ranked at equal bytes: {reasons}.")
+        st.caption(f"Not ranked: {reasons}.")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
     if beyond:
         st.caption(plain(beyond))
@@ -99,13 +99,13 @@ def headline(table: pd.DataFrame, beyond: str) -> None:
     )
 
 
-def ranks(group: pd.DataFrame) -> str:
-    """The runs of a ranking, each with its verdict, where there is one, and its KL."""
+def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
+    """The lines of a ranking: one for each kind of answer, or, without answers, one for each group of equal bytes."""
     told = []
-    for _, row in group.iterrows():
-        verdict = f"{row['verdict']}, " if "verdict" in row else ""
-        told.append(f"**{plain(row['label'])}** {verdict}{number(row['mean_kl'])}")
-    return ", ".join(told)
+    for group in groups:
+        runs = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
+        told.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
+    return [f"- **{kind}**, {'; '.join(told)}"] if kind else [f"- {line}" for line in told]
 
 
 def notes(runs: Sequence[Run]) -> None:
@@ -125,12 +125,15 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "tokens/s": table["tokens_per_second"].astype(float),
         "speed": table["speed_ratio"].astype(float),
         "mean KL": table["mean_kl"].astype(float),
-        "same choice": 100 * table["top1_agreement"].astype(float),
+        "agrees": 100 * table["top1_agreement"].astype(float),
         "own text": [difference(row) for row in table.itertuples()],
     }
     if "verdict" in table:
+        # What the answer was says more than where the texts part, and the row must not be cut.
+        del columns["own text"]
         answers = [figures_of_board.verdict_words(row) for row in table.itertuples()]
-        columns = {"method": columns.pop("method"), "answer": pd.Series(answers, index=table.index), **columns}
+        first = {"method": columns["method"], "answer": pd.Series(answers, index=table.index)}
+        columns = first | {name: columns[name] for name in ("status", "mean KL", "agrees")} | columns
     shown = pd.DataFrame(columns)
     return shown.drop(columns="status") if (table["status"] == "complete").all() else shown
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.compare import headline, rivals_at_same_bytes
+from kvlab.analysis.compare import at_same_bytes, headline, rivals_at_same_bytes
 from kvlab.analysis.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
 from kvlab.analysis.verdict import KINDS, Verdict, answer_tokens, judge
 from kvlab.answers import whole_words
@@ -94,7 +94,7 @@ def phase_texts(run: Run, phase: str) -> list[str]:
 def verdicts(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
     """`headline` with a row a run, and the columns
 
-    row and column (its place on the board), verdict, rank (0 best), at, wrote, wrong, expected (as `Verdict`), late
+    row and column (its place on the board), verdict, at, wrote, wrong, expected (as `Verdict`), late
     (right, but further on than in the full cache's), and kl_answer (mean KL over the answer's tokens, nats; none where
     the full cache lacks it).
     """
@@ -105,7 +105,6 @@ def verdicts(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
         row=rows,
         column=columns,
         verdict=[one.kind for one in judged],
-        rank=[KINDS.index(one.kind) for one in judged],
         at=pd.array([one.at for one in judged], "Int32"),
         late=[one.kind == "right" and asked.answer is not None and (one.at or 0) > asked.answer[0] for one in judged],
         wrote=[one.wrote for one in judged],
@@ -174,24 +173,34 @@ def readers(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
     return reading_heads(full, asked.positions, asked.answer)
 
 
-def ranked(table: pd.DataFrame) -> tuple[list[pd.DataFrame], list[tuple[str, str]]]:
-    """The groups of runs at about the same bytes, best first, and (label, reason) of every run that is in none.
+def ranked(table: pd.DataFrame) -> tuple[list[tuple[str, list[pd.DataFrame]]], list[tuple[str, str]]]:
+    """The ranking, and (label, reason) of every run that it leaves out.
 
-    `table` is `headline` or `verdicts`: with verdicts the answer counts before the KL.
+    With verdicts (`verdicts`): each kind of answer, the best first, with its runs in groups of about the same bytes,
+    the closest to the full cache first. Without (`headline`): one entry named "" with the groups of rivals.
     """
-    groups = rivals_at_same_bytes(table)
-    inside = {label for group in groups for label in group["label"]}
+    ranking: list[tuple[str, list[pd.DataFrame]]]
+    if "verdict" in table:
+        judged = [(kind, table[(table["method"] != "full") & (table["verdict"] == kind)]) for kind in KINDS[:3]]
+        ranking = [(kind, at_same_bytes(here)) for kind, here in judged if here["live_bytes"].notna().any()]
+    else:
+        groups = rivals_at_same_bytes(table)
+        ranking = [("", groups)] if groups else []
+    inside = {label for _, groups in ranking for group in groups for label in group["label"]}
     left = [(line["label"], _why_left_out(line)) for _, line in table.iterrows() if line["label"] not in inside]
-    return groups, left
+    return ranking, left
 
 
 def _why_left_out(line: pd.Series) -> str:
     if line["method"] == "full":
         return "what the others are compared with"
-    if line["status"] != "complete" and pd.isna(line["mean_kl"]):
+    unfinished = line["verdict"] == "unfinished" if "verdict" in line else pd.isna(line["mean_kl"])
+    if line["status"] != "complete" and unfinished:
         return "not finished" if line["status"] == "running" else str(line["status"])
     if pd.isna(line["live_bytes"]):
         return "its bytes were not recorded"
+    if "verdict" in line:
+        return "its own text was not recorded"
     if pd.isna(line["mean_kl"]):
         return "its KL was not recorded"
     return "no other run has about as many bytes"

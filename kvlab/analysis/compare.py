@@ -165,22 +165,25 @@ def slots_by_layer(runs: Sequence[RunLike]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def rivals_at_same_bytes(table: pd.DataFrame, tolerance: float = 0.12) -> list[pd.DataFrame]:
+def rivals_at_same_bytes(table: pd.DataFrame) -> list[pd.DataFrame]:
     """The compressed runs in groups of about the same live bytes, each with the closest to the full cache first.
 
-    Where the table holds verdicts (`rank`), a better answer goes before a closer cache.
-
-    Methods are only comparable at the same bytes: a group reaches `tolerance` above its smallest run, and a run without
-    rivals there is in none. Groups are in the order of their bytes.
+    Methods are only comparable at the same bytes: a run without rivals there is in none.
     """
-    judged = table["verdict"] != "unfinished" if "verdict" in table else False
-    known = table[(table["method"] != "full") & (table["mean_kl"].notna() | judged) & table["live_bytes"].notna()]
+    known = table[(table["method"] != "full") & table["mean_kl"].notna()]
+    return [part for part in at_same_bytes(known) if len(part) > 1]
+
+
+def at_same_bytes(table: pd.DataFrame, tolerance: float = 0.12) -> list[pd.DataFrame]:
+    """The runs with known bytes in groups, in the order of their bytes, each with the closest to the full cache first.
+
+    A group reaches `tolerance` above its smallest run.
+    """
+    known = table[table["live_bytes"].notna()]
     known = known.astype({"live_bytes": float, "mean_kl": float}).sort_values("live_bytes")
     group, floor, groups = 0, 0.0, []
     for size in known["live_bytes"]:
         if size > floor * (1 + tolerance):
             group, floor = group + 1, size
         groups.append(group)
-    order = ["rank", "mean_kl"] if "rank" in known else ["mean_kl"]
-    found = [part.sort_values(order).reset_index(drop=True) for _, part in known.groupby(groups)]
-    return [part for part in found if len(part) > 1]
+    return [part.sort_values("mean_kl").reset_index(drop=True) for _, part in known.groupby(groups)]

@@ -216,17 +216,25 @@ def test_runs_of_one_method_and_budget_get_places_of_their_own(runs: list[Run]):
 
 
 def test_every_run_is_ranked_or_left_out_with_a_reason_and_answers_go_first(runs: list[Run]):
-    table = board.verdicts(runs, asked_of(runs))
-    table["rank"] = [0, 2, 1, 0, 2, 1]
-    groups, left = board.ranked(table)
-    inside = [label for group in groups for label in group["label"]]
-    assert sorted([*inside, *(label for label, _ in left)]) == sorted(table["label"])
-    assert all(reason for _, reason in left)
-    assert ("full cache" if "full cache" in set(table["label"]) else "full 100 %") in dict(left)
-    for group in groups:
-        pairs = list(zip(group["rank"], group["mean_kl"], strict=True))
-        assert pairs == sorted(pairs)
-        assert group["live_bytes"].max() <= 1.12 * group["live_bytes"].min()
+    table = board.verdicts(runs, asked_of(runs)).assign(
+        verdict=["right", "wrong", "nearly", "right", "wrong", "nearly"]
+    )
+    for shown in (table, table.drop(columns="verdict"), table.assign(mean_kl=float("nan"))):
+        ranking, left = board.ranked(shown)
+        inside = [label for _, groups in ranking for group in groups for label in group["label"]]
+        assert sorted([*inside, *(label for label, _ in left)]) == sorted(table["label"])
+        assert all(reason for _, reason in left)
+        assert table.loc[table["method"] == "full", "label"].item() in dict(left)
+    ranking, left = board.ranked(table)
+    assert [kind for kind, _ in ranking] == ["right", "nearly", "wrong"]
+    assert len(left) == 1, "with an answer a run needs no rival of its size"
+    for kind, groups in ranking:
+        for group in groups:
+            assert set(group["verdict"]) == {kind}
+            assert group["mean_kl"].is_monotonic_increasing
+            assert group["live_bytes"].max() <= 1.12 * group["live_bytes"].min()
+    unknown = table.assign(live_bytes=float("nan"))
+    assert {reason for _, reason in board.ranked(unknown)[1]} >= {"its bytes were not recorded"}
 
 
 def test_an_answer_said_later_is_scored_and_lies_beside_the_runs(runs: list[Run], tmp_path: Path):

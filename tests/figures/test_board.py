@@ -26,7 +26,7 @@ def a_board(budgets: int, tokens: int, methods: int = 3, words: str = "48214.") 
             rows.append(
                 {
                     "run_id": f"run {run}", "label": f"method {method} {10 * budget} %", "row": f"method {method}",
-                    "column": f"{10 * (budget + 1)} %", "verdict": kind, "rank": KINDS.index(kind), "late": False,
+                    "column": f"{10 * (budget + 1)} %", "verdict": kind, "late": False,
                     "at": 1, "wrote": words, "wrong": "4", "expected": " 3", "live_bytes": 2.3e6, "mean_kl": 0.123,
                     "live_ratio": 0.1 * (budget + 1), "kl_answer": 1.23, "position": token if tokens else pd.NA,
                     "text": f" word{token}", "kept": share, "merged": (1 - share) / 2, "dropped": (1 - share) / 2,
