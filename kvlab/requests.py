@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+
+from kvlab.answers import Fact, check_answer, find_facts
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
@@ -75,6 +77,21 @@ class CompareRequest(ModelRequest):
     prefill_chunk: int | None = Field(None, ge=1, description="prompt tokens a pass; none: the whole prompt in one")
     seed: int = 0
     title: str = ""
+    answer: str | None = Field(None, description="what a right continuation holds, as whole words")
+    facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_facts(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("facts") and isinstance(given.get("prompt"), str):
+            return given | {"facts": find_facts(given["prompt"], given["facts"])}
+        return given
+
+    @field_validator("answer")
+    @classmethod
+    def _answer_says_something(cls, answer: str | None) -> str | None:
+        return answer if answer is None else check_answer(answer)
 
     @model_validator(mode="after")
     def _has_choices(self) -> CompareRequest:

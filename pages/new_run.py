@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
+from app.parts.answer import Question, answer_section
+from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_form import method_form
@@ -14,6 +17,7 @@ from app.parts.prompt_source import further_down, prompt_section
 from app.parts.text import plain
 from app.state import runs_root, session_id
 from kvlab import jobs
+from kvlab.answers import find_facts
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, models, parameters, prompts
 from kvlab.jobs.registry import MethodEntry, methods
@@ -72,6 +76,17 @@ def cut_section(prompt: str, model: str) -> str:
     with st.container(height=180, border=True):
         st.html(cut_as_html(cut))
     return cut.text
+
+
+def cut_question(question: Question, prompt: str) -> Question:
+    """The question of the prompt as it is cut; facts are found again, and what was cut away is no fact any more."""
+    if prompt == question.prompt:
+        return question
+    words = [question.prompt[start:stop] for start, stop in question.facts]
+    left = [fact for fact in words if fact in prompt]
+    if len(left) < len(words):
+        st.warning("The cut takes away words that the answer rests on.", icon=":material/content_cut:")
+    return replace(question, prompt=prompt, facts=find_facts(prompt, left))
 
 
 def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
@@ -171,13 +186,22 @@ def chat_section() -> dict[str, Any]:
 
 
 def submit(
-    prompt: str, model: str, chosen: list[MethodEntry], budgets: str, typed: dict[str, dict[str, Any]], **options: Any
+    question: Question,
+    model: str,
+    chosen: list[MethodEntry],
+    budgets: str,
+    typed: dict[str, dict[str, Any]],
+    **options: Any,
 ) -> None:
     """Queue the comparison and go to its progress, or say in one sentence why not."""
+    if question.error:  # said where it was typed
+        return
     try:
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
-        request = intake.make_request(prompt, model, choices, **options)
+        request = intake.make_request(
+            question.prompt, model, choices, answer=question.answer, facts=question.facts, **options
+        )
         job_id = jobs.submit(runs_root(), request, session_id())
         jobs.ensure_worker(runs_root())
     except UserError as error:
@@ -193,9 +217,11 @@ def form() -> None:
     with left:
         prompt, title = prompt_section()
     with right:
+        question = answer_section(prompt)
+        prompt = question.prompt
         model, prompt_tokens = model_section(prompt)
         chat = chat_section()
-        prompt = cut_section(prompt, model)
+        question = cut_question(question, cut_section(prompt, model))
         try:
             chosen, budgets = method_section(prompt_tokens)
         except UserError as error:
@@ -203,8 +229,10 @@ def form() -> None:
             return
         typed = hyper_parameter_section(chosen)
         options = recording_section(title) | placement_section()
+        if question.prompt.strip() and not question.error:
+            full_answer(question, model, options | chat)
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
-            submit(prompt, model, chosen, budgets, typed, **options, **chat)
+            submit(question, model, chosen, budgets, typed, **options, **chat)
 
 
 job = st.query_params.get("job")

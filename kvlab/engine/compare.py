@@ -316,6 +316,8 @@ def _record(
         status="running",
         title=request.title,
         prompt=request.prompt,
+        answer=request.answer,
+        facts=request.facts,
         method=choice.method,
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),

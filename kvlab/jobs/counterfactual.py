@@ -39,5 +39,7 @@ def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
         compress_every=record.compress_every,
         seed=record.seed,
         dtype=record.model.dtype if record.model.dtype in DTYPES else "auto",  # type: ignore[arg-type]
+        answer=record.answer,
+        facts=record.facts,
         title=f"What if tokens {first} to {last} had stayed ({record.label})",
     )

@@ -134,7 +134,15 @@ def sample_request() -> CompareRequest:
     registered = {entry.name: entry for entry in methods()}
     known = [registered[name] for name in SAMPLE_METHODS if name in registered]
     chosen = choices(known, [sample.suggested_budget])
-    return make_request(sample.text, EMBEDDED, chosen, max_new_tokens=sample.max_new_tokens, title=sample.title)
+    return make_request(
+        sample.text,
+        EMBEDDED,
+        chosen,
+        max_new_tokens=sample.max_new_tokens,
+        title=sample.title,
+        answer=sample.answer,
+        facts=sample.facts,
+    )
 
 
 def _fits(sample: ShippedSample) -> bool:

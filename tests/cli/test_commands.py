@@ -51,6 +51,23 @@ def test_methods_as_data() -> None:
     assert "keepkv" in kvlab("methods")
 
 
+def test_compare_writes_the_expected_answer_and_the_facts_into_every_run(
+    tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o", "--new-tokens"]
+    asked = [*arguments, "3", "--out", str(tmp_path), "--fact", "lazy dog", "--fact", "the band", "--answer", " plays "]
+    for row in json.loads(kvlab(*asked, "--json")):
+        record = open_run(Path(row["path"])).record
+        assert record.answer == "plays"
+        assert [PROMPT[start:stop] for start, stop in record.facts] == ["lazy dog", "the band"]
+        assert (row["verdict"] == "right") == ("plays" in record.free_text.lower().split())
+    for wrong, why in ((["--fact", "a cat"], "a cat"), (["--answer", ""], "answer is empty")):
+        told = complaint(capsys, monkeypatch, *arguments, "3", "--out", str(tmp_path / "none"), *wrong)
+        assert why in told
+        assert len(told.strip().splitlines()) == 1
+    assert not (tmp_path / "none").exists()
+
+
 def test_compare_prints_every_run_and_writes_folders(tiny_model_folder: Path, tmp_path: Path) -> None:
     arguments = ["--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o,keepkv:rule=votes:sinks=2"]
     printed = kvlab("compare", *arguments, "--budgets", "0.3,24", "--new-tokens", "4", "--out", str(tmp_path), "--json")
