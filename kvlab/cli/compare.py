@@ -23,6 +23,7 @@ Device = Annotated[str, typer.Option(help="auto, cpu, cuda or mps")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16 or float16")]
 Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+Force = Annotated[bool, typer.Option("--force", help="start also what is planned to be too big for this machine")]
 
 
 Score = Annotated[str | None, typer.Option(help="compose a method: whose score, such as snapkv")]
@@ -50,6 +51,7 @@ def run(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Run one method, named or composed, over one prompt and record it."""
@@ -63,7 +65,7 @@ def run(
         "dtype": dtype,
         "seed": seed,
     }
-    _execute(method, budget, (prompt, file, sample), new_tokens, out, as_json, options)
+    _execute(method, budget, (prompt, file, sample), new_tokens, out, as_json, options, force)
 
 
 def compare(
@@ -87,6 +89,7 @@ def compare(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Compare several methods and budgets, and the full cache, over one prompt."""
@@ -100,7 +103,7 @@ def compare(
         "dtype": dtype,
         "seed": seed,
     }
-    _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options)
+    _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options, force)
 
 
 def _execute(
@@ -111,7 +114,9 @@ def _execute(
     out: Path,
     as_json: bool,
     options: dict[str, Any],
+    force: bool = False,
 ) -> None:
+    from kvlab.cli.fitting import check_fits
     from kvlab.cli.prompt import read_prompt
     from kvlab.evaluate.parse import parse_choices
 
@@ -119,6 +124,8 @@ def _execute(
     request = _request(
         prompt=text, choices=parse_choices(methods, budgets), max_new_tokens=new_tokens, title=_title(source), **options
     )
+    if not force:
+        check_fits(request, out)
     paths = _with_progress(request, out)
     _show(paths, as_json)
 
