@@ -9,13 +9,14 @@ import streamlit as st
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_form import method_form
+from app.parts.plan_panel import show_plan
 from app.parts.prompt_preview import cut_as_html
 from app.parts.prompt_source import further_down, prompt_section
 from app.parts.text import plain
 from app.state import runs_root, session_id
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import cutting, intake, models, parameters, prompts
+from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.registry import MethodEntry, methods
 
 LEVELS = {
@@ -126,13 +127,16 @@ def recording_section(default_title: str) -> dict[str, Any]:
         every = st.number_input(
             "Compress every … steps while decoding", 1, 4096, 1, key="compress_every", bind="query-params"
         )
+        chunk = st.number_input(
+            "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="prefill_chunk", bind="query-params"
+        )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
         device = st.selectbox("Device", ["auto", "cpu", "cuda", "mps"], key="device", bind="query-params")
         formats = ["auto", "float32", "bfloat16", "float16"]
         dtype = st.selectbox("Number format", formats, key="dtype", bind="query-params")
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
-        "compress_every": every, "seed": seed, "device": device, "dtype": dtype,
+        "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "device": device, "dtype": dtype,
     }  # fmt: skip
 
 
@@ -144,6 +148,7 @@ def submit(
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
         request = intake.make_request(prompt, model, choices, **options)
+        fitting.check_fits(request, chosen, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
         jobs.ensure_worker(runs_root())
     except UserError as error:
@@ -168,6 +173,7 @@ def form() -> None:
             return
         typed = hyper_parameter_section(chosen)
         options = recording_section(title)
+        show_plan(fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root()))
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
             submit(prompt, model, chosen, budgets, typed, **options)
 

@@ -10,7 +10,14 @@ if TYPE_CHECKING:
     from kvlab.requests import CompareRequest
 
 
-def plan_of(request: CompareRequest, root: Path, tokens: int | None = None, machine: Machine | None = None) -> Plan:
+def plan_of(
+    request: CompareRequest,
+    root: Path,
+    tokens: int | None = None,
+    machine: Machine | None = None,
+    *,
+    timed: bool = True,
+) -> Plan:
     """The plan of a request; the prompt's tokens are counted unless given.
 
     Raises UserError for an unknown method, or a model whose configuration is not on this machine.
@@ -21,7 +28,23 @@ def plan_of(request: CompareRequest, root: Path, tokens: int | None = None, mach
 
     model = find_model(request.model)
     tokens = count_tokens(request.prompt, request.model)[0] if tokens is None else tokens
-    return make_plan(request, tokens, model, holds_of, machine or this_machine(request.device, root), root)
+    machine = machine or this_machine(request.device, root)
+    if timed:
+        measure_once(machine, root)
+    return make_plan(request, tokens, model, holds_of, machine, root, timed=timed)
+
+
+def measure_once(machine: Machine, root: Path) -> None:
+    """Let torch say how fast a GPU that is here is, if nobody has yet; of a CPU numpy says it."""
+    import torch
+
+    from kvlab.engine.speed import measure
+    from kvlab.planning.seconds import keep_speed, known_speed
+
+    if machine.device == "cpu" or not torch.accelerator.is_available() or not root.is_dir():
+        return
+    if known_speed(machine, root) is None and torch.accelerator.current_accelerator().type == machine.device:  # type: ignore[union-attr]
+        keep_speed(machine, root, measure(torch.device(machine.device)))
 
 
 def check_fits(request: CompareRequest, root: Path) -> None:
@@ -32,7 +55,7 @@ def check_fits(request: CompareRequest, root: Path) -> None:
     from kvlab.errors import UserError
 
     try:
-        plan = plan_of(request, root)
+        plan = plan_of(request, root, timed=False)
     except UserError:
         return  # whoever loads the model says what is wrong, or fetches what is missing
     if not plan.fits:

@@ -58,7 +58,8 @@ def sentence(request: CompareRequest, device: torch.device, tokens: int, root: P
     """What ran out, what the request was planned to need, and what would make it fit."""
     began = f"{device.type} ran out of memory ({stage})"
     try:
-        plan = make_plan(request, tokens, find_model(request.model), holds_of, this_machine(str(device), root), root)
+        machine = this_machine(str(device), root)
+        plan = make_plan(request, tokens, find_model(request.model), holds_of, machine, root, timed=False)
     except UserError:
         return f"{began}: use level light, a prefill chunk, or a shorter prompt."
     if plan.fits:

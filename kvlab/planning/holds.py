@@ -21,6 +21,7 @@ class Holds(BaseModel):
     deferred: bool = False  # the prompt is compressed at the pass after it
     saves_prefill: bool = False
     seeks: bool = False  # what leaves looks for its nearest slot
+    grows: bool = False  # its table gets longer while decoding, though it decides at every step
     averages: bool = False  # the scorer averages each query's log attention, which takes more copies of it
     needs_hidden_states: bool = False
     slot_bytes: int = 0  # state of its own in a slot of a KV head

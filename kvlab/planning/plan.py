@@ -137,16 +137,24 @@ class Plan:
 
 
 def make_plan(
-    request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine, root: Path = Path("runs")
+    request: CompareRequest,
+    tokens: int,
+    model: Model,
+    holds: HoldsOf,
+    machine: Machine,
+    root: Path = Path("runs"),
+    *,
+    timed: bool = True,
 ) -> Plan:
     """The plan of a request whose prompt has `tokens` tokens; `holds` says what each choice's method holds.
 
-    Nothing is loaded. Raises UserError for a model whose layers cannot be counted.
+    Nothing is loaded. Unless `timed`, how long it takes is left out. Raises UserError for a model without layers.
     """
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
     made = _planned(request, tokens, model, holds, machine)
-    seconds = duration(_work(request, tokens, model, machine), len(with_reference(request)), machine, root)
+    work, runs = _work(request, tokens, model, machine), len(with_reference(request))
+    seconds = duration(work, runs, machine, root) if timed else None
     ways = () if made.fits else tuple(_ways(request, tokens, model, holds, machine))
     return Plan(model, machine, tokens, made.phases, made.trace, seconds, ways)
 

@@ -6,7 +6,7 @@ import json
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -102,11 +102,11 @@ def _host_speed() -> Speed:
     return Speed(operations=2 * rows**3 / product, bytes=2 * size / copy)
 
 
-def _best(work: object, times: int = 3) -> float:
+def _best(work: Callable[[], object]) -> float:
     taken = []
-    for _ in range(times):
+    for _ in range(3):
         begun = time.perf_counter()
-        work()  # type: ignore[operator]
+        work()
         taken.append(time.perf_counter() - begun)
     return min(taken)
 

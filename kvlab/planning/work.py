@@ -64,13 +64,11 @@ class Work:
     def last_slots(self, holds: Holds, budget: float | int) -> int:
         """The same after the last decode step, with the room a growing table takes."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
-        held = min(kept, self.tokens)
-        for _ in range(self.new_tokens - 1):
-            if held == room:
-                room += 1 + room_to_grow(room)
-            held += 1
-            if holds.decode and holds.compresses:
-                held = min(held, kept + self.compress_every - 1)
+        held = min(kept, self.tokens) + self.new_tokens - 1
+        if holds.decode and holds.compresses and not holds.grows:
+            held = min(held, kept + self.compress_every)
+        while room < held:
+            room += 1 + room_to_grow(room)
         return room
 
     def drops(self, holds: Holds, budget: float | int) -> bool:
@@ -100,11 +98,11 @@ class Work:
         beside = 2 * hidden + 2 * model.head_dim * number
         # Queries, repeated keys and values, and the output; or queries and keys while they are rotated.
         repeated = 2 * query + 2 * query * self.tokens // rows if model.group > 1 else 0
-        plain = rows * (beside + max(repeated, 3 * query + state))
+        plain = rows * (beside + max(repeated, 3 * query + state)) + WORKSPACE
         if holds is None:
-            return plain + WORKSPACE
+            return plain
         scored = self.states_bytes() + self._scoring(holds)
-        return max(plain, scored) + WORKSPACE
+        return max(plain, scored)
 
     def states_bytes(self) -> int:
         """What a layer holds around its attention: the residual, the normed states, queries and output."""
