@@ -20,15 +20,16 @@ def plan_of(
 ) -> Plan:
     """The plan of a request; the prompt's tokens are counted unless given.
 
-    Raises UserError for an unknown method, or a model whose configuration is not on this machine.
+    Raises UserError for an unknown method, a device that is not here, or a model whose configuration is not.
     """
-    from kvlab.engine.room import holds_of
+    from kvlab.engine.room import holds_of, machine_of
     from kvlab.jobs.prompts import count_tokens
-    from kvlab.planning import find_model, make_plan, this_machine
+    from kvlab.models.load import pick_device
+    from kvlab.planning import find_model, make_plan
 
     model = find_model(request.model)
     tokens = count_tokens(request.prompt, request.model)[0] if tokens is None else tokens
-    machine = machine or this_machine(request.device, root)
+    machine = machine or machine_of(pick_device(request.device), root)
     if timed:
         measure_once(machine, root)
     return make_plan(request, tokens, model, holds_of, machine, root, timed=timed)
@@ -50,7 +51,7 @@ def measure_once(machine: Machine, root: Path) -> None:
 def check_fits(request: CompareRequest, root: Path) -> None:
     """Raises UserError, with what would make it fit, for a request too big for this machine.
 
-    A model that nothing is known of here yet is not judged.
+    A model that nothing is known of here yet is not judged, nor a device that is not here.
     """
     from kvlab.errors import UserError
 

@@ -6,14 +6,16 @@ import gc
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from kvlab.errors import UserError
 from kvlab.methods import make_method
-from kvlab.planning import find_model, make_plan, this_machine
+from kvlab.planning import Machine, find_model, make_plan, this_machine
 from kvlab.planning.holds import Holds
+from kvlab.planning.machine import SHARE
 from kvlab.requests import CompareRequest, MethodChoice
 
 
@@ -58,7 +60,7 @@ def sentence(request: CompareRequest, device: torch.device, tokens: int, root: P
     """What ran out, what the request was planned to need, and what would make it fit."""
     began = f"{device.type} ran out of memory ({stage})"
     try:
-        machine = this_machine(str(device), root)
+        machine = machine_of(device, root)
         plan = make_plan(request, tokens, find_model(request.model), holds_of, machine, root, timed=False)
     except UserError:
         return f"{began}: use level light, a prefill chunk, or a shorter prompt."
@@ -68,6 +70,16 @@ def sentence(request: CompareRequest, device: torch.device, tokens: int, root: P
             "memory, or use level light, a prefill chunk or a shorter prompt."
         )
     return f"{began}. {plan.verdict}"
+
+
+def machine_of(device: torch.device, root: Path) -> Machine:
+    """What this machine has beside what this process holds already; of a GPU torch says it, as it sees it."""
+    machine = this_machine("cpu" if device.type == "cuda" else device.type, root)
+    if device.type != "cuda":
+        return machine
+    free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
+    name = torch.cuda.get_device_name(device)
+    return replace(machine, device="cuda", name=name, device_bytes=int(SHARE * free))
 
 
 def holds_of(choice: MethodChoice) -> Holds:

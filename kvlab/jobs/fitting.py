@@ -65,6 +65,8 @@ def _plan(request: CompareRequest, tokens: int, chosen: Sequence[MethodEntry], r
         return known.get(choice.method, Holds())
 
     machine = _machine(request.device, root, int(time.monotonic() / MACHINE_SECONDS))
+    if not machine.device_bytes:
+        raise UserError(f"There is no device {request.device!r} here that could be asked what it has.")
     return make_plan(request, tokens, find_model(request.model), holds, machine, root, timed=timed)
 
 

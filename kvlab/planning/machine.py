@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class Machine:
 
 
 def this_machine(device: str = "auto", root: Path = Path("."), memory: int | None = None) -> Machine:
-    """The machine as it is now; `memory` bytes instead of what the device has."""
+    """The machine as it is now; `memory` bytes instead of what the device has, which then need not be here."""
     kind = device.partition(":")[0]
     cards = _cards() if kind in ("auto", "cuda") else []
     kind = ("cuda" if cards else "cpu") if kind == "auto" else kind
@@ -71,7 +72,10 @@ def _cards() -> list[tuple[str, int, int]]:
     try:
         said = subprocess.run(SMI, capture_output=True, text=True, timeout=10, check=True).stdout
         rows = [line.rsplit(",", 2) for line in said.splitlines() if line.strip()]
-        return [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
+        cards = [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # the tool does not heed it
+        numbers = [int(word) for word in chosen.split(",") if word.strip().isdigit()]
+        return [cards[number] for number in numbers if number < len(cards)] if numbers else cards
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
 

@@ -35,7 +35,7 @@ def phases(work: Work, choices: list[tuple[str, Holds, float | int]], device: st
 
 
 def _with_slack(phase: Phase) -> Phase:
-    """The host's allocator keeps freed blocks: peak RSS was 2.0 to 3.2 times what was alive beside the weights."""
+    """The host's allocator keeps freed blocks: peak RSS grew by 1.8 to 3.2 times what was alive."""
     alive = sum(part.bytes for part in phase.parts if part.name not in STANDING)
     slack = Part("freed blocks", "host", alive, "what the host's allocator does not return, about as much again")
     return Phase(phase.name, (*phase.parts, slack))

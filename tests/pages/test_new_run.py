@@ -266,6 +266,14 @@ def test_what_is_too_big_is_said_before_the_start_and_refused(
     assert jobs.list_jobs(runs_root) == []
 
 
+def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kvlab.planning.machine._cards", list)
+    page = paste(form, "some text")
+    page = page.selectbox(key="device").select("cuda").run()
+    assert not page.exception
+    assert not page.warning
+
+
 def test_a_chunk_of_the_prompt_is_sent_where_one_is_given(form: AppTest, runs_root: Path, started_workers: list[Path]):
     page = paste(form, "some text")
     page.number_input(key="prefill_chunk").set_value(64)
