@@ -10,7 +10,7 @@ from kvlab.planning.work import Work
 
 HALF = 2
 # Bytes a row after compression, measured on mini; and what a folder takes with nothing in it.
-EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 7, 14, 30, 15, 14_000
+EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 7, 14, 30, 15, 10_000
 HIDDEN_NUMBERS = 1650  # of one layer's hidden states: histograms and quantiles, beside six numbers a channel
 SAMPLED_ROWS = 3  # of GVote's samples: (H, T) each
 

@@ -35,8 +35,8 @@ def phases(work: Work, choices: list[tuple[str, Holds, float | int]], device: st
 
 
 def _with_slack(phase: Phase) -> Phase:
-    """The host's allocator keeps freed blocks: peak RSS grew by 1.8 to 3.2 times what was alive."""
-    alive = sum(part.bytes for part in phase.parts if part.name not in STANDING)
+    """The host's allocator keeps freed blocks: peak RSS grew by 1.8 to 3.2 times what was alive in tensors."""
+    alive = sum(part.bytes for part in phase.parts if part.place == "device" and part.name not in STANDING)
     slack = Part("freed blocks", "host", alive, "what the host's allocator does not return, about as much again")
     return Phase(phase.name, (*phase.parts, slack))
 
