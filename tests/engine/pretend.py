@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 CUDA, HOST = torch.device("cuda:0"), torch.device("cpu")
 MOVES = {"to", "cuda", "cpu", "copy_"}
@@ -38,12 +37,16 @@ class PretendCuda(TorchFunctionMode):
         self, function: Callable, types: Any, given: tuple = (), named: dict[str, Any] | None = None
     ) -> Any:
         named, name = named or {}, getattr(function, "__name__", "")
-        leaves, _ = tree_flatten((given, named))
+        leaves = [*_leaves(given), *_leaves(named)]
         ours = [leaf for leaf in leaves if isinstance(leaf, OnPretendCuda)]
         if name == "__get__" and ours and function == Tensor.device.__get__:
             return CUDA
         if name == "__get__" and ours and function == Tensor.is_cuda.__get__:
             return True
+        if name == "__get__":
+            with torch._C.DisableTorchFunctionSubclass():
+                found = function(*given)
+            return _label(found) if ours else found
         place = _asked_device(name, leaves)
         on_device = bool(ours) if place is None else place == CUDA
         from_host = [leaf for leaf in leaves if _is_host(leaf)]
@@ -51,12 +54,30 @@ class PretendCuda(TorchFunctionMode):
             travels = (ours and place == HOST) or (on_device and (from_host or name in MAKES))
             assert not travels, f"{name} takes numbers from the host to the device or back"
         assert not (from_host and (ours or on_device)) or name in MOVES | MAKES, f"{name} mixes host and device"
-        given, named = tree_map(_to_host, (given, named))
+        given, named = _each(_to_host, given), _each(_to_host, named)
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*given, **named)
         if name == "copy_" or not (ours or on_device):
             return result
-        return tree_map(_label if on_device else _unlabel, result)
+        return _each(_label if on_device else _unlabel, result)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (tuple, list, dict)):
+        for part in tree.values() if isinstance(tree, dict) else tree:
+            yield from _leaves(part)
+    else:
+        yield tree
+
+
+def _each(change: Callable[[Any], Any], tree: Any) -> Any:
+    """torch's own trees take most of the time that such a run takes."""
+    if isinstance(tree, dict):
+        return {name: _each(change, part) for name, part in tree.items()}
+    if isinstance(tree, torch.Size) or not isinstance(tree, (tuple, list)):
+        return change(tree)
+    parts = [_each(change, part) for part in tree]
+    return type(tree)(parts)
 
 
 def _asked_device(name: str, leaves: list[Any]) -> torch.device | None:

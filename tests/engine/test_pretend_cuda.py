@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -15,6 +16,8 @@ from kvlab.attention import seen as seen_module
 from kvlab.attention.kernels import reference
 from kvlab.cache import make_cache
 from kvlab.engine import compare
+from kvlab.evaluate.harness import evaluate
+from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.methods import make_method, registered
 from kvlab.models.load import load_model, prepare
 from kvlab.requests import CompareRequest, MethodChoice
@@ -108,6 +111,24 @@ def test_a_comparison_is_recorded_there(
         assert ours.record.status == "complete"
         assert ours.record.free_text == theirs.record.free_text
         assert ours.tokens["kl"].sub(theirs.tokens["kl"]).abs().max() < 1e-4, ours.record.method
+
+
+def test_an_evaluation_runs_there(tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts generated and likelihoods measured, two padded rows at once, heads of unequal lengths."""
+    request = EvalRequest(
+        tasks=(TaskChoice(task="key_value", difficulty={"pairs": 4}), TaskChoice(task="next_token_kl")),
+        choices=(MethodChoice(method="adakv", budget=0.3),),
+        lengths=(300,),
+        samples=2,
+        batch_rows=2,
+    )
+    here = load_model(str(tiny_model_folder))
+    expected = evaluate(request, tmp_path / "cpu", loaded=here).rows
+    with pretend_cuda(monkeypatch):
+        found = evaluate(request, tmp_path / "cuda", loaded=replace(here, model=put_there(here.model))).rows
+    assert len(found) == len(expected) >= 8
+    for name in ("score", "kl"):
+        pd.testing.assert_series_equal(found[name], expected[name], rtol=1e-3, atol=1e-4)
 
 
 def test_the_pretence_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
