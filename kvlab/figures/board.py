@@ -201,8 +201,9 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
         shorter = (told, verdict_words(line, max(4, min(here, 24))).split(": ")[-1], line.verdict)
         verdicts.append(f"<b>{sign} {next((words for words in shorter if len(words) <= here), '')}</b>")
-        sizes.append(size)
-        closeness.append(_closeness(line, columns))
+        sizes.append(size if len(size) <= room else "")  # the pointer over the cell says all
+        told = _closeness(line, columns)
+        closeness.append(told if len(told) <= room * 1.2 else "")
     left, right, y = cells["x"] - 0.44, cells["x"] + 0.44, cells["y"]
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
     first, second, third = (-0.31, -0.09, -0.31) if columns <= ROOMY else (-0.36, -0.04, -0.2)
