@@ -12,6 +12,7 @@ from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_form import method_form
+from app.parts.plan_panel import show_plan
 from app.parts.prompt_preview import cut_as_html
 from app.parts.prompt_source import further_down, prompt_section
 from app.parts.text import plain
@@ -19,7 +20,7 @@ from app.state import runs_root, session_id
 from kvlab import jobs
 from kvlab.answers import find_facts
 from kvlab.errors import UserError
-from kvlab.jobs import cutting, intake, models, parameters, prompts
+from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.registry import MethodEntry, methods
 
 LEVELS = {
@@ -152,10 +153,13 @@ def recording_section(default_title: str) -> dict[str, Any]:
         every = st.number_input(
             "Compress every … steps while decoding", 1, 4096, 1, key="compress_every", bind="query-params"
         )
+        chunk = st.number_input(
+            "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="prefill_chunk", bind="query-params"
+        )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
-        "compress_every": every, "seed": seed,
+        "compress_every": every, "prefill_chunk": chunk or None, "seed": seed,
     }  # fmt: skip
 
 
@@ -202,6 +206,7 @@ def submit(
         request = intake.make_request(
             question.prompt, model, choices, answer=question.answer, facts=question.facts, **options
         )
+        fitting.check_fits(request, chosen, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
         jobs.ensure_worker(runs_root())
     except UserError as error:
@@ -231,6 +236,7 @@ def form() -> None:
         options = recording_section(title) | placement_section()
         if question.prompt.strip() and not question.error:
             full_answer(question, model, options | chat)
+        show_plan(fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root()))
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
             submit(question, model, chosen, budgets, typed, **options, **chat)
 

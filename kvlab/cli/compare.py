@@ -41,6 +41,7 @@ Facts = Annotated[
     typer.Option("--fact", help="words of the prompt that the answer needs, as written there; give it again for more"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+Force = Annotated[bool, typer.Option("--force", help="start also what is planned to be too big for this machine")]
 
 
 Score = Annotated[str | None, typer.Option(help="compose a method: whose score, such as snapkv")]
@@ -77,6 +78,7 @@ def run(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Run one method, named or composed, over one prompt and record it."""
@@ -98,7 +100,7 @@ def run(
         "seed": seed,
         **_asked((prompt, file, sample), answer, fact),
     }
-    _execute(method, budget, (prompt, file, sample), new_tokens, out, as_json, options)
+    _execute(method, budget, (prompt, file, sample), new_tokens, out, as_json, options, force)
 
 
 def compare(
@@ -131,6 +133,7 @@ def compare(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Compare several methods and budgets, and the full cache, over one prompt."""
@@ -152,7 +155,7 @@ def compare(
         "seed": seed,
         **_asked((prompt, file, sample), answer, fact),
     }
-    _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options)
+    _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options, force)
 
 
 def _execute(
@@ -163,8 +166,10 @@ def _execute(
     out: Path,
     as_json: bool,
     options: dict[str, Any],
+    force: bool = False,
 ) -> None:
     from kvlab.answers import find_facts
+    from kvlab.cli.fitting import check_fits
     from kvlab.cli.prompt import read_prompt
     from kvlab.evaluate.parse import parse_choices
 
@@ -173,6 +178,8 @@ def _execute(
     request = _request(
         prompt=text, choices=parse_choices(methods, budgets), max_new_tokens=new_tokens, title=_title(source), **options
     )
+    if not force:
+        check_fits(request, out)
     paths = _with_progress(request, out)
     _show(paths, as_json)
 

@@ -16,18 +16,17 @@ from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import probabilities
 from kvlab.cache import make_cache
 from kvlab.engine.gaussian import hidden_statistics
-from kvlab.engine.sampled import MOST_FUTURE, sampled_queries
+from kvlab.engine.sampled import sampled_queries
 from kvlab.errors import UserError
 from kvlab.methods.gvote import GVote
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.ballots import Ballots
 from kvlab.methods.view import Slots, View
 from kvlab.models.load import LoadedModel
+from kvlab.planning.limits import MOST_FUTURE, MOST_HISTORY_BYTES, PROMPT_ROWS
 from kvlab.trace import RunWriter
 
-PROMPT_ROWS = 64
 ROWS_AT_ONCE = 16
-MOST_HISTORY_BYTES = 2**29
 
 
 class Probe:

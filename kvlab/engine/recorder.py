@@ -19,10 +19,10 @@ from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.ema import EMA
 from kvlab.methods.view import Slots, View
+from kvlab.planning.limits import MOST_ATTENTION_BYTES
 from kvlab.requests import RecordLevel
 from kvlab.trace import RunWriter
 
-MOST_ATTENTION_BYTES = 2**29
 FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
 
 

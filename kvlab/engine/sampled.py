@@ -11,8 +11,6 @@ from kvlab.methods.gvote import GVote
 from kvlab.methods.scorers.ballots import Ballots, chosen, nucleus_size
 from kvlab.methods.view import Slots, View
 
-MOST_FUTURE = 64
-
 
 def sampled_queries(gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: int) -> dict[str, Tensor]:
     """What GVote would decide after the prompt, beside the attention of the queries behind it. Batch of one.
