@@ -23,9 +23,9 @@ FATES = {
 }
 WIDTH = 0.94  # of a cell, of the room between two columns
 STRIP, FOOT = 0.36, 0.42  # the strip's height and where it stands, in rows below the row's middle
-PAGE_PIXELS = 760  # for all cells together, on a narrow page
-ROOMY = 3  # columns: in more, what a cell says takes a line more
-MOST_TOKENS, MOST_LABELS = 48, 64
+PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 %
+ROOMY, CROWDED = 2, 4  # columns: in more than these a cell takes a line more, and says one KL only
+MOST_TOKENS, MOST_LABELS = 48, 45
 MOST_WORDS = 96  # cells of the map of heads that carry their share in words
 
 
@@ -36,7 +36,7 @@ def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     places = {"x": [columns.index(name) for name in cells["column"]], "y": [rows.index(name) for name in cells["row"]]}
     cells, lines = cells.assign(**places), 2 if len(columns) <= ROOMY else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
-    height = len(rows) * (60 + 18 * lines)
+    height = len(rows) * (54 + 18 * lines)
     finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 168)
     figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
     figure.update_layout(
@@ -75,7 +75,8 @@ def read_board(frame: pd.DataFrame) -> str:
             f"when the answer was written; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
             "mean over the fact's tokens)."
         )
-    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats a token: on the answer's tokens, and on all. {strip}"
+    kl = "on the answer's tokens, and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
+    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats a token: {kl}. {strip}"
 
 
 def verdict_words(line: Any, limit: int = 40) -> str:
@@ -198,10 +199,11 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         here = room - len("✓ ") - (len(size) + 2 if columns <= ROOMY else 0)
         told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 24)))
         # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
-        shorter = (told, told.split(": ")[-1], line.verdict)
-        verdicts.append(f"<b>{sign} {next((words for words in shorter if len(words) <= here), line.verdict)}</b>")
-        sizes.append(size)
-        closeness.append(_closeness(line, columns))
+        shorter = (told, verdict_words(line, max(4, min(here, 24))).split(": ")[-1], line.verdict)
+        verdicts.append(f"<b>{sign} {next((words for words in shorter if len(words) <= here), '')}</b>")
+        sizes.append(size if len(size) <= room else "")  # the pointer over the cell says all
+        told = _closeness(line, columns)
+        closeness.append(told if len(told) <= room * 1.2 else "")
     left, right, y = cells["x"] - 0.44, cells["x"] + 0.44, cells["y"]
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
     first, second, third = (-0.31, -0.09, -0.31) if columns <= ROOMY else (-0.36, -0.04, -0.2)
@@ -261,8 +263,10 @@ def _closeness(line: Any, columns: int) -> str:
         return ""
     everywhere = number(line.mean_kl, 2)
     if pd.isna(line.kl_answer):
-        return f"KL {everywhere} all"
+        return f"KL {everywhere} all" if columns <= CROWDED else ""
     here = number(line.kl_answer, 2)
+    if columns > CROWDED:
+        return f"KL {here}"
     return f"KL {here} answer · {everywhere} all" if columns <= ROOMY else f"KL {here} | {everywhere}"
 
 

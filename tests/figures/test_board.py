@@ -58,7 +58,8 @@ def test_every_run_is_a_card_and_its_strip_fills_its_height(budgets: int, tokens
 def test_words_fit_their_cells(budgets: int):
     figure = figures.board(a_board(budgets, 5, words="a rather long answer that went wrong"))
     room = figures.PAGE_PIXELS * figures.WIDTH / budgets
-    assert len(figure.layout.annotations) == 3 * 3 * budgets
+    if budgets <= 6:  # in more, what does not fit is left to the pointer
+        assert len(figure.layout.annotations) == 3 * 3 * budgets
     for words in figure.layout.annotations:
         bare = re.sub("<[^>]*>", "", words.text)
         assert len(bare) * 6.3 <= room, (budgets, bare)
