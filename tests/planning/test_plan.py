@@ -107,6 +107,8 @@ def test_every_way_that_is_named_really_makes_it_fit(
                 changed["prefill_chunk"] = int(part.split()[-1].replace(",", ""))
             elif part.endswith(" new tokens"):
                 changed["max_new_tokens"] = int(part.split()[0].replace(",", ""))
+            elif part.startswith("weights in "):
+                changed["load_in"] = f"{part.split()[2]}bit"
             elif part.endswith(" prompt tokens"):
                 length = int(part.split()[2].replace(",", ""))
             else:
@@ -143,7 +145,7 @@ def test_the_sentence_names_what_is_too_small() -> None:
     full_disk = make_plan(asked(), 8000, model, held_by, machine(80, disk=1), Path("/nowhere"))
     assert "the disk has 1.0 GB free" in full_disk.verdict
     assert "level light" in full_disk.ways
-    tiny = make_plan(asked(), 1000, model, held_by, machine(8), Path("/nowhere"))
+    tiny = make_plan(asked(), 1000, model, held_by, machine(2), Path("/nowhere"))
     assert tiny.ways == ()
     assert "smaller model" in tiny.verdict
 
