@@ -137,10 +137,14 @@ def recording_section(default_title: str) -> dict[str, Any]:
         every = st.number_input(
             "Compress every … steps while decoding", 1, 4096, 1, key="compress_every", bind="query-params"
         )
+        chunk = st.number_input(
+            "Prompt tokens a pass", 0, 2**20, 0, key="prefill_chunk", bind="query-params",
+            help="Smaller passes take less memory and give the same result; 0: the whole prompt in one",
+        )  # fmt: skip
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
-        "compress_every": every, "seed": seed,
+        "compress_every": every, "prefill_chunk": chunk or None, "seed": seed,
     }  # fmt: skip
 
 

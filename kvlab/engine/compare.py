@@ -159,7 +159,7 @@ def _probe(
     watch.advance("probing the full cache", 0)
     voting = make_method(GVote.name, **asked)
     assert isinstance(voting, GVote)
-    probe(loaded, ids, reference.ids, writer, voting, request.seed)
+    probe(loaded, ids, reference.ids, writer, voting, request.seed, request.prefill_chunk)
 
 
 def _cache(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> Any:

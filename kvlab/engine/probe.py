@@ -1,4 +1,4 @@
-"""One more pass of the full cache over the prompt and its continuation: what GVote and KeepKV say of attention itself.
+"""Once more the full cache over the prompt and its continuation: what GVote and KeepKV say of attention itself.
 
 Run once a comparison, at level `full`, and written into the comparison's first run. It costs one more prefill of the
 prompt, and for each layer as much attention as `PROMPT_ROWS` + continuation + GVote's samples queries ask for: on mini
@@ -7,15 +7,19 @@ prompt, and for each layer as much attention as `PROMPT_ROWS` + continuation + G
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from kvlab.attention.hidden import watch_hidden_states
+from kvlab.attention.queries import num_key_value_heads
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import probabilities
 from kvlab.cache import make_cache
-from kvlab.engine.gaussian import hidden_statistics
+from kvlab.cache.chunks import chunk_sizes
+from kvlab.engine.gaussian import HiddenStatistics
 from kvlab.engine.sampled import MOST_FUTURE, sampled_queries
 from kvlab.errors import UserError
 from kvlab.methods.gvote import GVote
@@ -30,24 +34,52 @@ ROWS_AT_ONCE = 16
 MOST_HISTORY_BYTES = 2**29
 
 
-class Probe:
-    """Watches one pass over prompt and continuation with nothing dropped (`kvlab.cache.settings.Observer`)."""
+@dataclass
+class Gathered:
+    """What the passes so far showed of one layer: hidden statistics, and the queries that are asked again."""
 
-    def __init__(self, writer: RunWriter, prompt_tokens: int, gvote: GVote, keep_history: bool) -> None:
-        self.writer, self.prompt_tokens, self.gvote, self.keep_history = writer, prompt_tokens, gvote, keep_history
+    hidden: HiddenStatistics
+    query: Tensor | None = None  # (1, Hq, r, d), the newest
+
+
+class Probe:
+    """Watches the full cache read prompt and continuation, in any number of passes (`kvlab.cache.settings.Observer`).
+
+    `rows`: how many of the last queries are asked again, once the text has all its `tokens`.
+    """
+
+    def __init__(
+        self, writer: RunWriter, prompt_tokens: int, tokens: int, rows: int, gvote: GVote, keep_history: bool
+    ) -> None:
+        self.writer, self.prompt_tokens, self.tokens, self.rows = writer, prompt_tokens, tokens, rows
+        self.gvote, self.keep_history = gvote, keep_history
+        score = gvote.pipeline().score
+        assert isinstance(score, Ballots)
+        self.sinks = score.sinks
+        self.layers: dict[int, Gathered] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
-        """Write what this layer's pass shows."""
+        """Gather what this layer's pass shows; write it when the text is complete."""
+        if layer_idx not in self.layers:
+            self.layers[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
+        gathered = self.layers[layer_idx]
+        if seen.hidden_states is not None:
+            gathered.hidden.add(seen.hidden_states[0, : self.prompt_tokens - gathered.hidden.seen])
+        parts = [seen.query] if gathered.query is None else [gathered.query, seen.query]
+        gathered.query = torch.cat([part[:, :, -self.rows :] for part in parts], 2)[:, :, -self.rows :]
+        if seen.key.shape[2] == self.tokens:
+            del self.layers[layer_idx]
+            self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
+
+    def _write(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
         if self.keep_history:
             self.writer.write_arrays("history", layer_idx, history(seen, self.prompt_tokens))
-        score = self.gvote.pipeline().score
-        assert isinstance(score, Ballots)
-        if seen.hidden_states is None or self.prompt_tokens <= score.sinks + 2:
+        if hidden.seen < self.prompt_tokens or self.prompt_tokens <= self.sinks + 2:
             return
-        states = seen.hidden_states[0, : self.prompt_tokens]
-        self.writer.write_arrays("hidden", layer_idx, _host(hidden_statistics(states, score.sinks)))
+        self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(seen.key.device)))
+        dtype = hidden.kept[0].dtype
         try:
-            arrays = sampled_queries(self.gvote, slots, seen, self.prompt_tokens)
+            arrays = sampled_queries(self.gvote, slots, seen, self.prompt_tokens, hidden.inner, dtype)
         except UserError:
             return  # a family whose query projection kvlab does not know: everything else is still worth having
         self.writer.write_arrays("sampled", layer_idx, _host(arrays))
@@ -58,22 +90,44 @@ class Probe:
 
 @torch.inference_mode()
 def probe(
-    loaded: LoadedModel, prompt: Tensor, continuation: list[int], writer: RunWriter, gvote: GVote, seed: int
+    loaded: LoadedModel,
+    prompt: Tensor,
+    continuation: list[int],
+    writer: RunWriter,
+    gvote: GVote,
+    seed: int,
+    chunk: int | None = None,
 ) -> None:
     """Write `history`, `hidden` and `sampled` (see `kvlab.trace.schema.ARRAYS`) of every full-attention layer.
 
     `prompt` is (1, T) ids, `continuation` the full cache's own next tokens. The samples are those that `gvote` draws
-    from the same prompt with the same seed.
+    from the same prompt with the same seed. No pass is longer than `chunk` tokens, with the same result.
     """
     future = torch.tensor([continuation[:MOST_FUTURE]], dtype=prompt.dtype, device=prompt.device)
     ids = torch.cat([prompt, future], 1)
     watch_hidden_states(loaded.model)
     config = loaded.model.config.get_text_config(decoder=True)
-    rows = min(PROMPT_ROWS, prompt.shape[1]) + future.shape[1]
-    size = 2 * 2 * rows * config.num_attention_heads * ids.shape[1] * config.num_hidden_layers
-    watcher = Probe(writer, prompt.shape[1], gvote, keep_history=size <= MOST_HISTORY_BYTES)
+    score = gvote.pipeline().score
+    assert isinstance(score, Ballots)
+    rows = min(max(PROMPT_ROWS, score.step_queries), prompt.shape[1]) + future.shape[1]
+    size = 2 * 2 * rows * num_key_value_heads(config) * ids.shape[1] * config.num_hidden_layers
+    keep_history = size <= MOST_HISTORY_BYTES
+    watcher = Probe(writer, prompt.shape[1], ids.shape[1], rows, gvote, keep_history)
     cache = make_cache(loaded, "full", observer=watcher, seed=seed)
-    loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    for part in ids.split(chunk_sizes(ids.shape[1], chunk or ids.shape[1]), 1):
+        loaded.model(part, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        for layer in cache.compressed_layers():
+            layer.tables[0].reserve(ids.shape[1])  # after the first pass: all others then append in place
+
+
+def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:
+    """The text's last pass as if it had been that of the queries `query` (1, Hq, r, d), its last ones."""
+    alibi = seen.alibi
+    if alibi is not None:
+        alibi = replace(alibi, queries=slots.position[:, :, -query.shape[2] :])
+    return replace(
+        seen, query=query, alibi=alibi, row_valid=None, hidden_states=None, _last_logits=None, _last_mass=None
+    )
 
 
 def history(seen: PassSeen, prompt_tokens: int) -> dict[str, np.ndarray]:

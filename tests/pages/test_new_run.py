@@ -79,6 +79,13 @@ def test_only_hyper_parameters_that_were_changed_are_sent(form: AppTest, runs_ro
     assert by_method["h2o"].hyper_parameters == {}
 
 
+@pytest.mark.parametrize(("typed", "asked"), [(0, None), (512, 512)])
+def test_the_prompt_may_come_in_chunks(form: AppTest, runs_root: Path, typed: int, asked: int | None):
+    page = paste(form, "some text").number_input(key="prefill_chunk").set_value(typed).run()
+    assert messages(submit(page)) == []
+    assert jobs.request_of(runs_root, only_job(runs_root).job_id).prefill_chunk == asked
+
+
 @pytest.mark.parametrize(
     ("widget", "value", "sentence"),
     [
