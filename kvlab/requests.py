@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from kvlab.recording import Recording
+
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
 RecordLevel = Literal["off", "light", "full"]
@@ -73,6 +75,7 @@ class CompareRequest(ModelRequest):
     level: RecordLevel = "full"
     compress_every: int = Field(1, ge=1)
     prefill_chunk: int | None = Field(None, ge=1, description="prompt tokens a pass; none: the whole prompt in one")
+    record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
     seed: int = 0
     title: str = ""
 

@@ -87,7 +87,7 @@ def headline(table: pd.DataFrame, beyond: str) -> None:
 
 def notes(runs: Sequence[Run]) -> None:
     for run in runs:
-        for note in run.record.notes:
+        for note in run.record.remarks:
             st.caption(f"**{plain(run.record.label)}**: {note}")
 
 

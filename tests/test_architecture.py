@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
     "jobs": {"trace", "engine", "tasks"},
 }
-SHARED = {"assets", "budget", "errors", "requests", "catalogue", "shipping", "counted"}
+SHARED = {"assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted"}
 
 
 def imported(path: Path) -> set[str]:

@@ -7,6 +7,7 @@ prompt, and for each layer as much attention as `PROMPT_ROWS` + continuation + G
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,11 +28,12 @@ from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.ballots import Ballots
 from kvlab.methods.view import Slots, View
 from kvlab.models.load import LoadedModel
+from kvlab.recording import Recording, history_that_fits
 from kvlab.trace import RunWriter
 
+EVERYTHING = Recording()
 PROMPT_ROWS = 64
 ROWS_AT_ONCE = 16
-MOST_HISTORY_BYTES = 2**29
 
 
 @dataclass
@@ -45,14 +47,25 @@ class Gathered:
 class Probe:
     """Watches the full cache read prompt and continuation, in any number of passes (`kvlab.cache.settings.Observer`).
 
-    `rows`: how many of the last queries are asked again, once the text has all its `tokens`.
+    `rows`: how many of the last queries are asked again, once the text has all its `tokens`. `layers` are written, and
+    of `history_layers` and `heads` the attention of the last `history_rows` queries.
     """
 
     def __init__(
-        self, writer: RunWriter, prompt_tokens: int, tokens: int, rows: int, gvote: GVote, keep_history: bool
+        self,
+        writer: RunWriter,
+        prompt_tokens: int,
+        tokens: int,
+        rows: int,
+        gvote: GVote,
+        layers: Sequence[int],
+        heads: Sequence[int],
+        history_layers: Sequence[int],
+        history_rows: int,
     ) -> None:
         self.writer, self.prompt_tokens, self.tokens, self.rows = writer, prompt_tokens, tokens, rows
-        self.gvote, self.keep_history = gvote, keep_history
+        self.gvote, self.wanted, self.heads = gvote, layers, list(heads)
+        self.history_layers, self.history_rows = history_layers, history_rows
         score = gvote.pipeline().score
         assert isinstance(score, Ballots)
         self.sinks = score.sinks
@@ -60,6 +73,8 @@ class Probe:
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
         """Gather what this layer's pass shows; write it when the text is complete."""
+        if layer_idx not in self.wanted:
+            return
         if layer_idx not in self.layers:
             self.layers[layer_idx] = Gathered(HiddenStatistics(self.prompt_tokens, self.sinks))
         gathered = self.layers[layer_idx]
@@ -72,8 +87,9 @@ class Probe:
             self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
 
     def _write(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
-        if self.keep_history:
-            self.writer.write_arrays("history", layer_idx, history(seen, self.prompt_tokens))
+        if layer_idx in self.history_layers:
+            rows = history(seen, self.history_rows)
+            self.writer.write_arrays("history", layer_idx, {name: of[:, self.heads] for name, of in rows.items()})
         if hidden.seen < self.prompt_tokens or self.prompt_tokens <= self.sinks + 2:
             return
         self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(seen.key.device)))
@@ -97,23 +113,29 @@ def probe(
     gvote: GVote,
     seed: int,
     chunk: int | None = None,
+    recording: Recording = EVERYTHING,
 ) -> None:
     """Write `history`, `hidden` and `sampled` (see `kvlab.trace.schema.ARRAYS`) of every full-attention layer.
 
     `prompt` is (1, T) ids, `continuation` the full cache's own next tokens. The samples are those that `gvote` draws
-    from the same prompt with the same seed. No pass is longer than `chunk` tokens, with the same result.
+    from the same prompt with the same seed. No pass is longer than `chunk` tokens, with the same result. `recording`
+    names the layers and, for `history`, KV heads; where that is too much, less is kept and the record says so.
     """
     future = torch.tensor([continuation[:MOST_FUTURE]], dtype=prompt.dtype, device=prompt.device)
     ids = torch.cat([prompt, future], 1)
     watch_hidden_states(loaded.model)
-    config = loaded.model.config.get_text_config(decoder=True)
     score = gvote.pipeline().score
     assert isinstance(score, Ballots)
-    rows = min(max(PROMPT_ROWS, score.step_queries), prompt.shape[1]) + future.shape[1]
-    size = 2 * 2 * rows * num_key_value_heads(config) * ids.shape[1] * config.num_hidden_layers
-    keep_history = size <= MOST_HISTORY_BYTES
-    watcher = Probe(writer, prompt.shape[1], ids.shape[1], rows, gvote, keep_history)
-    cache = make_cache(loaded, "full", observer=watcher, seed=seed)
+    prompt_rows, later = min(PROMPT_ROWS, prompt.shape[1]), future.shape[1]
+    rows = min(max(prompt_rows, score.step_queries), prompt.shape[1]) + later
+    cache = make_cache(loaded, "full", seed=seed)
+    layers = recording.of_layers([layer.layer_idx for layer in cache.compressed_layers()])
+    heads = recording.of_heads(num_key_value_heads(loaded.model.config.get_text_config(decoder=True)))
+    kept, prompt_rows, sentence = history_that_fits(layers, len(heads), ids.shape[1], prompt_rows, later)
+    if sentence:
+        writer.update(left_out=writer.record.left_out | {"history": sentence})
+    text = prompt.shape[1], ids.shape[1]
+    cache.settings.observer = Probe(writer, *text, rows, gvote, layers, heads, kept, prompt_rows + later)
     for part in ids.split(chunk_sizes(ids.shape[1], chunk or ids.shape[1]), 1):
         loaded.model(part, past_key_values=cache, use_cache=True, logits_to_keep=1)
         for layer in cache.compressed_layers():
@@ -130,15 +152,15 @@ def last_rows(slots: Slots, seen: PassSeen, query: Tensor) -> PassSeen:
     )
 
 
-def history(seen: PassSeen, prompt_tokens: int) -> dict[str, np.ndarray]:
-    """Attention of the last prompt queries and of every later one, by KV head: `mass` and `log_score`.
+def history(seen: PassSeen, rows: int) -> dict[str, np.ndarray]:
+    """Attention of the last `rows` queries, by KV head: `mass` and `log_score`.
 
     Both (rows, H, tokens): the group's mean probability, and the log of its mean exp score (KeepKV's s before any
     normalisation), -inf where a query cannot look.
     """
     tokens = seen.key.shape[2]
     masses, scores = [], []
-    for first in range(max(prompt_tokens - PROMPT_ROWS, 0), tokens, ROWS_AT_ONCE):
+    for first in range(tokens - rows, tokens, ROWS_AT_ONCE):
         last = min(first + ROWS_AT_ONCE, tokens)
         logits = seen.up_to(last).last_logits(last - first)[0]  # (H, G, r, last)
         room = (0, tokens - last)
