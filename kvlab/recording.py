@@ -104,7 +104,7 @@ def attention_that_fits(
     would = f"all of them would take {_size(len(wanted) * rows * row)}, and a run keeps at most {_size(most)}"
     if not count:
         return asked.model_copy(update={"layers": ()}), f"Attention rows were left out: {would}."
-    which = f"layers {', '.join(map(str, kept))}" if count < len(wanted) else "every layer"
+    which = _named(kept)
     when = "" if every == asked.every else f", at every {_ordinal(every)} step"
     sentence = f"Attention rows were recorded of {which} only{when}: {would}."
     if count == len(wanted):
@@ -124,12 +124,12 @@ def history_that_fits(
     count = most // whole
     if count:
         kept = spread(layers, count)
-        return kept, prompt_rows, f"The probe's rows were recorded of layers {', '.join(map(str, kept))} only: {would}."
+        return kept, prompt_rows, f"The probe's rows were recorded of {_named(kept)} only: {would}."
     rows = most // row - later_rows
     if rows < 1:
         return [], 0, f"The probe's rows were left out: {would}."
     kept = spread(layers, 1)
-    sentence = f"The probe's rows were recorded of layer {kept[0]} only, with {rows} queries of the prompt: {would}."
+    sentence = f"The probe's rows were recorded of {_named(kept)} only, with {rows} queries of the prompt: {would}."
     return kept, rows, sentence
 
 
@@ -140,6 +140,10 @@ def spread(values: Sequence[int], count: int) -> list[int]:
     if count == 1:
         return [values[len(values) // 2]]
     return [values[round(place * (len(values) - 1) / (count - 1))] for place in range(count)]
+
+
+def _named(layers: Sequence[int]) -> str:
+    return f"layer{'s' if len(layers) > 1 else ''} {', '.join(map(str, layers))}"
 
 
 def _ordinal(number: int) -> str:
