@@ -1,4 +1,6 @@
 # CPU by default. With a GPU: docker build --build-arg TORCH="torch==2.13.0+cu130" --build-arg TORCH_INDEX=<index of CUDA wheels> .
+# There the Triton kernel of decode steps also wants a C compiler and Python.h (gcc, libc6-dev, python3-dev): without them
+# plain torch does its work, with one warning. `kvlab doctor` in the container says which is missing.
 FROM python:3.11-slim
 
 ARG TORCH="torch==2.13.0"

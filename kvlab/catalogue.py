@@ -26,6 +26,7 @@ class MethodDescription:
     parameters: dict[str, JsonValue]
     presets: dict[str, JsonValue]
     reasons: dict[str, str]
+    holds: dict[str, JsonValue]
 
 
 def methods() -> list[MethodDescription]:

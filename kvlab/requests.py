@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
+from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.recording import Recording
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
@@ -62,6 +63,11 @@ class ModelRequest(BaseModel):
         """What `kvlab.load_model` is given beside the name."""
         return {name: getattr(self, name) for name in LOADING}
 
+    @property
+    def spreads(self) -> bool:
+        """Whether weights are packed, or spread over several devices."""
+        return self.placement != "single" or self.load_in is not None
+
 
 LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
 
@@ -78,6 +84,21 @@ class CompareRequest(ModelRequest):
     record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
     seed: int = 0
     title: str = ""
+    answer: str | None = Field(None, description="what a right continuation holds, as whole words")
+    facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _find_facts(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("facts") and isinstance(given.get("prompt"), str):
+            return given | {"facts": find_facts(given["prompt"], given["facts"])}
+        return given
+
+    @field_validator("answer")
+    @classmethod
+    def _answer_says_something(cls, answer: str | None) -> str | None:
+        return answer if answer is None else check_answer(answer)
 
     @model_validator(mode="after")
     def _has_choices(self) -> CompareRequest:

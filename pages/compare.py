@@ -11,15 +11,18 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page
+from app.parts.board import answer_form, board_of, board_section
 from app.parts.figure import page_file, show
 from app.parts.links import link
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
 from kvlab.analysis import compare
+from kvlab.analysis.board import ranked
 from kvlab.analysis.textdiff import diff
 from kvlab.atlas.sources import comparison_origin
 from kvlab.counted import ONE_PROMPT
+from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
 from kvlab.figures.words import byte_size, number
 from kvlab.trace.reader import Run
@@ -27,6 +30,7 @@ from kvlab.trace.reader import Run
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
 COLUMNS = {
+    "answer": st.column_config.TextColumn(help="Whether its own text holds the answer, or its first wrong token."),
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
     "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
@@ -36,7 +40,7 @@ COLUMNS = {
         format="%.3g",
         help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
     ),
-    "same choice": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
+    "agrees": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
 STYLE = """<style>
@@ -55,7 +59,11 @@ def main() -> None:
     runs = current_comparison()
     if not runs:
         return
-    table = compare.headline(runs)
+    board = board_of(runs)
+    table = compare.headline(runs) if board is None else board.table
+    if board is not None:
+        board_section(runs, board)
+    answer_form(runs, board)
     headline(table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     along_the_text(runs)
@@ -67,11 +75,17 @@ def main() -> None:
 
 
 def headline(table: pd.DataFrame, beyond: str) -> None:
-    for group in compare.rivals_at_same_bytes(table):
-        ranks = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
-        size = byte_size(group["live_bytes"].median())
-        mean = f"{ONE_PROMPT}; mean KL over {group['mean_tokens'].max()} tokens of its continuation, nats a token"
-        st.markdown(f"Closest to the full cache first, at about {size} of live bytes ({mean}): {ranks}.")
+    ranking, left_out = ranked(table)
+    st.subheader("Ranking")
+    if ranking:
+        tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
+        mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats a token"
+        by_answer = "By the answer, and among equal answers: closest" if "verdict" in table else "Closest"
+        lines = [line for kind, groups in ranking for line in ranks(kind, groups)]
+        st.markdown("\n".join([f"{by_answer} to the full cache first, at equal live bytes ({mean}):", "", *lines]))
+    if left_out:
+        reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
+        st.caption(f"Not ranked: {reasons}.")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
     if beyond:
         st.caption(plain(beyond))
@@ -83,6 +97,15 @@ def headline(table: pd.DataFrame, beyond: str) -> None:
         on_click="ignore",
         icon=":material/download:",
     )
+
+
+def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
+    """The lines of a ranking: one for each kind of answer, or, without answers, one for each group of equal bytes."""
+    told = []
+    for group in groups:
+        runs = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
+        told.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
+    return [f"- **{kind}**, {'; '.join(told)}"] if kind else [f"- {line}" for line in told]
 
 
 def notes(runs: Sequence[Run]) -> None:
@@ -102,9 +125,15 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "tokens/s": table["tokens_per_second"].astype(float),
         "speed": table["speed_ratio"].astype(float),
         "mean KL": table["mean_kl"].astype(float),
-        "same choice": 100 * table["top1_agreement"].astype(float),
+        "agrees": 100 * table["top1_agreement"].astype(float),
         "own text": [difference(row) for row in table.itertuples()],
     }
+    if "verdict" in table:
+        # What the answer was says more than where the texts part, and the row must not be cut.
+        del columns["own text"]
+        answers = [figures_of_board.verdict_words(row) for row in table.itertuples()]
+        first = {"method": columns["method"], "answer": pd.Series(answers, index=table.index)}
+        columns = first | {name: columns[name] for name in ("status", "mean KL", "agrees")} | columns
     shown = pd.DataFrame(columns)
     return shown.drop(columns="status") if (table["status"] == "complete").all() else shown
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import streamlit as st
 
+from app.parts.answer import Question, answer_section
+from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_form import method_form
+from app.parts.plan_panel import show_plan
 from app.parts.prompt_preview import cut_as_html
 from app.parts.prompt_source import further_down, prompt_section
 from app.parts.text import plain
 from app.state import runs_root, session_id
 from kvlab import jobs
+from kvlab.answers import find_facts
 from kvlab.errors import UserError
-from kvlab.jobs import cutting, intake, models, parameters, prompts
+from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.registry import MethodEntry, methods
 
 LEVELS = {
@@ -24,7 +29,7 @@ LEVELS = {
     "off": "Off: texts and speed only, nothing slows the run down.",
 }
 NEW_TOKENS = 64
-SETTINGS = {"default": "kvlab's defaults", "paper": "each paper's own", "code": "each author's code"}
+SETTINGS = ["default", "paper", "code"]
 
 
 def model_section(prompt: str) -> tuple[str, int]:
@@ -74,6 +79,17 @@ def cut_section(prompt: str, model: str) -> str:
     return cut.text
 
 
+def cut_question(question: Question, prompt: str) -> Question:
+    """The question of the prompt as it is cut; facts are found again, and what was cut away is no fact any more."""
+    if prompt == question.prompt:
+        return question
+    words = [question.prompt[start:stop] for start, stop in question.facts]
+    left = [fact for fact in words if fact in prompt]
+    if len(left) < len(words):
+        st.warning("The cut takes away words that the answer rests on.", icon=":material/content_cut:")
+    return replace(question, prompt=prompt, facts=find_facts(prompt, left))
+
+
 def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
     """The chosen methods and the budgets as typed, with what may surprise about them."""
     st.subheader("Methods")
@@ -111,13 +127,13 @@ def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, An
         return {}
     usual = st.segmented_control(
         "Settings of all methods",
-        list(SETTINGS),
-        default="default",
-        format_func=SETTINGS.__getitem__,
+        SETTINGS,
+        default=SETTINGS[0],
         key="settings_of_all",
         bind="query-params",
         required=True,
-        help="Each method can be changed below; one without published settings of that name keeps its defaults",
+        help="kvlab's defaults, each paper's own, or each author's code. Each method can be changed below; one without "
+        "published settings of that name keeps its defaults",
     )
     st.caption("Hyper-parameters; what you leave alone has the value of the settings chosen.")
     return {entry.name: method_form(entry, usual) for entry in with_parameters}
@@ -138,9 +154,8 @@ def recording_section(default_title: str) -> dict[str, Any]:
             "Compress every … steps while decoding", 1, 4096, 1, key="compress_every", bind="query-params"
         )
         chunk = st.number_input(
-            "Prompt tokens a pass", 0, 2**20, 0, key="prefill_chunk", bind="query-params",
-            help="Smaller passes take less memory and give the same result; 0: the whole prompt in one",
-        )  # fmt: skip
+            "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="prefill_chunk", bind="query-params"
+        )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
@@ -175,13 +190,23 @@ def chat_section() -> dict[str, Any]:
 
 
 def submit(
-    prompt: str, model: str, chosen: list[MethodEntry], budgets: str, typed: dict[str, dict[str, Any]], **options: Any
+    question: Question,
+    model: str,
+    chosen: list[MethodEntry],
+    budgets: str,
+    typed: dict[str, dict[str, Any]],
+    **options: Any,
 ) -> None:
     """Queue the comparison and go to its progress, or say in one sentence why not."""
+    if question.error:  # said where it was typed
+        return
     try:
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
-        request = intake.make_request(prompt, model, choices, **options)
+        request = intake.make_request(
+            question.prompt, model, choices, answer=question.answer, facts=question.facts, **options
+        )
+        fitting.check_fits(request, chosen, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
         jobs.ensure_worker(runs_root())
     except UserError as error:
@@ -197,9 +222,11 @@ def form() -> None:
     with left:
         prompt, title = prompt_section()
     with right:
+        question = answer_section(prompt)
+        prompt = question.prompt
         model, prompt_tokens = model_section(prompt)
         chat = chat_section()
-        prompt = cut_section(prompt, model)
+        question = cut_question(question, cut_section(prompt, model))
         try:
             chosen, budgets = method_section(prompt_tokens)
         except UserError as error:
@@ -207,8 +234,11 @@ def form() -> None:
             return
         typed = hyper_parameter_section(chosen)
         options = recording_section(title) | placement_section()
+        if question.prompt.strip() and not question.error:
+            full_answer(question, model, options | chat)
+        show_plan(fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root()))
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
-            submit(prompt, model, chosen, budgets, typed, **options, **chat)
+            submit(question, model, chosen, budgets, typed, **options, **chat)
 
 
 job = st.query_params.get("job")

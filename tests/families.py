@@ -177,8 +177,8 @@ def _fill_what_is_empty(model: PreTrainedModel) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith(("sinks", "bias")) or not torch.isfinite(weight).all():
-                spread = 1.0 if name.endswith("sinks") else 0.1
-                weight.copy_(torch.randn(weight.shape, generator=generator) * spread)
+                drawn = torch.randn(weight.shape, generator=generator)
+                weight.copy_(5 + 3 * drawn if name.endswith("sinks") else 0.1 * drawn)  # these logits are of size 10
 
 
 def cache_for(model: PreTrainedModel, method: str, budget: float | int, **options: object) -> CompressedCache:

@@ -21,15 +21,34 @@ CONFIG = {
 }
 
 
-def show(figure: go.Figure, frame: pd.DataFrame, reading: str, key: str, filename: str, source: str = "") -> None:
-    """Title and export menu, the chart, and its one-line reading; `source` names run and versions in the HTML file."""
+def show(
+    figure: go.Figure,
+    frame: pd.DataFrame,
+    reading: str,
+    key: str,
+    filename: str,
+    source: str = "",
+    on_click: Callable[[], None] | None = None,
+) -> None:
+    """Title and export menu, the chart, and its one-line reading; `source` names run and versions in the HTML file.
+
+    `on_click` is called when a mark of the chart is clicked; what it was then lies under `key` in the session.
+    """
     collect(key, export.Section(figure, reading, source))
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
     # The title is text of the page, so that it wraps and zooms with it.
     above = 30 if figure.layout.annotations else 12
     chart = go.Figure(figure).update_layout(title=None, margin_t=above, height=(figure.layout.height or 400) - 30)
-    st.plotly_chart(chart, theme=None, key=key, config=CONFIG, alt=f"{title}. {reading}")
+    st.plotly_chart(
+        chart,
+        theme=None,
+        key=key,
+        config=CONFIG,
+        alt=f"{title}. {reading}",
+        on_select=on_click or "ignore",
+        selection_mode="points",
+    )
     note(reading)
 
 

@@ -93,7 +93,9 @@ def _actions(status: JobStatus) -> None:
         if st.button(label, key="cancel_job", disabled=status.cancelling):
             jobs.cancel(runs_root(), status.job_id)
             st.rerun()
-    elif status.run_ids and st.button("Compare the runs", type="primary", key="open_comparison"):
+    elif list_runs(runs_root(), comparison_id=status.job_id, limit=1) and st.button(
+        "Compare the runs", type="primary", key="open_comparison"
+    ):
         go("compare", comparison=status.job_id)
 
 

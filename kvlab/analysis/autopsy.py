@@ -47,7 +47,7 @@ def autopsy(run: Run, span: tuple[int, int]) -> pd.DataFrame:
         raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
     events = run.select("events", columns=["step", "layer", "head", "source", "target", "value_weight"])
     tokens = np.arange(span[0], span[1] + 1)
-    links = _Links(events, run.record.model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
+    links = Links(events, run.record.model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
     layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
     heads = np.arange(run.record.model.num_key_value_heads)
     layer, head, token = (grid.ravel() for grid in np.meshgrid(layers, heads, tokens, indexing="ij"))
@@ -61,7 +61,7 @@ def autopsy(run: Run, span: tuple[int, int]) -> pd.DataFrame:
     return table[["layer", "head", "token", "fate", "left", "into", "slot", "lost"]]
 
 
-class _Links:
+class Links:
     """The way of every slot that left, of all heads, looked up by (layer, head, position)."""
 
     def __init__(self, events: pd.DataFrame, heads: int, tokens: int) -> None:
@@ -98,6 +98,12 @@ class _Links:
             here[where[moves]] = target[moves]
             open_[where[~moves]] = False
         return here, lost
+
+    def took_in(self, events: pd.DataFrame, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """Whether each slot was the target of any of these events."""
+        taken = events[events["target"] >= 0]
+        targets = self._key(taken["layer"].to_numpy(), taken["head"].to_numpy(), taken["target"].to_numpy())
+        return np.isin(self._key(layer, head, position), targets)
 
     def _key(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         return (layer.astype(np.int64) * self.heads + head) * self.tokens + position

@@ -45,18 +45,19 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     """
     full = next((run for run in runs if run.record.method == "full"), None)
     full_speed = full.record.decode_tokens_per_second if full else None
-    rows = [_row(run, label, full, full_speed) for run, label in zip(runs, unique_labels(runs), strict=True)]
+    whole = None if full is None or full.memory.empty else over_steps(full.memory, full.record)
+    rows = [_row(run, label, whole, full_speed) for run, label in zip(runs, unique_labels(runs), strict=True)]
     return pd.DataFrame(rows)
 
 
-def _row(run: RunLike, label: str, full: RunLike | None, full_speed: float | None) -> dict[str, object]:
+def _row(run: RunLike, label: str, whole: pd.DataFrame | None, full_speed: float | None) -> dict[str, object]:
     record, speed = run.record, run.record.decode_tokens_per_second
     forced = run.tokens[run.tokens["phase"] == "forced"]
     return {
         "label": label,
         "method": record.method,
         "budget": f"{record.budget} slots" if isinstance(record.budget, int) else f"{100 * record.budget:g} %",
-        **_bytes(run, full),
+        **_bytes(run, whole),
         "tokens_per_second": speed,
         "speed_ratio": speed / full_speed if speed and full_speed else None,
         "mean_kl": _mean(forced["kl"]),
@@ -70,14 +71,14 @@ def _row(run: RunLike, label: str, full: RunLike | None, full_speed: float | Non
     }
 
 
-def _bytes(run: RunLike, full: RunLike | None) -> Mapping[str, float | None]:
+def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | None]:
+    """Bytes after the last step, and as shares of the full cache's: `there`, over its steps, or else computed."""
     names = ("live_bytes", "allocated_bytes")
     if run.memory.empty:
         return dict.fromkeys((*names, "live_ratio", "allocated_ratio"))
-    last = over_steps(run.memory, run.record).iloc[-1]
+    last = over_steps(run.memory[run.memory["step"] == run.memory["step"].max()], run.record).iloc[-1]
     whole = {name: float(last["full_bytes"]) for name in names}
-    if full is not None and not full.memory.empty:
-        there = over_steps(full.memory, full.record)
+    if there is not None:
         at_step = there[there["step"] <= last["step"]]
         whole = {name: float(at_step[name].iloc[-1]) for name in names} if len(at_step) else whole
     ratios = {
@@ -164,18 +165,25 @@ def slots_by_layer(runs: Sequence[RunLike]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-def rivals_at_same_bytes(table: pd.DataFrame, tolerance: float = 0.12) -> list[pd.DataFrame]:
+def rivals_at_same_bytes(table: pd.DataFrame) -> list[pd.DataFrame]:
     """The compressed runs in groups of about the same live bytes, each with the closest to the full cache first.
 
-    Methods are only comparable at the same bytes: a group reaches `tolerance` above its smallest run, and a run without
-    rivals there is in none. Groups are in the order of their bytes.
+    Methods are only comparable at the same bytes: a run without rivals there is in none.
     """
-    known = table[(table["method"] != "full") & table["mean_kl"].notna() & table["live_bytes"].notna()]
+    known = table[(table["method"] != "full") & table["mean_kl"].notna()]
+    return [part for part in at_same_bytes(known) if len(part) > 1]
+
+
+def at_same_bytes(table: pd.DataFrame, tolerance: float = 0.12) -> list[pd.DataFrame]:
+    """The runs with known bytes in groups, in the order of their bytes, each with the closest to the full cache first.
+
+    A group reaches `tolerance` above its smallest run.
+    """
+    known = table[table["live_bytes"].notna()]
     known = known.astype({"live_bytes": float, "mean_kl": float}).sort_values("live_bytes")
     group, floor, groups = 0, 0.0, []
     for size in known["live_bytes"]:
         if size > floor * (1 + tolerance):
             group, floor = group + 1, size
         groups.append(group)
-    found = [part.sort_values("mean_kl").reset_index(drop=True) for _, part in known.groupby(groups)]
-    return [part for part in found if len(part) > 1]
+    return [part.sort_values("mean_kl").reset_index(drop=True) for _, part in known.groupby(groups)]

@@ -25,7 +25,13 @@ def newest(sources: Sources, preset: str) -> pd.DataFrame:
     if rows.empty or not (rows["preset"] == preset).any():
         return rows.iloc[:0]
     rows = rows[rows["preset"] == preset]
-    return rows[rows["name"] == rows.loc[rows["timestamp"].idxmax(), "name"]].reset_index(drop=True)
+    rows = rows[rows["name"] == rows.loc[rows["timestamp"].idxmax(), "name"]].reset_index(drop=True)
+    return by_method(rows)
+
+
+def by_method(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `method` without its paper's preset, which all rows of a paper's benchmark have."""
+    return rows.assign(method=rows["method"].str.replace(r":preset=paper[\w-]*", "", regex=True))
 
 
 def beside(sources: Sources, preset: str) -> pd.DataFrame:

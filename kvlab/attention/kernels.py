@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
+import sysconfig
 from collections.abc import Callable
 from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from kvlab.attention.slot_attention import probabilities, slot_logits
+
 SWITCH = "KVLAB_KERNELS"
 OneQuery = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], tuple[Tensor, Tensor, Tensor]]
+
+log = logging.getLogger(__name__)
+_failed = False  # the kernel could not be made in this process
 
 
 @lru_cache
@@ -19,9 +28,51 @@ def one_query_kernel(device: torch.device) -> OneQuery | None:
     """The fused kernel for `device`, or None where plain torch does it.
 
     CUDA with the package `triton` has one; the environment variable KVLAB_KERNELS=off keeps plain torch there too.
+    Where the kernel cannot be made, plain torch gives the result, one warning is logged and None is given from then on.
     """
-    if device.type != "cuda" or os.environ.get(SWITCH) == "off" or find_spec("triton") is None:
+    if _failed or device.type != "cuda" or os.environ.get(SWITCH) == "off" or find_spec("triton") is None:
         return None
-    from kvlab.attention.ragged_kernel import ragged_attention
+    return _fused_or_plain
 
-    return ragged_attention
+
+def missing() -> list[str]:
+    """What Triton lacks on this machine to make a kernel: itself, a C compiler, Python's headers."""
+    compilers = [os.environ.get("CC", ""), "gcc", "clang", "cc"]
+    there = {
+        "the package triton": find_spec("triton") is not None,
+        "a C compiler (gcc)": any(map(shutil.which, filter(None, compilers))),
+        "Python.h (python3-dev)": (Path(sysconfig.get_path("include")) / "Python.h").exists(),
+    }
+    return [name for name, found in there.items() if not found]
+
+
+def reference(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same as `ragged_kernel.ragged_attention` in plain torch, for any device."""
+    logits = slot_logits(query.flatten(1, 2)[:, :, None], keys, first=0, rows=1, scaling=scaling)
+    mass = probabilities(logits, None if bias is None else bias[:, :, None])[:, :, :, 0]
+    return (mass @ values.float()).to(query.dtype), mass, logits[:, :, :, 0]
+
+
+def _fused_or_plain(
+    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The fused kernel's result; plain torch's, and no kernel in this process any more, where it cannot be made."""
+    global _failed
+    try:
+        from kvlab.attention.ragged_kernel import ragged_attention
+
+        return ragged_attention(query, keys, values, bias, scaling)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's own troubles, not the kernel's
+        raise
+    except Exception as error:  # the compiler, the linker, the driver and missing programs each raise their own
+        _failed = True
+        one_query_kernel.cache_clear()
+        said = next(iter(str(error).splitlines()), "")
+        log.warning(
+            "The fused attention kernel cannot be made here, so plain torch does its work: %s: %s. Triton needs a C "
+            "compiler and Python's headers (gcc, python3-dev); %s=off keeps it from being tried.",
+            *(type(error).__name__, said.rstrip("."), SWITCH),
+        )
+        return reference(query, keys, values, bias, scaling)

@@ -2,8 +2,8 @@
 """One query of every head over its slots on a GPU: output, slot probabilities and logits from one pass over the keys.
 
 Split-K: each program takes a stretch of one head's slots and keeps a running log-sum-exp; a second kernel puts the
-stretches together (flash decoding). Sums are float32 whatever the table's type. `reference` is the same in plain torch,
-and what every other device runs. Importing this module needs the package `triton` (extra `kernels`).
+stretches together (flash decoding). Sums are float32 whatever the table's type; offsets have 64 bits, since a cache may
+pass 2^31 numbers. Importing this module needs the package `triton` (extra `kernels`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kvlab.attention.slot_attention import probabilities, slot_logits
+from kvlab.attention.launch_shape import launch_shape, padded, shared_memory
 
 MOST_SPLITS = 64
-SLOTS_AT_ONCE = 64
-SMALLEST_DOT = 16  # rows a matrix product needs at least
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # its matrix product does not know bfloat16
 
 
@@ -29,12 +27,14 @@ def ragged_attention(
     """(output (B, H, G, d), probabilities (B, H, G, S), logits (B, H, G, S)); the last two float32, log mass not added.
 
     `query` (B, H, G, d); `keys`, `values` (B, H, S, d), any strides but the last; `bias` None or (B, H, S) float32:
-    log mass, -inf for a slot that must not be seen. A head whose slots are all invalid gets zeros.
+    log mass, -inf for a slot that must not be seen. A head whose slots are all invalid gets zeros. Raises UserError
+    where the device's shared memory is too small.
     """
     batch, heads, group, dim = query.shape
     slots, rows = keys.shape[2], batch * heads
-    splits = max(1, min(MOST_SPLITS, triton.cdiv(slots, SLOTS_AT_ONCE)))
-    stretch = triton.cdiv(triton.cdiv(slots, splits), SLOTS_AT_ONCE) * SLOTS_AT_ONCE
+    block, stages, warps = launch_shape(dim, keys.dtype, shared_memory(query.device), group)
+    splits = max(1, min(MOST_SPLITS, triton.cdiv(slots, block)))
+    stretch = triton.cdiv(triton.cdiv(slots, splits), block) * block
     splits = triton.cdiv(slots, stretch)
     query = query.contiguous()
     room = query.new_empty(0, dtype=torch.float32)
@@ -43,11 +43,7 @@ def ragged_attention(
     tops, sums = room.new_empty(2, rows, splits, group).unbind(0)
     output = torch.empty_like(query)
     shape = {"heads": heads, "group": group, "slots": slots, "dim": dim}
-    blocks = {
-        "BLOCK_G": max(SMALLEST_DOT, triton.next_power_of_2(group)),
-        "BLOCK_S": SLOTS_AT_ONCE,
-        "BLOCK_D": max(SMALLEST_DOT, triton.next_power_of_2(dim)),
-    }
+    blocks = {"BLOCK_G": padded(group), "BLOCK_S": block, "BLOCK_D": padded(dim)}
     seen = bias if bias is not None else logits  # never read where there is no bias
     _stretch[(rows, splits)](
         query, keys, values, seen, logits, parts, tops, sums, scaling, stretch, splits, **shape,
@@ -55,6 +51,7 @@ def ragged_attention(
         value_b=values.stride(0), value_h=values.stride(1), value_s=values.stride(2),
         bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
         HAS_BIAS=bias is not None, WIDEN=INTERPRETED, **blocks,
+        num_stages=stages, num_warps=warps,
     )  # fmt: skip
     _together[(rows, splits)](
         seen, logits, mass, parts, tops, sums, output, stretch, splits, **shape,
@@ -62,15 +59,6 @@ def ragged_attention(
         BLOCK_P=triton.next_power_of_2(splits), HAS_BIAS=bias is not None, **blocks,
     )  # fmt: skip
     return output, mass, logits
-
-
-def reference(
-    query: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None, scaling: float
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The same as `ragged_attention` in plain torch."""
-    logits = slot_logits(query.flatten(1, 2)[:, :, None], keys, first=0, rows=1, scaling=scaling)
-    mass = probabilities(logits, bias)[:, :, :, 0]
-    return (mass @ values.float()).to(query.dtype), mass, logits[:, :, :, 0]
 
 
 @triton.jit

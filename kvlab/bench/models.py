@@ -16,9 +16,9 @@ from transformers.initialization import no_init_weights
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.hidden import PROJECTIONS
 from kvlab.bench.room import check_room
-from kvlab.bench.shapes import Shape, find_shape
 from kvlab.engine.environment import model_shape
 from kvlab.models.load import LoadedModel, load_model, pick_device, prepare
+from kvlab.shapes import Shape, find_shape
 from kvlab.trace.schema import ModelShape
 
 SHAPE_PREFIX = "shape:"

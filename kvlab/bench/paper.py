@@ -66,7 +66,11 @@ def _ours(number: object, rows: Sequence[Row]) -> Row | None:
 def _same_method(row: Row, number: object) -> bool:
     if number.method == "full":  # type: ignore[attr-defined]
         return row.is_full
-    if row.method != number.method or row.budget is None:  # type: ignore[attr-defined]
+    # As it is, or under one of its paper's settings; with anything else changed it is another method.
+    name, _, settings = row.method.partition(":")
+    if name != number.method or ":" in settings or row.budget is None:  # type: ignore[attr-defined]
+        return False
+    if settings and not settings.startswith("preset=paper"):
         return False
     asked = float(number.budget)  # type: ignore[attr-defined]
     return row.budget == (max(1, asked // row.shorten) if row.budget_unit == "slots" else asked)

@@ -56,7 +56,7 @@ _TABLE_2 = {
     "contexts": (3900,),
     "new_tokens": 1024,
     "fill": "prefill",
-    "choices": (*_published(0.5, "kvmerger"), *_published(0.35, "kvmerger")),
+    "choices": (*_published(0.5, "kvmerger"), *_published(0.35, "kvmerger", preset="paper-35")),
 }
 
 

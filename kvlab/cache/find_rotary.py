@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from kvlab.errors import UserError
@@ -69,20 +68,22 @@ class RotaryOfPasses:
     def __init__(self, rotary: Rotary | None, changing: Callable[[], Rotary] | None) -> None:
         self._rotary, self._changing = rotary, changing
         self._newest: Rotary | None = None
-        self._mixed = False
+        self._mixed: Tensor | None = None  # () bool, on the device: asking would wait for it at every pass
 
     def now(self) -> Rotary | None:
         """Those of the pass that runs; to be asked once a pass."""
         if self._changing is None:
             return self._rotary
         now, before = self._changing(), self._newest
-        self._mixed |= before is not None and not torch.equal(now.inverse_frequencies, before.inverse_frequencies)
+        if before is not None:
+            differ = (now.inverse_frequencies != before.inverse_frequencies).any()
+            self._mixed = differ if self._mixed is None else self._mixed | differ
         self._newest = now
         return now
 
     def check(self, plan: Plan) -> None:
         """Raises UserError where `plan` turns keys that were rotated by different frequencies."""
-        if self._mixed and plan.turns_keys():
+        if self._mixed is not None and plan.turns_keys() and bool(self._mixed):
             raise UserError(
                 "This model changes its rotary frequencies as the text grows, and it just outgrew those of its older "
                 "keys, which can no longer be turned: use space 'rotated', or positions 'original'."

@@ -11,7 +11,7 @@ from kvlab.cache.grouping import fewest_groups
 from kvlab.cache.pack import in_order
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
-from kvlab.cache.table import GROWTH, room_to_grow
+from kvlab.growth import GROWTH, room_to_grow
 
 # Together with the room a table is given to grow: at most 1.05 bytes allocated for a live one, a block a head aside.
 MOST_PADDING = 1.05 / (1 + 1 / GROWTH)

@@ -9,15 +9,8 @@ from torch import Tensor
 
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
+from kvlab.growth import room_to_grow
 from kvlab.methods.view import Slots
-
-BLOCK = 64
-GROWTH = 50
-
-
-def room_to_grow(slots: int) -> int:
-    """Free slots given to a growing table of `slots`: a block and 2 %, so that copies stay rare at any length."""
-    return BLOCK + slots // GROWTH
 
 
 class SlotTable:

@@ -12,6 +12,7 @@ from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.methods import methods
+from kvlab.cli.plan import plan
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.errors import UserError
@@ -25,6 +26,7 @@ commands = typer.Typer(
 commands.command("methods")(methods)
 commands.command("run")(run)
 commands.command("compare")(compare)
+commands.command("plan")(plan)
 commands.command("eval")(evaluate)
 commands.command("bench")(bench)
 commands.command("app")(app_command)

@@ -34,7 +34,15 @@ Chunk = Annotated[int | None, typer.Option(help="feed the prompt in chunks of N 
 Record = Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")]
 Out = Annotated[Path, typer.Option(help="the folder of runs")]
 Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
+Answer = Annotated[
+    str | None, typer.Option(help="what a right continuation holds, as whole words; a sample has its own")
+]
+Facts = Annotated[
+    list[str] | None,
+    typer.Option("--fact", help="words of the prompt that the answer needs, as written there; give it again for more"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+Force = Annotated[bool, typer.Option("--force", help="start also what is planned to be too big for this machine")]
 
 
 Score = Annotated[str | None, typer.Option(help="compose a method: whose score, such as snapkv")]
@@ -49,6 +57,8 @@ def run(
     prompt: Prompt = None,
     file: File = None,
     sample: Sample = None,
+    answer: Answer = None,
+    fact: Facts = None,
     model: Model = "mini",
     new_tokens: NewTokens = 64,
     level: Level = "full",
@@ -70,6 +80,7 @@ def run(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Run one method, named or composed, over one prompt and record it."""
@@ -90,8 +101,9 @@ def run(
         "system": system,
         "thinking": thinking_of(thinking),
         "seed": seed,
+        **_asked((prompt, file, sample), answer, fact),
     }
-    _execute(method, budget, (prompt, file, sample), new_tokens, out, as_json, options)
+    _execute(method, budget, (prompt, file, sample), new_tokens, out, as_json, options, force)
 
 
 def compare(
@@ -102,6 +114,8 @@ def compare(
     prompt: Prompt = None,
     file: File = None,
     sample: Sample = None,
+    answer: Answer = None,
+    fact: Facts = None,
     model: Model = "mini",
     new_tokens: NewTokens = 64,
     level: Level = "full",
@@ -123,6 +137,7 @@ def compare(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Compare several methods and budgets, and the full cache, over one prompt."""
@@ -143,8 +158,9 @@ def compare(
         "system": system,
         "thinking": thinking_of(thinking),
         "seed": seed,
+        **_asked((prompt, file, sample), answer, fact),
     }
-    _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options)
+    _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options, force)
 
 
 def _execute(
@@ -155,18 +171,40 @@ def _execute(
     out: Path,
     as_json: bool,
     options: dict[str, Any],
+    force: bool = False,
 ) -> None:
+    from kvlab.answers import find_facts
+    from kvlab.cli.fitting import check_fits
     from kvlab.cli.prompt import read_prompt
     from kvlab.evaluate.parse import parse_choices
     from kvlab.recording import Recording
 
     text = read_prompt(*source)
     options["record"] = Recording.parse(options["record"])
+    options["facts"] = find_facts(text, options["facts"])
     request = _request(
         prompt=text, choices=parse_choices(methods, budgets), max_new_tokens=new_tokens, title=_title(source), **options
     )
+    if not force:
+        check_fits(request, out)
     paths = _with_progress(request, out)
     _show(paths, as_json)
+
+
+def _asked(
+    source: tuple[str | None, Path | None, str | None], answer: str | None, facts: list[str] | None
+) -> dict[str, Any]:
+    """The expected answer and the facts that were given, else those of the sample."""
+    from kvlab.answers import check_answer
+    from kvlab.tasks.shipped_samples import shipped_samples
+
+    own = next((sample for sample in shipped_samples() if source[2] and sample.name == Path(source[2]).stem), None)
+    if answer is None and own is not None:
+        answer = own.answer
+    return {
+        "answer": None if answer is None else check_answer(answer),
+        "facts": tuple(facts or (own.facts if own else ())),
+    }
 
 
 def _with_composition(methods: str, **parts: str | None) -> str:
@@ -222,12 +260,15 @@ def _with_progress(request: CompareRequest, out: Path) -> list[Path]:
 
 
 def _show(paths: list[Path], as_json: bool) -> None:
+    from kvlab.analysis.board import ask, verdicts, wanted
     from kvlab.analysis.compare import headline
     from kvlab.cli.table import print_headline
     from kvlab.trace import open_run
+    from kvlab.trace.labels import Labels
 
     runs = [open_run(path) for path in paths]
-    frame = headline(runs)
+    asked = wanted(runs, Labels())
+    frame = headline(runs) if asked is None else verdicts(runs, ask(runs, asked))
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])
         typer.echo(frame.to_json(orient="records", indent=2))

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-PACKAGES = ("torch", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
+if TYPE_CHECKING:
+    import torch
+
+PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
 
 
 def doctor(
@@ -23,7 +28,8 @@ def doctor(
     """Report versions, devices and memory, and check that a compressed cache works here; or examine recorded runs.
 
     Examining reads every file of every run and holds it against the checksum in run.json. Exit status 1: something
-    is damaged or does not work.
+    is damaged or does not work. On an NVIDIA GPU decode steps run a Triton kernel, which needs the package triton
+    (pip install 'kvlab[kernels]'), a C compiler and Python's headers; KVLAB_KERNELS=off keeps plain torch.
     """
     if runs is not None:
         _examine_runs(runs, as_json)
@@ -79,19 +85,48 @@ def _machine() -> dict[str, str]:
         "disk": f"{disk.free / 2**30:.1f} GiB free here",
         "chromium (image export)": shutil.which("chromium") or shutil.which("google-chrome") or "not found",
         "mps": "yes" if torch.backends.mps.is_available() else "no",
-        "cuda": "no",
     }
+    return found | _gpus() | {"fused kernels": _fused_kernels()}
+
+
+def _gpus() -> dict[str, str]:
+    import torch
+
+    from kvlab.attention.launch_shape import shared_memory
+
+    found = {}
     for index in range(torch.cuda.device_count()):
         free, total = torch.cuda.mem_get_info(index)
-        found["cuda"] = f"{torch.cuda.get_device_name(index)}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free"
-    return found
+        kib = shared_memory(torch.device("cuda", index)) / 1024
+        major, minor = torch.cuda.get_device_capability(index)
+        found[f"cuda:{index}"] = (
+            f"{torch.cuda.get_device_name(index)}, {free / 2**30:.1f} of {total / 2**30:.1f} GiB free, "
+            f"sm_{major}{minor}, {kib:.0f} KiB shared memory"
+        )
+    return found or {"cuda": "no"}
+
+
+def _fused_kernels() -> str:
+    """Whether decode steps on a CUDA device run the Triton kernel, and what it lacks."""
+    from kvlab.attention.kernels import SWITCH, missing
+
+    if os.environ.get(SWITCH) == "off":
+        return f"switched off by {SWITCH}=off"
+    lacks = missing()
+    ready = f"ready, used on CUDA; {SWITCH}=off keeps plain torch"
+    return f"missing {' and '.join(lacks)}: plain torch does their work" if lacks else ready
 
 
 def _self_tests() -> dict[str, str]:
-    return {
+    import torch
+
+    tests = {
         "self-test: same as plain attention": _timed(_check_full_budget),
         "self-test: a comparison is recorded": _timed(_check_comparison),
     }
+    for index in range(torch.cuda.device_count()):
+        tests[f"self-test: fused kernel, cuda:{index}"] = _timed(partial(_check_kernel, torch.device("cuda", index)))
+    return tests
 
 
 def _timed(check: Callable[[], str]) -> str:
@@ -127,6 +162,24 @@ def _check_full_budget() -> str:
     if difference > 1e-4:
         raise ArithmeticError(f"logits differ by {difference:.1e} with a full budget")
     return f"largest difference {difference:.0e}"
+
+
+def _check_kernel(device: torch.device) -> str:
+    import torch
+
+    from kvlab.attention.kernels import one_query_kernel, reference
+
+    draw = torch.Generator().manual_seed(0)
+    query, keys, values = (torch.randn(1, 2, size, 128, generator=draw).to(device) for size in (4, 300, 300))
+    kernel = one_query_kernel(device)
+    if kernel is None:
+        return "plain torch does its work"
+    pairs = zip(kernel(query, keys, values, None, 0.1), reference(query, keys, values, None, 0.1), strict=True)
+    difference = max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+    if difference > 1e-3:
+        raise ArithmeticError(f"differs from plain torch by {difference:.1e}")
+    done_by = "plain torch does its work" if one_query_kernel(device) is None else "as plain torch"
+    return f"{done_by}, largest difference {difference:.0e}"
 
 
 def _check_comparison() -> str:

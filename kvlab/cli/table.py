@@ -15,6 +15,7 @@ WIDTH = 150  # where there is no terminal to measure
 
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "label": ("run", str),
+    "verdict": ("answer", str),
     "live_bytes": ("live kB", lambda value: f"{value / 1000:,.0f}"),
     "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
     "allocated_bytes": ("allocated kB", lambda value: f"{value / 1000:,.0f}"),
@@ -28,9 +29,10 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def print_headline(frame: pd.DataFrame) -> None:
     """One line a run: bytes, speed, closeness to the full cache; the caption says what they are of."""
-    table = Table(*[title for title, _ in COLUMNS.values()], caption=_caption(frame), caption_justify="left")
+    columns = {name: column for name, column in COLUMNS.items() if name in frame}  # a verdict needs an answer
+    table = Table(*[title for title, _ in columns.values()], caption=_caption(frame), caption_justify="left")
     for _, row in frame.iterrows():
-        cells = [(row[name], show) for name, (_, show) in COLUMNS.items()]
+        cells = [(row[name], show) for name, (_, show) in columns.items()]
         table.add_row(*["–" if pd.isna(value) else show(value) for value, show in cells])
     print_wide(table)
 

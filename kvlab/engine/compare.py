@@ -22,6 +22,7 @@ from kvlab.engine.probe import probe
 from kvlab.engine.prompt import continuation_pieces, encode_prompt, prompt_pieces
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence, full_cache_reference
+from kvlab.engine.room import room
 from kvlab.engine.watch import Cancelled, Watch
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
@@ -30,7 +31,7 @@ from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.chat import chat_of
 from kvlab.models.held import held_model
-from kvlab.models.load import LoadedModel
+from kvlab.models.load import LoadedModel, pick_device
 from kvlab.recording import attention_that_fits
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
@@ -53,7 +54,8 @@ def compare(
 
     With more than one choice the full cache is always run too, first. A stop (`cancelled`, or Ctrl-C) leaves the
     finished runs complete and the current one marked cancelled, then returns or re-raises.
-    Raises UserError for bad input before anything is written.
+    Raises UserError for bad input before anything is written, and where memory runs out: the finished runs stay, the
+    current one is marked failed, and the device has its memory back.
     """
     choices = list(request.choices)
     if len(choices) > 1 and all(choice.method != "full" for choice in choices):
@@ -61,7 +63,9 @@ def compare(
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
-    loaded = loaded or held_model(request)
+    if loaded is None:
+        with room(request, pick_device(request.device), 1, Path(root), "loading the model"):
+            loaded = held_model(request)
     chat = chat_of(request, loaded.tokenizer)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)
     for choice in choices:  # what a method or a model refuses is said before anything runs
@@ -80,16 +84,18 @@ def compare(
     comparison_id = comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
     paths: list[Path] = []
     try:
-        reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
+        with room(request, loaded.device, ids.shape[1], Path(root), "full cache"):
+            reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
             record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids))
             with RunWriter(Path(root), record) as writer:
                 paths.append(writer.path)
                 watch.run_id = record.run_id
-                if index == 0 and request.level == "full":
-                    _probe(request, loaded, ids, reference, writer, watch)
-                _run_one(request, choice, loaded, ids, reference, writer, watch)
+                with room(request, loaded.device, ids.shape[1], Path(root), choice.label):
+                    if index == 0 and request.level == "full":
+                        _probe(request, loaded, ids, reference, writer, watch)
+                    _run_one(request, choice, loaded, ids, reference, writer, watch)
         watch.reach(watch.total, "done")
     except Cancelled:
         pass
@@ -328,6 +334,8 @@ def _record(
         status="running",
         title=request.title,
         prompt=request.prompt,
+        answer=request.answer,
+        facts=request.facts,
         method=choice.method,
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),

@@ -14,9 +14,7 @@ from transformers.cache_utils import Cache
 from kvlab.cache import CompressedCache
 from kvlab.cache.chunks import chunk_sizes
 from kvlab.models.load import LoadedModel
-
-# Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
-MOST_PROMPT_LOGITS = 2**28
+from kvlab.planning.limits import MOST_PROMPT_LOGITS
 
 
 class Speaker(Protocol):

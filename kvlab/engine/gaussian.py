@@ -74,7 +74,7 @@ class HiddenStatistics:
         self.seen += len(states)
 
     def statistics(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
-        """Float32 on `device`, where the rows are sorted.
+        """Float32 on `device`, where the rows are sorted; to be asked once, as they are given up.
 
         `mean`, `deviation`, `skew`, `kurtosis` (excess), `kurtosis_with_sinks` and `distance` (Kolmogorov-Smirnov, to
         the normal distribution of the same mean and deviation), each (hidden,). `histogram` (1 + 16, 48) densities
@@ -90,9 +90,11 @@ class HiddenStatistics:
             "kurtosis_with_sinks": self.whole.standardised(4) - 3,
         }
         found = {name: values.float().to(device) for name, values in of_channels.items()}
-        rows = torch.cat(self.kept).to(device).float()
-        ordered = ((rows - found["mean"]) / found["deviation"].clamp_min(TINY)).sort(0).values  # (n, hidden)
-        channels = shown_channels(rows.shape[1]).to(device)
+        rows = torch.cat(self.kept).to(device).float()  # a copy, so that it may be changed
+        self.kept.clear()
+        ordered = rows.sub_(found["mean"]).div_(found["deviation"].clamp_min(TINY)).sort(0).values  # (n, hidden)
+        del rows
+        channels = shown_channels(ordered.shape[1]).to(device)
         pooled = ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten().sort().values
         shown = [pooled, *ordered[:, channels].unbind(1)]
         return found | {

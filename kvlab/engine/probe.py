@@ -21,18 +21,18 @@ from kvlab.attention.slot_attention import probabilities
 from kvlab.cache import make_cache
 from kvlab.cache.chunks import chunk_sizes
 from kvlab.engine.gaussian import HiddenStatistics
-from kvlab.engine.sampled import MOST_FUTURE, sampled_queries
+from kvlab.engine.sampled import sampled_queries
 from kvlab.errors import UserError
 from kvlab.methods.gvote import GVote
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.ballots import Ballots
 from kvlab.methods.view import Slots, View
 from kvlab.models.load import LoadedModel
+from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS
 from kvlab.recording import Recording, history_that_fits
 from kvlab.trace import RunWriter
 
 EVERYTHING = Recording()
-PROMPT_ROWS = 64
 ROWS_AT_ONCE = 16
 
 
@@ -87,13 +87,16 @@ class Probe:
             self._write(layer_idx, slots, last_rows(slots, seen, gathered.query), gathered.hidden)
 
     def _write(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
+        self._write_states(layer_idx, slots, seen, hidden)
         if layer_idx in self.history_layers:
             rows = history(seen, self.history_rows)
             self.writer.write_arrays("history", layer_idx, {name: of[:, self.heads] for name, of in rows.items()})
+
+    def _write_states(self, layer_idx: int, slots: Slots, seen: PassSeen, hidden: HiddenStatistics) -> None:
         if hidden.seen < self.prompt_tokens or self.prompt_tokens <= self.sinks + 2:
             return
-        self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(seen.key.device)))
         dtype = hidden.kept[0].dtype
+        self.writer.write_arrays("hidden", layer_idx, _host(hidden.statistics(seen.key.device)))
         try:
             arrays = sampled_queries(self.gvote, slots, seen, self.prompt_tokens, hidden.inner, dtype)
         except UserError:

@@ -12,8 +12,6 @@ from kvlab.methods.gvote import GVote
 from kvlab.methods.scorers.ballots import Ballots, chosen, nucleus_size
 from kvlab.methods.view import Slots, View
 
-MOST_FUTURE = 64
-
 
 def sampled_queries(
     gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: int, inner_states: Moments, dtype: torch.dtype

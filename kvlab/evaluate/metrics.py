@@ -15,6 +15,7 @@ from functools import cache
 from rapidfuzz import fuzz
 from rouge_score import rouge_scorer
 
+from kvlab.answers import whole_words
 from kvlab.errors import UserError
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
@@ -38,8 +39,7 @@ def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[s
 
     RULER's string_match_all, but "ring" is not found in "spring", nor 123 in 51234.
     """
-    found = [re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", prediction, re.IGNORECASE) for answer in answers]
-    return sum(match is not None for match in found) / len(answers)
+    return sum(whole_words(answer).search(prediction) is not None for answer in answers) / len(answers)
 
 
 def normalize(text: str) -> str:

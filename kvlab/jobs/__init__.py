@@ -1,5 +1,25 @@
 """A queue for one machine and the worker that owns its device; the client side imports no model code."""
 
-from kvlab.jobs.client import JobState, JobStatus, cancel, ensure_worker, list_jobs, request_of, status, submit
+from kvlab.jobs.client import (
+    JobState,
+    JobStatus,
+    aside_root,
+    cancel,
+    ensure_worker,
+    list_jobs,
+    request_of,
+    status,
+    submit,
+)
 
-__all__ = ["JobState", "JobStatus", "cancel", "ensure_worker", "list_jobs", "request_of", "status", "submit"]
+__all__ = [
+    "JobState",
+    "JobStatus",
+    "aside_root",
+    "cancel",
+    "ensure_worker",
+    "list_jobs",
+    "request_of",
+    "status",
+    "submit",
+]

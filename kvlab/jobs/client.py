@@ -59,6 +59,11 @@ def submit(root: Path, request: CompareRequest, session: str = "") -> str:
     return job_id
 
 
+def aside_root(root: Path) -> Path:
+    """Where the runs of requests that are `aside` lie: with the queue, in no list of runs."""
+    return Path(root) / store.FOLDER / "aside"
+
+
 def status(root: Path, job_id: str, log_lines: int = 0) -> JobStatus:
     """The job as it is now, with the last lines of its log where asked.
 

@@ -40,5 +40,7 @@ def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
         record=record.recording,
         seed=record.seed,
         dtype=record.model.dtype if record.model.dtype in DTYPES else "auto",  # type: ignore[arg-type]
+        answer=record.answer,
+        facts=record.facts,
         title=f"What if tokens {first} to {last} had stayed ({record.label})",
     )

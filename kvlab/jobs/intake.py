@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from kvlab.budget import Budget
 from kvlab.errors import UserError
 from kvlab.jobs.models import EMBEDDED, check_model, context_length
+from kvlab.jobs.parameters import PRESET
 from kvlab.jobs.prompts import check_prompt, count_tokens
 from kvlab.jobs.registry import MethodEntry, methods
 from kvlab.requests import CompareRequest, MethodChoice
@@ -62,20 +63,26 @@ def choices(
     budgets: Sequence[int | float],
     hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[MethodChoice, ...]:
-    """Every method with every budget; a method that drops nothing needs none and comes once, first."""
+    """Every method with every budget; one that drops nothing, or finds its own budget, needs none and comes once."""
     if not entries:
         raise UserError("Choose at least one method.")
-    changed = hyper_parameters or {}
-    without = [MethodChoice(method=entry.name, budget=1.0) for entry in entries if not entry.needs_budget]
+    changed = {entry.name: dict((hyper_parameters or {}).get(entry.name, {})) for entry in entries}
+    without = [entry for entry in entries if not _takes_budget(entry, changed[entry.name])]
     return (
-        *without,
+        *(MethodChoice(method=entry.name, budget=1.0, hyper_parameters=changed[entry.name]) for entry in without),
         *(
-            MethodChoice(method=entry.name, budget=budget, hyper_parameters=dict(changed.get(entry.name, {})))
+            MethodChoice(method=entry.name, budget=budget, hyper_parameters=changed[entry.name])
             for entry in entries
-            if entry.needs_budget
+            if entry not in without
             for budget in budgets
         ),
     )
+
+
+def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:
+    """Of the method as a preset has it; with more changed the method's own word counts."""
+    preset = entry.presets.get(str(changed.get(PRESET, "")))
+    return entry.needs_budget if preset is None or len(changed) > 1 else preset.needs_budget
 
 
 def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **options: Any) -> CompareRequest:
@@ -127,7 +134,15 @@ def sample_request() -> CompareRequest:
     registered = {entry.name: entry for entry in methods()}
     known = [registered[name] for name in SAMPLE_METHODS if name in registered]
     chosen = choices(known, [sample.suggested_budget])
-    return make_request(sample.text, EMBEDDED, chosen, max_new_tokens=sample.max_new_tokens, title=sample.title)
+    return make_request(
+        sample.text,
+        EMBEDDED,
+        chosen,
+        max_new_tokens=sample.max_new_tokens,
+        title=sample.title,
+        answer=sample.answer,
+        facts=sample.facts,
+    )
 
 
 def _fits(sample: ShippedSample) -> bool:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab import __version__
 from kvlab.errors import UserError
+from kvlab.planning.holds import Holds
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab", "methods", "--json")
 SECONDS_ALLOWED = 120
@@ -34,6 +35,7 @@ class PresetEntry(BaseModel):
 
     about: str
     beyond: str = ""
+    needs_budget: bool = True
     values: dict[str, PresetValue] = {}
 
 
@@ -55,6 +57,7 @@ class MethodEntry(BaseModel):
     parameters: dict[str, Any] = {}
     presets: dict[str, PresetEntry] = {}
     reasons: dict[str, str] = {}
+    holds: Holds = Holds()
 
     @property
     def hyper_parameters(self) -> dict[str, dict[str, Any]]:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvlab.errors import UserError
-from kvlab.jobs import store
+from kvlab.jobs import client, store
 from kvlab.requests import CompareRequest, Progress
 from kvlab.trace.catalogue import is_alive
 
@@ -65,7 +65,8 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
         try:
             request = CompareRequest.model_validate_json(job["request"])
             _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
-            _load(compare)(request, root, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
+            runs = client.aside_root(root) if request.aside else root
+            _load(compare)(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
             state, message = "cancelled", "Stopped."

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from kvlab.errors import UserError
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
+from kvlab.methods.view import KEY_LENGTH
 
 
 class Method(BaseModel, ABC):
@@ -49,6 +50,24 @@ class Method(BaseModel, ABC):
         ours = self.model_dump(mode="json")
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
+    def holds(self) -> dict[str, JsonValue]:
+        """What a plan of memory needs to know of these settings, as data (`kvlab.planning.holds.Holds`)."""
+        pipeline = self.pipeline()
+        return {
+            "compresses": self.family != "reference",
+            "needs_budget": self.needs_budget,
+            "decode": pipeline.decode,
+            "deferred": pipeline.deferred,
+            "saves_prefill": pipeline.saves_prefill,
+            "seeks": KEY_LENGTH in pipeline.settle.state,  # lengths are kept for the search of the nearest slot
+            # Thinning in lots lets generated tokens stay for a while; pooling leaves less than the budget, and refills.
+            "grows": hasattr(pipeline.settle, "thinned") or hasattr(pipeline.settle, "pooling"),
+            "averages": hasattr(pipeline.score, "rate"),  # of the logits of each query
+            "needs_hidden_states": pipeline.score.needs_hidden_states,
+            **pipeline.state_bytes(),
+            **pipeline.scored_rows(),
+        }
+
     @classmethod
     def describe(cls) -> dict[str, JsonValue]:
         """The method as data, for forms and tables: name, family, paper, JSON schema of hyper-parameters, choices."""
@@ -71,8 +90,12 @@ class Method(BaseModel, ABC):
                 "settle": type(pipeline.settle).__name__,
             },
             "parameters": cls.model_json_schema(),
-            "presets": {name: preset.as_data() for name, preset in cls.presets.items()},
+            "presets": {
+                name: preset.as_data() | {"needs_budget": cls(**preset.settings()).needs_budget}
+                for name, preset in cls.presets.items()
+            },
             "reasons": dict(cls.reasons),
+            "holds": cls().holds(),
         }
 
 

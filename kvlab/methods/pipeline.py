@@ -152,6 +152,16 @@ class Pipeline:
         lengths = {KEY_LENGTH: torch.linalg.vector_norm(keys, dim=-1)} if KEY_LENGTH in self.settle.state else {}
         return {**self.state, **lengths}
 
+    def state_bytes(self) -> dict[str, int]:
+        """Bytes of that state: `slot_bytes` in each slot, and `query_head_bytes` for each of its query heads."""
+        one = torch.zeros(1, 1, 1, 1)
+        taken = [sum(tensor.nbytes for tensor in self.new_extra(one, group).values()) for group in (1, 2)]
+        return {"slot_bytes": 2 * taken[0] - taken[1], "query_head_bytes": taken[1] - taken[0]}
+
+    def scored_rows(self) -> dict[str, int | bool]:
+        """`rows`: last queries of a prompt looked at together, at a prompt of 65,536 tokens; `all_rows`: each is."""
+        return {"rows": self.prompt_rows(2**16), "all_rows": hasattr(self.score, "accumulate")}
+
     def new_extra(self, keys: Tensor, group: int) -> dict[str, Tensor]:
         """Slot state (B, H, q) of the scorer and the settler for new slots with `keys` (B, H, q, d).
 

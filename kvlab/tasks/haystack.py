@@ -25,13 +25,17 @@ def haystack_words() -> tuple[str, ...]:
 
 @cache
 def _sentence_starts() -> frozenset[int]:
-    """Return the places where a word starts a sentence."""
-    words = haystack_words()
-    return frozenset(
+    """Return the places where a word of the haystack starts a sentence."""
+    return frozenset(sentence_starts(haystack_words()))
+
+
+def sentence_starts(words: Sequence[str]) -> list[int]:
+    """Return the places where a word, each with the white space that follows it, starts a sentence after another."""
+    return [
         i
         for i, (before, here) in enumerate(pairwise(words), start=1)
         if _SENTENCE_END.search(before) and not _TITLE.search(before) and _SENTENCE_START.match(here)
-    )
+    ]
 
 
 @cache

@@ -11,7 +11,7 @@ from kvlab.errors import UserError
 
 @dataclass(frozen=True)
 class ShippedSample:
-    """A prompt to try first; `answer` is None for one without a question."""
+    """A prompt to try first; `answer` is None for one without a question, `facts` are words of it the answer needs."""
 
     name: str
     title: str
@@ -21,6 +21,7 @@ class ShippedSample:
     suggested_budget: float
     max_new_tokens: int
     text: str
+    facts: tuple[str, ...] = ()
 
 
 def shipped_samples() -> list[ShippedSample]:
@@ -28,7 +29,9 @@ def shipped_samples() -> list[ShippedSample]:
     folder = asset_path("prompts/samples")
     listed = json.loads((folder / "samples.json").read_text(encoding="utf-8"))
     return [
-        ShippedSample(text=(folder / entry.pop("file")).read_text(encoding="utf-8"), **entry)
+        ShippedSample(
+            text=(folder / entry.pop("file")).read_text(encoding="utf-8"), facts=tuple(entry.pop("facts", ())), **entry
+        )
         for entry in map(dict, listed)
     ]
 

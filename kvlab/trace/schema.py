@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
+from kvlab.answers import Fact
 from kvlab.recording import Recording
 from kvlab.requests import Fraction, RecordLevel, Slots
 
@@ -84,6 +85,8 @@ class RunRecord(BaseModel):
     message: str = ""
     title: str = ""
     prompt: str
+    answer: str | None = Field(None, min_length=1, description="what a right continuation holds, as whole words")
+    facts: tuple[Fact, ...] = Field((), description="what the answer needs: spans of the prompt's characters")
     method: str
     budget: Slots | Fraction
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
@@ -144,6 +147,8 @@ class RunRecord(BaseModel):
         beyond = [position for position in self.force_keep if not 0 <= position < self.prompt_tokens]
         if beyond:
             raise ValueError(f"the kept position {beyond[0]} is none of {self.prompt_tokens} prompt tokens")
+        if any(stop > len(self.prompt) for _, stop in self.facts):
+            raise ValueError("a fact lies beyond the prompt's end")
         return self
 
 

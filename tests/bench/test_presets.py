@@ -18,11 +18,11 @@ from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.presets import PRESETS, preset_requests
 from kvlab.bench.request import make_request
 from kvlab.bench.rows import Row, read_rows
-from kvlab.bench.shapes import SHAPES
 from kvlab.cli.bench import bench
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.requests import MethodChoice
+from kvlab.shapes import SHAPES
 
 commands = typer.Typer()
 commands.command("bench")(bench)

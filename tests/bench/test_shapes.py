@@ -9,8 +9,8 @@ from transformers import AutoModelForCausalLM
 from kvlab.bench.contenders import Load
 from kvlab.bench.models import BenchModel, open_model
 from kvlab.bench.modes.prefill import prompt_flops
-from kvlab.bench.shapes import SHAPES, find_shape
 from kvlab.errors import UserError
+from kvlab.shapes import SHAPES, find_shape
 
 PARAMETERS = {  # as their makers count them, in thousands of millions
     "llama2-7b": 6.738,

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kvlab.cli import commands, main
+from kvlab.planning import Machine
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -36,7 +37,7 @@ def complaint(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
 
 
 def test_every_command_has_help() -> None:
-    for command in ("methods", "run", "compare", "eval", "bench", "app", "doctor", "train-mini"):
+    for command in ("methods", "run", "compare", "plan", "eval", "bench", "app", "doctor", "train-mini"):
         assert command in kvlab("--help")
         assert "--help" in kvlab(command, "--help")
 
@@ -49,6 +50,23 @@ def test_methods_as_data() -> None:
             assert field.get("description"), f"{method['name']} has a hyper-parameter without a description"
             assert "default" in field
     assert "keepkv" in kvlab("methods")
+
+
+def test_compare_writes_the_expected_answer_and_the_facts_into_every_run(
+    tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o", "--new-tokens"]
+    asked = [*arguments, "3", "--out", str(tmp_path), "--fact", "lazy dog", "--fact", "the band", "--answer", " plays "]
+    for row in json.loads(kvlab(*asked, "--json")):
+        record = open_run(Path(row["path"])).record
+        assert record.answer == "plays"
+        assert [PROMPT[start:stop] for start, stop in record.facts] == ["lazy dog", "the band"]
+        assert (row["verdict"] == "right") == ("plays" in record.free_text.lower().split())
+    for wrong, why in ((["--fact", "a cat"], "a cat"), (["--answer", ""], "answer is empty")):
+        told = complaint(capsys, monkeypatch, *arguments, "3", "--out", str(tmp_path / "none"), *wrong)
+        assert why in told
+        assert len(told.strip().splitlines()) == 1
+    assert not (tmp_path / "none").exists()
 
 
 def test_compare_prints_every_run_and_writes_folders(tiny_model_folder: Path, tmp_path: Path) -> None:
@@ -210,3 +228,42 @@ def test_doctor_names_what_is_damaged_and_ends_with_status_1(three_runs: Path) -
 
 def test_doctor_without_runs_there_is_one_sentence(capsys, monkeypatch, tmp_path: Path) -> None:
     assert "There is no run in" in complaint(capsys, monkeypatch, "doctor", str(tmp_path))
+
+
+def test_a_plan_loads_nothing_and_says_whether_it_fits(tiny_model_folder: Path, tmp_path: Path) -> None:
+    arguments = ["plan", "--model", str(tiny_model_folder), "--methods", "h2o,keepkv", "--out", str(tmp_path)]
+    found = json.loads(kvlab(*arguments, "--tokens", "400", "--device", "cpu", "--json"))
+    assert found["fits"]
+    assert found["tokens"] == 400
+    assert {"weights", "full cache", "compressed cache", "shadow", "attention rows", "trace"} <= {
+        part["name"] for part in found["parts"]
+    }
+    counted = json.loads(kvlab(*arguments, "--prompt", PROMPT, "--device", "cpu", "--json"))
+    assert counted["tokens"] == len(PROMPT) + 1, "a token a byte, and the one a text begins with"
+    printed = kvlab(*arguments, "--tokens", "400", "--device", "cpu")
+    assert "It fits" in printed
+    assert "Time, without loading" in printed
+    assert not list(tmp_path.glob("*/run.json"))
+
+
+def test_a_plan_for_a_gpu_that_is_not_here() -> None:
+    asked = ["plan", "--model", "shape:llama3-8b", "--tokens", "32768", "--device", "cuda", "--methods", "snapkv"]
+    result = CliRunner().invoke(commands, [*asked, "--memory", "24GB"])
+    assert result.exit_code == 1
+    assert "it fits with level light and a prefill chunk of" in " ".join(result.stdout.split())
+    assert CliRunner().invoke(commands, [*asked, "--memory", "80GB"]).exit_code == 0
+
+
+def test_what_is_too_big_is_refused_unless_forced(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = Machine("cpu", "a small machine", 10**6, 10**6, 10**12)
+    monkeypatch.setattr("kvlab.engine.room.machine_of", lambda *_: small)
+    arguments = ["compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o"]
+    arguments += ["--new-tokens", "3", "--out", str(tmp_path)]
+    said = complaint(capsys, monkeypatch, *arguments)
+    assert "a small machine has 1.0 MB free" in said
+    assert "--force" in said
+    assert not list(tmp_path.glob("*/run.json"))
+    kvlab(*arguments, "--force")
+    assert len(list(tmp_path.glob("*/run.json"))) == 1

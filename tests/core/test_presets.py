@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ import kvlab
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.base import Method
+from kvlab.methods.presets import Preset
 
 PACKAGE = Path(kvlab.__file__).parent
 WITHOUT_PAPER = {"full", "window", "compose"}  # nobody published settings of these
@@ -28,7 +30,7 @@ def test_each_hyper_parameter_is_published_or_has_a_reason(method: type[Method])
     published = method.presets["paper"].values if method.name not in OWN else {}
     for name, field in method.model_fields.items():
         if name in published:
-            differs = [preset for preset in method.presets.values() if _differs(method, name, field.default, preset)]
+            differs = [preset for preset in method.presets.values() if _differs(name, field.default, preset)]
             if differs:
                 assert method.reasons.get(name, "").strip(), f"{method.name}.{name}: why not {differs[0].about}?"
         else:
@@ -37,9 +39,8 @@ def test_each_hyper_parameter_is_published_or_has_a_reason(method: type[Method])
     assert not unknown, f"{method.name} gives reasons for {unknown}, which it does not have"
 
 
-def _differs(method: type[Method], name: str, default: object, preset: object) -> bool:
-    values = preset.values  # type: ignore[attr-defined]
-    return name in values and _plain(values[name][0]) != _plain(default)
+def _differs(name: str, default: object, preset: Preset) -> bool:
+    return name in preset.values and _plain(preset.values[name][0]) != _plain(default)
 
 
 def _plain(value: object) -> str:
@@ -89,3 +90,15 @@ def test_a_new_file_with_register_is_known_everywhere(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "newest" in done.stdout
+
+
+def test_keepkvs_code_splits_layers_as_its_authors_do() -> None:
+    """Written out from their configuration: .2 of a layer recent, alike everywhere, the rest along a cosine to .8."""
+    layers, total = 12, 12 * 1000
+    decay = [0.2 * (math.cos(math.pi * layer / layers) + 1) / 2 + 0.8 for layer in range(layers)]
+    shares = [0.2 + 0.8 * each for each in decay]
+    expected = [share / sum(shares) * total for share in shares]
+    allocate = make_method("keepkv", preset="code").pipeline().allocate
+    given = allocate.layer_budgets(1000, 10_000, layers)
+    assert sum(given) == total
+    assert max(abs(ours - theirs) for ours, theirs in zip(given, expected, strict=True)) <= 1

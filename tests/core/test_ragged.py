@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from kvlab.attention import seen as seen_module
 from kvlab.cache import CompressedCache, make_cache, regroup
 from kvlab.cache.grouping import fewest_groups
-from kvlab.cache.table import BLOCK
+from kvlab.growth import BLOCK
 from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model

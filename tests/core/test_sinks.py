@@ -67,7 +67,7 @@ def test_mass_of_slots_and_sink_is_one() -> None:
     with torch.inference_mode():
         model(torch.arange(3, 23)[None], past_key_values=cache)
         model(torch.tensor([[5]]), past_key_values=cache)
-    assert len(seen_mass) == 4 and float(torch.cat(seen_mass).min()) < 0.99
+    assert len(seen_mass) == 4 and float(torch.cat(seen_mass).min()) < 0.9
 
 
 def test_less_says_that_it_has_no_place_beside_a_sink() -> None:

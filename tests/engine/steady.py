@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 READS = {"_local_scalar_dense", "item", "equal", "is_nonzero"}
 DATA_DEPENDENT = {"nonzero", "masked_select", "unique", "_unique2", "unique_consecutive", "bincount", "nonzero_numpy"}
 
+INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+
 
 class NoReading(TorchDispatchMode):
     """Raises AssertionError for operations that wait for the device or whose result's shape depends on values.
@@ -29,9 +31,11 @@ class NoReading(TorchDispatchMode):
         name = operation.overloadpacket.__name__
         assert name not in READS, f"{name} reads a number from the device"
         assert name not in DATA_DEPENDENT, f"the shape of what {name} gives depends on values"
-        if name == "index":
+        if operation._overloadname in ("Tensor", "self_Tensor") and name == "repeat_interleave":
+            assert (named or {}).get("output_size") is not None, f"the shape of what {name} gives depends on values"
+        if name in INDEXES:
             kinds = [index.dtype for index in given[1] if isinstance(index, torch.Tensor)]
-            assert torch.bool not in kinds, "indexing with a mask gives a shape that depends on values"
+            assert not {torch.bool, torch.uint8} & set(kinds), "indexing with a mask looks for where it is true"
         result = operation(*given, **(named or {}))
         if isinstance(result, torch.Tensor):
             self.shapes.append((name, tuple(result.shape)))

@@ -164,5 +164,6 @@ def test_hidden_statistics_do_not_depend_on_how_the_states_come(cuts: tuple[int,
     gathered = HiddenStatistics(500, 4)
     for part in states.tensor_split(list(cuts)):
         gathered.add(part)
+    found = gathered.statistics()
     for name, expected in hidden_statistics(states, 4).items():
-        torch.testing.assert_close(gathered.statistics()[name], expected, rtol=2e-4, atol=2e-4, msg=name)
+        torch.testing.assert_close(found[name], expected, rtol=2e-4, atol=2e-4, msg=name)

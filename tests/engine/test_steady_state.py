@@ -54,3 +54,7 @@ def test_the_watch_can_fail() -> None:
             numbers.nonzero()
         with pytest.raises(AssertionError, match="mask"):
             numbers[numbers > 2]
+        with pytest.raises(AssertionError, match="mask"):
+            numbers[numbers > 2] = numbers[:2]
+        with pytest.raises(AssertionError, match="depends on values"):
+            numbers.repeat_interleave(numbers)

@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis import autopsy, bound, cost, difference, fingerprints, health, influence, regret
+from kvlab.analysis import autopsy, board, bound, cost, difference, facts, fingerprints, health, influence, regret
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
 from kvlab.figures import autopsy as autopsies
+from kvlab.figures import board as boards
 from kvlab.figures import bound as bounds
 from kvlab.figures import cost as costs
 from kvlab.figures import difference as differences
@@ -34,6 +35,7 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_difference(runs[1], merging)
     yield from _of_needle(merging)
     yield from _of_heads(merging)
+    yield from _of_board(runs)
     yield from _of_cost(merging)
     table = health.over_steps(runs)
     yield "health", lambda theme: healths.growth_over_steps(table, theme), healths.read_growth_over_steps(table), table
@@ -99,6 +101,19 @@ def _of_needle(run: Run) -> Iterator[Drawn]:
     yield "fates", lambda theme: autopsies.fates_over_steps(over, theme), reading, over
     mass = autopsy.needle_mass(run, table, 0, 1)
     yield "needle", lambda theme: autopsies.needle_mass(mass, theme), autopsies.read_needle_mass(mass), mass
+
+
+def _of_board(runs: list[Run]) -> Iterator[Drawn]:
+    answer = "".join(board.reference_texts(runs)[4:7]).strip()
+    asked = board.ask(runs, board.Wanted(answer, ((200, 260),), False))
+    frame, readers = board.board(runs, asked, board.verdicts(runs, asked)), board.readers(runs, asked)
+    yield "board", lambda theme: boards.board(frame, theme), boards.read_board(frame), frame
+    heads_of = facts.head_shares(facts.fact_fates(runs[2], asked.positions, asked.step))
+    for at in (None, readers.iloc[0]):
+        place = None if at is None else (int(at["layer"]), int(at["head"]))
+        for fate in facts.FATES:
+            draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
+            yield f"fact {fate}", draw, boards.read_fact_by_head(heads_of, at), heads_of
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:

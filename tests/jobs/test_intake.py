@@ -36,6 +36,14 @@ def test_one_slot_and_the_whole_prompt_are_different_budgets():
     assert [type(amount) for amount in intake.parse_budgets("1 1.0 100% 100 %")] == [int, float]
 
 
+def test_a_preset_that_finds_its_own_budget_comes_once():
+    free = registry.PresetEntry(about="theirs", needs_budget=False)
+    asked = entry("a").model_copy(update={"presets": {"paper": free}})
+    assert [choice.budget for choice in intake.choices([asked], [0.1, 0.2], {"a": {"preset": "paper"}})] == [1.0]
+    changed = intake.choices([asked], [0.1, 0.2], {"a": {"preset": "paper", "lengths": "budget"}})
+    assert [choice.budget for choice in changed] == [0.1, 0.2]
+
+
 def test_every_method_comes_with_every_budget_and_the_reference_once():
     found = intake.choices([entry("full", needs_budget=False), entry("a"), entry("b")], [0.1, 64], {"a": {"x": 1}})
     assert found == (

@@ -33,6 +33,15 @@ METHODS = [
         family="merging",
         title="KeepKV",
         merges=True,
+        presets={
+            "paper": registry.PresetEntry(
+                about="the paper's experiments",
+                values={
+                    "rule": registry.PresetValue(value="paper", source="equation 7"),
+                    "sinks": registry.PresetValue(value=7, source="appendix"),
+                },
+            )
+        },
         parameters={
             "properties": {
                 "rule": {"enum": ["bias", "paper"], "default": "bias", "type": "string", "description": "key rule"},

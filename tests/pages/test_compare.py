@@ -29,9 +29,10 @@ def test_the_headline_table_comes_first_and_agrees_with_the_runs(runs_root: Path
     assert shown["mean KL"].tolist() == pytest.approx(expected["mean_kl"].tolist())
     assert (shown["of full"] / 100).tolist() == pytest.approx(expected["live_ratio"].tolist())
     best = expected.drop(index=expected.index[0])["mean_kl"].astype(float).idxmin()
-    sentence = next(line for line in texts(page).splitlines() if line.startswith("Closest to the full cache first"))
-    ranks = sentence.split("a token): ")[1]
-    assert ranks.startswith(f"**{best.split(' ')[0]}")
+    lines = texts(page).splitlines()
+    first = next(place for place, line in enumerate(lines) if line.startswith("Closest to the full cache first"))
+    ranks = next(line for line in lines[first:] if line.startswith("- about"))
+    assert ranks.split(": ")[1].startswith(f"**{best.split(' ')[0]}")
 
 
 def test_texts_are_shown_escaped_with_differences_marked(runs_root: Path, open_page: Open):

@@ -28,7 +28,7 @@ FUNCTIONS = {
 }  # fmt: skip
 # Keys, as written in the source, of widgets whose page puts their value into the address itself.
 BY_HAND = {
-    '"pasted"', "PLACE", "SLOT", "PICKED", '"lineage-slot"', "widget",
+    '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', "widget",
 }  # fmt: skip
 # A file is not in an address; the others are typed and then saved in the folder of runs by a button.
 NOT_LINKED = {
@@ -37,17 +37,24 @@ NOT_LINKED = {
     '"story-name"',
     '"story-caption"',
     "f'caption-{story.name}-{at}-{view.caption}'",
+    "f'answer-{record.comparison_id}'",
+    "f'fact-{record.comparison_id}'",
 }
-SAVED = ("story-name", "story-caption", "caption-")
+SAVED = ("story-name", "story-caption", "caption-", "answer-", "fact-")
 # Widgets that decide which others are there: checked where the address sets them.
 VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
-    "new_run": ({}, {"source": "Paste", "text": "some words"}, {"methods": "KeepKV", "settings": "true"}),
+    "new_run": (
+        {},
+        {"source": "Paste", "text": "some words"},
+        {"source": "Paste", "text": "more words", "plant": "true"},
+        {"methods": "KeepKV", "settings": "true"},
+    ),
     "similarity": ({"sets": "threshold"},),
     "merges": ({}, {"scope": "one head"}),
     "sag": ({}, {"scope": "all heads"}),
     "autopsy": ({"words": "the"},),
 }
-STEERING = {"source", "sets", "scope", "words", "methods"}
+STEERING = {"source", "plant", "sets", "scope", "words", "methods"}
 
 
 def cases() -> Iterator[Any]:

@@ -13,7 +13,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import registry, store
+from kvlab.jobs import fitting, registry, store
+from kvlab.planning import Machine
 from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, Progress
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -79,11 +80,19 @@ def test_only_hyper_parameters_that_were_changed_are_sent(form: AppTest, runs_ro
     assert by_method["h2o"].hyper_parameters == {}
 
 
-@pytest.mark.parametrize(("typed", "asked"), [(0, None), (512, 512)])
-def test_the_prompt_may_come_in_chunks(form: AppTest, runs_root: Path, typed: int, asked: int | None):
-    page = paste(form, "some text").number_input(key="prefill_chunk").set_value(typed).run()
-    assert messages(submit(page)) == []
-    assert jobs.request_of(runs_root, only_job(runs_root).job_id).prefill_chunk == asked
+def test_one_click_takes_every_method_to_its_papers_settings(form: AppTest, runs_root: Path):
+    """And what is changed on top of them is sent beside the preset; a method without one keeps its defaults."""
+    page = paste(form, "some text")
+    page = page.button_group(key="settings_of_all").set_value("paper").run()
+    assert page.selectbox(key="keepkv.paper.rule").value == "paper"
+    assert page.number_input(key="keepkv.paper.sinks").value == 7
+    page.toggle(key="keepkv.paper.guarded").set_value(False)
+    page = submit(page.run())
+    assert messages(page) == []
+    by_method = {choice.method: choice for choice in jobs.request_of(runs_root, only_job(runs_root).job_id).choices}
+    assert by_method["keepkv"].hyper_parameters == {"preset": "paper", "guarded": False}
+    assert by_method["keepkv"].label == "keepkv 20 % (paper, guarded=False)"
+    assert by_method["h2o"].hyper_parameters == {}
 
 
 @pytest.mark.parametrize(
@@ -252,3 +261,37 @@ def test_numbers_of_an_address_that_cannot_be_used_are_left_out(runs_root: Path,
     page = open_page("new_run", max_new_tokens=asked, seed=asked)
     assert messages(page) == []
     assert 1 <= page.number_input(key="max_new_tokens").value <= 4096
+
+
+def test_the_plan_is_shown_before_the_start(form: AppTest):
+    page = paste(form, "some text " * 40)
+    assert any("It fits: at most" in caption.value.replace("\\", "") for caption in page.caption)
+    parts = next(table.value for table in page.dataframe if "at most" in table.value)
+    assert {"weights", "full cache", "compressed cache", "shadow", "trace"} <= set(parts["part"])
+
+
+def test_what_is_too_big_is_said_before_the_start_and_refused(
+    runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(fitting, "_machine", lambda *_: Machine("cpu", "a small machine", 10**6, 10**6, 10**12))
+    page = paste(open_page("new_run"), "some text")
+    assert "a small machine has 1.0 MB free" in page.warning[0].value.replace("\\", "")
+    page = submit(page)
+    assert "a small machine has 1.0 MB free" in messages(page)[0]
+    assert jobs.list_jobs(runs_root) == []
+
+
+def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kvlab.planning.machine._cards", list)
+    page = paste(form, "some text")
+    page = page.selectbox(key="device").select("cuda").run()
+    assert not page.exception
+    assert not page.warning
+
+
+def test_a_chunk_of_the_prompt_is_sent_where_one_is_given(form: AppTest, runs_root: Path, started_workers: list[Path]):
+    page = paste(form, "some text")
+    page.number_input(key="prefill_chunk").set_value(64)
+    page = submit(page.run())
+    assert messages(page) == []
+    assert jobs.request_of(runs_root, only_job(runs_root).job_id).prefill_chunk == 64

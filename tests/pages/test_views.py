@@ -15,6 +15,7 @@ from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs.counterfactual import counterfactual
 from kvlab.trace import open_run
+from kvlab.trace.record import read_record, write_record
 from kvlab.trace.stories import Story, View, save_story
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -82,8 +83,8 @@ def test_the_health_of_every_run_compared_is_on_the_memory_page(synthetic_runs: 
 
 
 def test_what_a_run_says_of_itself_stands_under_the_comparison(synthetic_runs: Path, open_page: Open):
-    path = synthetic_runs / "newer-h2o-25pc-0" / "run.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"notes": ["A local window, no more."]}))
+    path = synthetic_runs / "newer-h2o-25pc-0"
+    write_record(path, read_record(path).model_copy(update={"notes": ("A local window, no more.",)}))
     page = open_page("compare", comparison="newer")
     assert not page.exception
     assert any("A local window, no more." in str(caption.value) for caption in page.caption)

@@ -219,3 +219,25 @@ def test_nothing_is_cut_at_125_percent(browser: Any, address: str, name: str, wi
 def test_stories_live_beside_the_runs(tmp_path: Path):
     file = save_story(tmp_path, Story(name="A b!"))
     assert file == tmp_path / "stories" / "a-b.json"
+
+
+def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(browser: Any, address: str):
+    page = visit(browser, f"{address}/compare?comparison=some")
+    word = page.locator(".kv-text").first.inner_text().split()[0]
+    page.get_by_label("Expected answer").fill(word)
+    page.get_by_role("button", name="Score the runs").click()
+    page.get_by_text("Did it still get the answer?").wait_for()
+    settle(page, ".js-plotly-plot")
+    chart = page.locator(".js-plotly-plot").first
+    words = chart.locator(".annotation-text")
+    clear = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
+    for method, index in (("keepkv", 1), ("h2o", 0)):
+        card = chart.locator(".barlayer .point path").nth(0).bounding_box()
+        plot = chart.locator(".nsewdrag").first.bounding_box()
+        page.mouse.click(card["x"] + 4, plot["y"] + plot["height"] * (0.25 + 0.5 * index))
+        page.get_by_text(re.compile(f"{method} .*: the fact's tokens by head")).wait_for()
+        page.wait_for_url(re.compile(f"cell=some-{method}"))
+    after = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
+    assert clear == after == ["1"] * len(clear)
+    assert len(clear) == 6, "two runs, each with its verdict, bytes and KL"
+    page.context.close()

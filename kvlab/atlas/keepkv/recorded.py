@@ -26,10 +26,14 @@ def attention_run(sources: Sources) -> Run | Needs:
 
 
 def merging_runs(sources: Sources) -> list[Run]:
-    """The runs of the comparison that recorded merges, KeepKV's first, then the run in view."""
+    """The runs of the comparison that recorded merges: KeepKV's first, of these the one in view, then the paper's."""
     seen = list(dict.fromkeys([*sources.runs, *([sources.run] if sources.run else [])]))
     merged = [run for run in seen if run.record.level == "full" and run.steps["merged"].sum() > 0]
-    return sorted(merged, key=lambda run: (run.record.method != "keepkv", run is not sources.run))
+    return sorted(merged, key=lambda run: _rank(run, sources))
+
+
+def _rank(run: Run, sources: Sources) -> tuple[bool, ...]:
+    return run.record.method != "keepkv", run is not sources.run, bool(run.record.departures)
 
 
 def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.benchmarks import bench_origin
+from kvlab.atlas.benchmarks import bench_origin, by_method
 from kvlab.atlas.commands import bench_command
 from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
 from kvlab.atlas.papers import grey_table, paper_values
@@ -22,7 +22,7 @@ FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": 
 
 def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Bytes over the full cache's, ours beside the paper's."""
-    rows = sources.benchmarks
+    rows = by_method(sources.benchmarks) if len(sources.benchmarks) else sources.benchmarks
     rows = rows[(rows["preset"] == PRESET) & (rows["status"] == "ok")] if len(rows) else rows
     frame = shares(rows) if len(rows) else pd.DataFrame()
     if frame.empty:

@@ -17,7 +17,7 @@ from kvlab.bench.room import give_back, is_out_of_memory
 from kvlab.bench.rows import Row
 from kvlab.budget import Budget
 from kvlab.cache import CompressedCache
-from kvlab.cache.table import BLOCK
+from kvlab.growth import BLOCK
 
 NO_ALLOCATOR = "the host keeps no statistics of what was allocated at most"
 

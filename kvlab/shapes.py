@@ -1,14 +1,17 @@
-"""Architectures of well-known models as numbers: memory and speed depend on them, and not on the weights' values."""
+"""Architectures of well-known models as numbers: memory and speed depend on them, and not on the weights' values.
+
+Free of torch, as plans are made of them on the web side too.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from transformers import PretrainedConfig
-from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from typing import TYPE_CHECKING, Any
 
 from kvlab.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Shape:
 
     def config(self) -> PretrainedConfig:
         """The transformers configuration of this shape."""
+        from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
         numbers: dict[str, Any] = {
             name: value for name, value in vars(self).items() if name not in ("family", "rope_theta", "options")
         }

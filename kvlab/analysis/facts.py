@@ -1,0 +1,99 @@
+"""The tokens of a prompt's facts: which they are, what became of them in every head, and which head reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.autopsy import Links
+from kvlab.errors import UserError
+from kvlab.trace.reader import Run
+
+FATES = ("kept", "merged", "dropped")
+
+
+def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int]]) -> np.ndarray:
+    """Increasing positions of the prompt tokens that hold a character of a fact; `tokens` is the run's table.
+
+    A token that shares its character with the one before it has no text of its own; it goes with that one.
+
+    Raises:
+        UserError: the recorded tokens do not spell the prompt.
+    """
+    read = tokens[tokens["phase"] == "prompt"]
+    texts = read["text"].fillna("").tolist()
+    joined = "".join(texts)
+    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
+    place = len(joined) - len(prompt) if joined.endswith(prompt) else joined.find(prompt.strip())
+    if place < 0:
+        raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
+    before = place if joined.endswith(prompt) else place - (len(prompt) - len(prompt.lstrip()))
+    stops = np.cumsum([len(text) for text in texts]) - before
+    starts = np.concatenate([[-before], stops[:-1]])
+    inside = np.zeros(len(texts), bool)
+    for start, stop in facts:
+        inside |= (starts < stop) & (stops > start) & (stops > starts)
+        inside |= (starts == stops) & (starts > start) & (starts <= stop)
+    return read["position"].to_numpy(np.int64)[inside]
+
+
+def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:
+    """One row a layer, head and token of `positions`: its fate (of `FATES`) after `step`.
+
+    `kept` is a slot of its own that took in no other; `merged` a slot shared with others, whether it went into theirs
+    or they into its own; `dropped` neither.
+
+    Raises:
+        UserError: the run did not record its events.
+    """
+    if run.record.level != "full":
+        raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
+    columns = ["step", "layer", "head", "source", "target", "value_weight"]
+    events = run.select("events", columns=columns, ordered=False)
+    events = events[events["step"] <= step]
+    model = run.record.model
+    links = Links(events, model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
+    layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
+    grids = np.meshgrid(layers, np.arange(model.num_key_value_heads), positions, indexing="ij")
+    layer, head, token = (grid.ravel().astype(np.int64) for grid in grids)
+    left = links.next(layer, head, token)[0] >= 0
+    held = links.end(layer, head, token)[0] >= 0
+    shared = left | links.took_in(events, layer, head, token)
+    fate = np.select([~held, shared], [FATES[2], FATES[1]], FATES[0])
+    return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": fate})
+
+
+def token_shares(fates: pd.DataFrame) -> pd.DataFrame:
+    """One row a token of `fact_fates`: share of the heads of all layers in each of `FATES`."""
+    return _shares(fates, ["token"])
+
+
+def head_shares(fates: pd.DataFrame) -> pd.DataFrame:
+    """One row a layer and head of `fact_fates`: share of the fact's tokens in each of `FATES`."""
+    return _shares(fates, ["layer", "head"])
+
+
+def reading_heads(run: Run, positions: np.ndarray, rows: tuple[int, int]) -> pd.DataFrame:
+    """One row a layer and head: `mass`, the attention that the answer's queries pay the fact, most first.
+
+    `rows` are the first and last token of the answer, counted in the continuation: row r of the recorded attention is
+    the query that predicts token r. The mean over them, of the sum over `positions`. Empty where nothing was recorded.
+    """
+    found = []
+    for layer in range(run.record.model.num_hidden_layers):
+        for head in range(run.record.model.num_key_value_heads):
+            try:
+                mass = run.attention(layer, head)[0][rows[0] : rows[1] + 1, positions]
+            except UserError:
+                break
+            if len(mass):
+                found.append((layer, head, float(mass.astype(np.float32).sum(1).mean())))
+    table = pd.DataFrame(found, columns=["layer", "head", "mass"])
+    return table.sort_values("mass", ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _shares(fates: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    shares = fates.groupby(by)["fate"].value_counts(normalize=True).unstack(fill_value=0.0)
+    return shares.reindex(columns=list(FATES), fill_value=0.0).reset_index()

@@ -1,0 +1,66 @@
+"""A request's plan on the command line, and the refusal of what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvlab.planning import Machine, Plan
+    from kvlab.requests import CompareRequest
+
+
+def plan_of(
+    request: CompareRequest,
+    root: Path,
+    tokens: int | None = None,
+    machine: Machine | None = None,
+    *,
+    timed: bool = True,
+) -> Plan:
+    """The plan of a request; the prompt's tokens are counted unless given.
+
+    Raises UserError for an unknown method, a device that is not here, or a model whose configuration is not.
+    """
+    from kvlab.engine.room import holds_of, machine_of
+    from kvlab.jobs.prompts import count_tokens
+    from kvlab.models.load import pick_device
+    from kvlab.planning import find_model, make_plan
+
+    model = find_model(request.model)
+    tokens = count_tokens(request.prompt, request.model)[0] if tokens is None else tokens
+    machine = machine or machine_of(pick_device(request.device), root)
+    if timed:
+        measure_once(machine, root)
+    return make_plan(request, tokens, model, holds_of, machine, root, timed=timed)
+
+
+def measure_once(machine: Machine, root: Path) -> None:
+    """Let torch say how fast a GPU that is here is, if nobody has yet; of a CPU numpy says it."""
+    import torch
+
+    from kvlab.engine.speed import measure
+    from kvlab.planning.seconds import keep_speed, known_speed
+
+    if machine.device == "cpu" or not torch.accelerator.is_available() or not root.is_dir():
+        return
+    if known_speed(machine, root) is None and torch.accelerator.current_accelerator().type == machine.device:  # type: ignore[union-attr]
+        keep_speed(machine, root, measure(torch.device(machine.device)))
+
+
+def check_fits(request: CompareRequest, root: Path) -> None:
+    """Raises UserError, with what would make it fit, for a request too big for this machine.
+
+    A model that nothing is known of here yet is not judged, nor a device that is not here, nor weights that are packed
+    or spread over several devices, of which the plan knows nothing.
+    """
+    from kvlab.errors import UserError
+
+    if request.spreads:
+        return
+    try:
+        plan = plan_of(request, root, timed=False)
+    except UserError:
+        return  # whoever loads the model says what is wrong, or fetches what is missing
+    if not plan.fits:
+        raise UserError(f"{plan.verdict} To start all the same, add --force.")

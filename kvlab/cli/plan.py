@@ -1,0 +1,100 @@
+"""`kvlab plan`: what a comparison will take of this machine, before anything is loaded."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kvlab.cli.compare import Chunk, Device, Dtype, Every, File, Json, Level, Model, NewTokens, Out, Prompt, Sample
+from kvlab.errors import UserError
+
+if TYPE_CHECKING:
+    from kvlab.planning import Machine, Plan
+
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+
+
+def plan(
+    methods: Annotated[str, typer.Option(help="comma-separated, as for compare")] = (
+        "streaming-llm,h2o,snapkv,zsmerge,keepkv"
+    ),
+    budgets: Annotated[str, typer.Option(help="comma-separated; each method runs at each")] = "0.2",
+    tokens: Annotated[int | None, typer.Option(min=1, help="a prompt of so many tokens, in place of a text")] = None,
+    prompt: Prompt = None,
+    file: File = None,
+    sample: Sample = None,
+    model: Model = "mini",
+    new_tokens: NewTokens = 64,
+    level: Level = "full",
+    compress_every: Every = 1,
+    prefill_chunk: Chunk = None,
+    out: Out = Path("runs"),
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    memory: Annotated[str | None, typer.Option(help="plan for a device with so much, such as 24GB")] = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a comparison needs: memory part by part, disk and time; and which setting makes it fit.
+
+    `model` is mini, a folder, a hub model that was loaded here before, or a shape such as shape:llama3-8b; weights are
+    never loaded. With --memory the device need not be here. Exit status 1: it does not fit.
+    """
+    from kvlab.cli.compare import _request
+    from kvlab.cli.fitting import plan_of
+    from kvlab.cli.prompt import read_prompt
+    from kvlab.evaluate.parse import parse_choices
+
+    if tokens is not None and any(source is not None for source in (prompt, file, sample)):
+        raise UserError("Give a prompt, or its length with --tokens, not both.")
+    text = "-" if tokens is not None else read_prompt(prompt, file, sample)
+    request = _request(
+        prompt=text, choices=parse_choices(methods, budgets), model=model, max_new_tokens=new_tokens, level=level,
+        compress_every=compress_every, prefill_chunk=prefill_chunk, device=device, dtype=dtype,
+    )  # fmt: skip
+    made = plan_of(request, out, tokens, _machine(device, out, memory))
+    typer.echo(json.dumps(made.as_data(), indent=2)) if as_json else _show(made)
+    if not made.fits:
+        raise typer.Exit(1)
+
+
+def _machine(device: str, root: Path, memory: str | None) -> Machine | None:
+    """The machine to plan for where its memory is given; None for this one."""
+    from kvlab.planning import this_machine
+
+    return None if memory is None else this_machine(device, root, parse_memory(memory))
+
+
+def parse_memory(text: str) -> int:
+    """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if match is None or float(match[1]) <= 0:
+        raise UserError(f"--memory {text!r} is no amount of memory: write it like 24GB.")
+    return int(float(match[1]) * UNITS[match[2].upper()])
+
+
+def _show(made: Plan) -> None:
+    from rich.table import Table
+
+    from kvlab.cli.table import print_wide
+    from kvlab.planning.parts import in_words
+
+    model, places = made.model, {"device": made.machine.device, "host": "host", "disk": "disk"}
+    counted = "counted" if model.counted else "worked out from the shape"
+    typer.echo(
+        f"{model.name}: {model.parameters:,} parameters ({counted}), {model.layers} layers, {model.key_value_heads} KV "
+        f"heads of {model.head_dim}; {made.tokens:,} prompt tokens, on {made.machine.name}"
+    )
+    parts = Table("part", "where", "at most", "what it is", caption="not all of it at the same time")
+    for part in made.parts:
+        parts.add_row(part.name, places[part.place], in_words(part.bytes), part.why)
+    print_wide(parts)
+    stages = Table("at its worst moment", "device", "host")
+    for phase in made.stages.values():
+        stages.add_row(phase.name, *(in_words(phase.bytes_on(place)) for place in ("device", "host")))
+    print_wide(stages)
+    typer.echo(f"Time, without loading: {made.seconds or 'not known, as nothing has run on this device yet'}.")
+    typer.echo(made.verdict)

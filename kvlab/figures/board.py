@@ -1,0 +1,291 @@
+"""The board: methods by budgets, each cell a verdict with its bytes, its KL and the fate of every token of the fact."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.cells import words_on_cells
+from kvlab.figures.merges import whole_numbers
+from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.template import INK, QUIET, colour_bar, finish
+from kvlab.figures.words import byte_size, number, percent, plural, visible
+
+VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
+FATES = {
+    "kept": ("kept whole", "kept", ""),
+    "merged": ("merged with others", "pivot", "x"),
+    "dropped": ("dropped", "evicted", ""),
+}
+WIDTH = 0.94  # of a cell, of the room between two columns
+STRIP, FOOT = 0.36, 0.42  # the strip's height and where it stands, in rows below the row's middle
+PAGE_PIXELS = 760  # for all cells together, on a narrow page
+ROOMY = 3  # columns: in more, what a cell says takes a line more
+MOST_TOKENS, MOST_LABELS = 48, 64
+MOST_WORDS = 96  # cells of the map of heads that carry their share in words
+
+
+def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Methods (down) by budgets (across) from `analysis.board.board`; every mark carries its run's id first."""
+    cells = frame.drop_duplicates("run_id")
+    rows, columns = cells["row"].drop_duplicates().tolist(), budgets_in_order(cells)
+    places = {"x": [columns.index(name) for name in cells["column"]], "y": [rows.index(name) for name in cells["row"]]}
+    cells, lines = cells.assign(**places), 2 if len(columns) <= ROOMY else 3
+    figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
+    height = len(rows) * (60 + 18 * lines)
+    finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 168)
+    figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
+    figure.update_layout(
+        annotations=_words(cells, len(columns), theme),
+        margin_b=12,
+        margin_t=104,
+        legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False},
+    )
+    grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
+    across = {"range": [-0.5, len(columns) - 0.5], **grid}
+    ink = {"color": INK[theme], "size": 13}
+    figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **across)
+    figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), tickfont=ink, **grid)
+    figure.update_yaxes(ticktext=["<br>".join(textwrap.wrap(name, 16)) for name in rows])
+    return _token_axis(figure, frame, len(columns), across, theme)
+
+
+def budgets_in_order(cells: pd.DataFrame) -> list[str]:
+    """The columns by the share of the full cache's bytes their runs hold, so that budgets rise from left to right."""
+    size = cells["live_ratio"].astype(float).fillna(np.inf)
+    return cells.assign(size=size).groupby("column", sort=False)["size"].median().sort_values().index.tolist()
+
+
+def read_board(frame: pd.DataFrame) -> str:
+    """How many runs got the answer, and what the cells show."""
+    cells = frame.drop_duplicates("run_id")
+    if cells.empty:
+        return "No compressed run has been made yet."
+    counts = cells["verdict"].value_counts()
+    told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if kind in counts)
+    strip = "No run recorded what became of the fact's tokens."
+    if frame["kept"].notna().any():
+        most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
+        strip = (
+            "The strip is the fact, a column a token, filled by the share of heads that kept, merged or dropped it "
+            f"when the answer was written; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
+            "mean over the fact's tokens)."
+        )
+    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats a token: on the answer's tokens, and on all. {strip}"
+
+
+def verdict_words(line: Any, limit: int = 40) -> str:
+    """A verdict in words, such as `nearly: 4 for 3` or `wrong: 44444.`; at most `limit` signs of what was written."""
+    if line.verdict == "right":
+        return f"right, from token {line.at + 1}" if line.late else "right"
+    if line.verdict == "nearly":
+        if not line.wrong:
+            return f"nearly: stops before {_said(line.expected, limit)}"
+        if not line.expected:
+            return f"nearly: goes on with {_said(line.wrong, limit)}"
+        return f"nearly: {_said(line.wrong, limit)} for {_said(line.expected, limit)}"
+    if line.verdict == "wrong":
+        return f"wrong: {_said(line.wrote, limit)}" if line.wrote else "wrong: only spaces"
+    return "not finished"
+
+
+def fact_by_head(
+    frame: pd.DataFrame, label: str, fate: str, reader: tuple[int, int] | None, theme: Theme = "light"
+) -> go.Figure:
+    """Share of the fact's tokens with this fate by layer and KV head (`analysis.facts.head_shares`).
+
+    `reader` is the (layer, head) that reads the fact, outlined.
+    """
+    table = frame.pivot(index="layer", columns="head", values=fate)
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32), x=table.columns.to_numpy(), y=table.index.to_numpy(), xgap=2, ygap=2, zmin=0,
+        zmax=1, colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])), SEQUENTIAL[theme], strict=True)),
+        colorbar=colour_bar(f"share {FATES[fate][0]}", theme, tickformat=".0%"),
+        hovertemplate="layer %{y}, head %{x}: %{z:.0%}<extra></extra>",
+    )  # fmt: skip
+    heat.showscale = table.size > MOST_WORDS
+    figure = go.Figure(heat)
+    if not heat.showscale:
+        figure.add_trace(words_on_cells(heat, [[f"{share:.0%}" for share in row] for row in table.to_numpy()]))
+    if reader is not None:
+        layer, head = reader
+        edge = {"color": pick(HUES["orange"], theme), "width": 3}
+        figure.add_shape(
+            type="rect", x0=head - 0.48, x1=head + 0.48, y0=layer - 0.46, y1=layer + 0.46, line=edge, layer="above"
+        )
+    title = f"{label}: the fact's tokens by head"
+    height = 120 + max(220, min(26 * len(table), 520))
+    finish(figure, title=title, x="KV head", y="layer", theme=theme, legend=False, height=height)
+    return whole_numbers(figure, table)
+
+
+def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None) -> str:
+    """The head that reads the fact and what it still has, then all heads, in words."""
+    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
+    everywhere = f"Over all {plural(len(frame), 'head')}: {shares}."
+    if reader is None:
+        return f"{everywhere} Which head reads the fact is not known: the full cache's attention was not recorded."
+    layer, head = int(reader["layer"]), int(reader["head"])
+    here = frame[(frame["layer"] == layer) & (frame["head"] == head)].iloc[0]
+    told = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())
+    return (
+        f"Outlined: layer {layer}, head {head}, which reads the fact (in the full cache the answer's queries give it "
+        f"{percent(min(reader['mass'], 1.0))} of their attention); of the fact's tokens it has {told}. {everywhere}"
+    )
+
+
+def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
+    """A tinted card behind each cell; a click on any mark of a cell names its run."""
+    traces = []
+    for kind, (_, hue) in VERDICTS.items():
+        here = cells[cells["verdict"] == kind]
+        if here.empty:
+            continue
+        colour = pick(HUES[hue], theme)
+        traces.append(
+            go.Bar(
+                x=here["x"], y=[WIDTH] * len(here), base=here["y"] - WIDTH / 2, width=WIDTH, showlegend=False,
+                marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
+                customdata=here[["run_id"]].assign(told=[_told(line) for line in here.itertuples()]).to_numpy(),
+                hovertemplate="%{customdata[1]}<extra></extra>", **_always_clear(),
+            )
+        )  # fmt: skip
+    return traces
+
+
+def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
+    """Three bars a token, one on the other: shares of heads that kept, merged and dropped it."""
+    known = _thinned(frame[frame["position"].notna()]).merge(cells[["run_id", "x", "y"]], on="run_id")
+    before, traces = np.zeros(len(known)), []
+    for fate, (name, state, pattern) in FATES.items():
+        share = known[fate].to_numpy(float)
+        colour = pick(STATE_COLOURS[state], theme)
+        shape = {"shape": pattern, "size": 4, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.55)}
+        words = [[run, _fate_words(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
+        traces.append(
+            go.Bar(
+                x=known["x"] + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
+                width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
+                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **_always_clear(),
+            )
+        )  # fmt: skip
+        before += share
+    return traces
+
+
+def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
+    """At most `MOST_TOKENS` columns a run, neighbours as their mean; with each one's place and width in its cell."""
+    place = frame.groupby("run_id").cumcount()
+    count = int(place.max()) + 1 if len(frame) else 1
+    block = (place * min(count, MOST_TOKENS)) // count
+    means = {fate: (fate, "mean") for fate in FATES}
+    words = {"position": ("position", "min"), "text": ("text", lambda texts: "".join(texts))}
+    parts = frame.assign(block=block).groupby(["run_id", "block"], sort=False).agg(**means, **words).reset_index()
+    step = 0.9 / min(count, MOST_TOKENS)
+    return parts.assign(offset=-0.45 + step * (parts["block"] + 0.5), wide=0.92 * step)
+
+
+def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
+    """What stands in each cell: the verdict, live bytes, and the two KLs."""
+    room = int(PAGE_PIXELS / columns / 7.5)
+    verdicts, sizes, closeness = [], [], []
+    for line in cells.itertuples():
+        sign, size = VERDICTS[line.verdict][0], _bytes(line)
+        here = room - len("✓ ") - (len(size) + 2 if columns <= ROOMY else 0)
+        told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 24)))
+        # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
+        shorter = (told, told.split(": ")[-1], line.verdict)
+        verdicts.append(f"<b>{sign} {next((words for words in shorter if len(words) <= here), line.verdict)}</b>")
+        sizes.append(size)
+        closeness.append(_closeness(line, columns))
+    left, right, y = cells["x"] - 0.44, cells["x"] + 0.44, cells["y"]
+    colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
+    first, second, third = (-0.31, -0.09, -0.31) if columns <= ROOMY else (-0.36, -0.04, -0.2)
+    size_at = (right, "right") if columns <= ROOMY else (left, "left")
+    quiet = [INK[theme]] * len(cells)
+    return [
+        *_texts(left, y + first, "left", verdicts, colours, 13),
+        *_texts(size_at[0], y + third, size_at[1], sizes, quiet, 12),
+        *_texts(left, y + second, "left", closeness, quiet, 12),
+    ]
+
+
+def _texts(
+    x: pd.Series, y: pd.Series, anchor: str, texts: list[str], colours: list[str], size: int
+) -> list[dict[str, Any]]:
+    """Annotations, as plotly pales the texts of traces when something is clicked."""
+    return [
+        {
+            "x": across, "y": down, "text": text, "xanchor": anchor, "showarrow": False,
+            "font": {"size": size, "color": colour},
+        }
+        for across, down, text, colour in zip(x, y, texts, colours, strict=True)
+        if text
+    ]  # fmt: skip
+
+
+def _token_axis(
+    figure: go.Figure, frame: pd.DataFrame, columns: int, across: dict[str, Any], theme: Theme
+) -> go.Figure:
+    """The fact's tokens under each column, where they have room; an axis needs a trace to be drawn."""
+    known = _thinned(frame[frame["position"].notna()])
+    first = known[known["run_id"] == known["run_id"].iloc[0]] if len(known) else known
+    if not len(first) or len(first) * columns > MOST_LABELS or len(first) == MOST_TOKENS:
+        return figure
+    figure.add_scatter(x=[None], y=[None], xaxis="x2", showlegend=False, hoverinfo="skip")
+    ticks = [(column + line.offset, visible(line.text.strip() or line.text, 12))
+             for column in range(columns) for line in first.itertuples()]  # fmt: skip
+    places, texts = zip(*ticks, strict=True)
+    look = {"overlaying": "x", "side": "bottom", "tickangle": -90, "tickfont": {"color": QUIET[theme], "size": 11}}
+    return figure.update_layout(
+        xaxis2={**across, **look, "tickvals": places, "ticktext": texts, "automargin": True, "showline": False}
+    )
+
+
+def _always_clear() -> dict[str, Any]:
+    """A click chooses a cell; plotly would pale all others."""
+    return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
+
+
+def _bytes(line: Any) -> str:
+    return byte_size(line.live_bytes) if pd.notna(line.live_bytes) else ""
+
+
+def _closeness(line: Any, columns: int) -> str:
+    """The two KLs; without the first, the second alone."""
+    if pd.isna(line.mean_kl):
+        return ""
+    everywhere = number(line.mean_kl, 2)
+    if pd.isna(line.kl_answer):
+        return f"KL {everywhere} all"
+    here = number(line.kl_answer, 2)
+    return f"KL {here} answer · {everywhere} all" if columns <= ROOMY else f"KL {here} | {everywhere}"
+
+
+def _told(line: Any) -> str:
+    """What the pointer over a cell says."""
+    share = "" if pd.isna(line.live_ratio) else f" ({percent(line.live_ratio)} of the full cache)"
+    here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats a token"
+    everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats a token"
+    size = _bytes(line) or "not recorded"
+    parts = [
+        f"<b>{visible(line.label, 60)}</b>: {verdict_words(line)}",
+        f"wrote {_said(line.wrote, 40)}" if line.wrote else "wrote nothing but spaces",
+        f"live bytes {size}{share}",
+        f"KL on the answer {here}, on all {everywhere}",
+    ]
+    return "<br>".join(parts).replace("·", " ")
+
+
+def _fate_words(line: Any) -> str:
+    shares = ", ".join(f"{getattr(line, fate):.0%} {name}" for fate, (name, *_) in FATES.items())
+    return f"{visible(line.text, 40)} (token {line.position}): {shares} of heads"
+
+
+def _said(text: str, limit: int) -> str:
+    """A token or words as they stand in a cell, without the space before."""
+    return visible(text.strip(), limit).replace("·", " ") if text.strip() else "a space"

@@ -1,0 +1,78 @@
+"""The plan of what a form asks for, from the registry of methods as data: nothing is loaded, and no torch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kvlab.errors import UserError
+from kvlab.jobs import intake, parameters
+from kvlab.jobs.prompts import count_tokens
+from kvlab.jobs.registry import MethodEntry
+from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
+from kvlab.planning.holds import Holds
+from kvlab.requests import CompareRequest, MethodChoice
+
+MACHINE_SECONDS = 10  # the machine is asked again what is free after so long
+
+
+def plan_of(
+    prompt_tokens: int,
+    model: str,
+    chosen: Sequence[MethodEntry],
+    budgets: str,
+    typed: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, Any],
+    root: Path,
+) -> Plan | None:
+    """The plan of a form as it stands, for a prompt of so many tokens; None while it cannot be a request yet.
+
+    A method is taken to hold what it holds with its default hyper-parameters.
+    """
+    if not prompt_tokens:
+        return None
+    try:
+        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
+        choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
+        request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **options)
+        return _plan(request, prompt_tokens, chosen, root, timed=True)
+    except (UserError, ValidationError):
+        return None  # what is wrong is said where it is typed, or when the runs are asked for
+
+
+def check_fits(request: CompareRequest, chosen: Sequence[MethodEntry], root: Path) -> None:
+    """Raises UserError, with what would make it fit, for a request too big for this machine.
+
+    A model whose configuration is not on this machine yet is not judged, nor weights that are packed or spread over
+    several devices, of which the plan knows nothing.
+    """
+    if request.spreads:
+        return
+    try:
+        plan = _plan(request, count_tokens(request.prompt, request.model)[0], chosen, root, timed=False)
+    except UserError:
+        return
+    if not plan.fits:
+        raise UserError(plan.verdict)
+
+
+def _plan(request: CompareRequest, tokens: int, chosen: Sequence[MethodEntry], root: Path, timed: bool) -> Plan:
+    known = {entry.name: entry.holds for entry in chosen}
+
+    def holds(choice: MethodChoice) -> Holds:
+        return known.get(choice.method, Holds())
+
+    machine = _machine(request.device, root, int(time.monotonic() / MACHINE_SECONDS))
+    if not machine.device_bytes:
+        raise UserError(f"There is no device {request.device!r} here that could be asked what it has.")
+    return make_plan(request, tokens, find_model(request.model), holds, machine, root, timed=timed)
+
+
+@lru_cache(maxsize=4)
+def _machine(device: str, root: Path, _moment: int) -> Machine:
+    return this_machine(device, root)

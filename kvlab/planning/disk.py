@@ -1,0 +1,51 @@
+"""What a comparison leaves on disk. Arrays are exact; tables are compressed, so their rows are what runs took."""
+
+from __future__ import annotations
+
+from kvlab.planning.holds import Holds
+from kvlab.planning.limits import MOST_FUTURE
+from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
+from kvlab.planning.parts import Part
+from kvlab.planning.work import Work
+
+HALF = 2
+# Bytes a row after compression, measured on mini; and what a folder takes with nothing in it.
+EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 7, 14, 30, 15, 14_000
+HIDDEN_NUMBERS = 1650  # of one layer's hidden states: histograms and quantiles, beside six numbers a channel
+SAMPLED_ROWS = 3  # of GVote's samples: (H, T) each
+
+
+def run_bytes(work: Work, holds: Holds, budget: float | int) -> int:
+    """One run's folder."""
+    tables = FOLDER + TOKEN_ROW * (work.tokens + 2 * work.new_tokens)
+    if work.level == "off":
+        return tables
+    tables += STEP_ROW * step_rows(work)
+    if work.level == "light":
+        return tables
+    events = event_rows(work, holds, budget) * (MERGED_ROW if holds.seeks else EVICTED_ROW)
+    return tables + events + state_bytes(work) + attention_row_bytes(work)
+
+
+def state_bytes(work: Work) -> int:
+    """Unit keys and values with their lengths, of all layers."""
+    model = work.model
+    return 2 * model.full_layers * model.key_value_heads * work.seen * (model.head_dim + 1) * HALF
+
+
+def probe_bytes(work: Work) -> int:
+    """What the comparison's first run has beside."""
+    if work.level != "full":
+        return 0
+    model, future = work.model, min(MOST_FUTURE, work.new_tokens)
+    layers, rows = history_rows(work)
+    history = 2 * HALF * rows * model.key_value_heads * (work.tokens + future) * layers
+    sampled = HALF * SAMPLED_ROWS * model.key_value_heads * work.tokens * model.full_layers
+    hidden = HALF * (6 * model.hidden + HIDDEN_NUMBERS) * model.full_layers
+    return history + sampled + hidden
+
+
+def trace(work: Work, choices: list[tuple[str, Holds, float | int]]) -> Part:
+    """All runs of a comparison."""
+    total = probe_bytes(work) + sum(run_bytes(work, holds, budget) for _, holds, budget in choices)
+    return Part("trace", "disk", total, f"{len(choices)} runs at level {work.level}")

@@ -1,0 +1,46 @@
+"""What a method holds in memory, as data: the registry says it (`Method.holds`), so a plan needs no method's code."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from kvlab.planning.limits import ROW_BLOCK
+
+# Position int32, votes, log mass and score float32, valid bool: `kvlab.cache.table.new_slots`, held equal by a test.
+METADATA_BYTES = 17
+
+
+class Holds(BaseModel):
+    """A method's settings as far as memory depends on them. The defaults are a plain eviction method's."""
+
+    model_config = ConfigDict(frozen=True)
+
+    compresses: bool = True
+    needs_budget: bool = True
+    decode: bool = True  # it also decides while decoding
+    deferred: bool = False  # the prompt is compressed at the pass after it
+    saves_prefill: bool = False
+    seeks: bool = False  # what leaves looks for its nearest slot
+    grows: bool = False  # its table gets longer while decoding, though it decides at every step
+    averages: bool = False  # the scorer averages each query's log attention, which takes more copies of it
+    needs_hidden_states: bool = False
+    slot_bytes: int = 0  # state of its own in a slot of a KV head
+    query_head_bytes: int = 0  # and for each query head of the group
+    rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
+    all_rows: bool = True  # it adds up the attention of all queries, block by block
+
+    def metadata_bytes(self, group: int) -> int:
+        """Bytes of one slot of one KV head beside its key and value."""
+        return METADATA_BYTES + self.slot_bytes + group * self.query_head_bytes
+
+    @property
+    def scored_rows(self) -> int:
+        """Queries whose attention to all slots lies in memory at once while the prompt is scored."""
+        return ROW_BLOCK if self.all_rows else min(self.rows, ROW_BLOCK)
+
+    def takes_chunks(self, chunk: int) -> bool:
+        """Whether its prompt may come in chunks of so many tokens (`kvlab.cache.chunks.check_chunks`)."""
+        return not self.needs_hidden_states and not self.saves_prefill and self.rows <= chunk
+
+
+FULL = Holds(compresses=False, needs_budget=False, decode=False, rows=1, all_rows=False)

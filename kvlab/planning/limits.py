@@ -1,0 +1,12 @@
+"""Bounds the engine keeps to, in numbers that a plan needs too."""
+
+from __future__ import annotations
+
+# Logits of the whole prompt are kept only while they fit in a gigabyte of float32.
+MOST_PROMPT_LOGITS = 2**28
+# The probe: rows of the prompt's end whose attention is kept (how much of it in all: `kvlab.recording`).
+PROMPT_ROWS = 64
+# Of the continuation, how many tokens the probe looks at.
+MOST_FUTURE = 64
+# Queries scored at a time against all slots: `kvlab.attention.slot_attention.ROW_BLOCK`, held equal by a test.
+ROW_BLOCK = 256

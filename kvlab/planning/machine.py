@@ -1,0 +1,85 @@
+"""What this machine has for a comparison: memory of the device and the host, and room on the disk. Asks no torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+WORKER = "kvlab.jobs.worker"  # what a worker holds is given back before it loads another model
+SHARE = 0.95  # of what is free: allocators lose some of it between tensors
+CGROUP = Path("/sys/fs/cgroup")
+SMI = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A device (cpu, cuda or mps) by name, and bytes that a comparison may take of each memory."""
+
+    device: str
+    name: str
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+
+    @property
+    def shared(self) -> bool:
+        """Whether the device works in the host's own memory."""
+        return self.device != "cuda"
+
+
+def this_machine(device: str = "auto", root: Path = Path("."), memory: int | None = None) -> Machine:
+    """The machine as it is now; `memory` bytes instead of what the device has, which then need not be here."""
+    kind = device.partition(":")[0]
+    cards = _cards() if kind in ("auto", "cuda") else []
+    kind = ("cuda" if cards else "cpu") if kind == "auto" else kind
+    host, disk = int(SHARE * _host_bytes()), _free_disk(root)
+    if kind != "cuda":
+        return Machine(kind, kind, memory or host, memory or host, disk)
+    number = int(device.partition(":")[2] or 0)
+    name, total, free = cards[number] if number < len(cards) else ("a GPU that is not here", 0, 0)
+    room = total if _workers() else free
+    return Machine("cuda", name, memory or int(SHARE * room), host, disk)
+
+
+def _host_bytes() -> int:
+    """Free memory of the host, or of the container this runs in, with what idle workers of kvlab hold."""
+    free = psutil.virtual_memory().available
+    try:
+        most = (CGROUP / "memory.max").read_text().strip()
+        if most.isdigit():
+            free = min(free, int(most) - int((CGROUP / "memory.current").read_text()))
+    except (OSError, ValueError):
+        pass
+    return free + sum(worker.memory_info().rss for worker in _workers())
+
+
+def _workers() -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter(["cmdline"]):
+        if WORKER in (process.info["cmdline"] or []):
+            found.append(process)
+    return found
+
+
+def _cards() -> list[tuple[str, int, int]]:
+    """(name, bytes, free bytes) of every NVIDIA card; none where its tool is missing."""
+    try:
+        said = subprocess.run(SMI, capture_output=True, text=True, timeout=10, check=True).stdout
+        rows = [line.rsplit(",", 2) for line in said.splitlines() if line.strip()]
+        cards = [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
+        chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # the tool does not heed it
+        numbers = [int(word) for word in chosen.split(",") if word.strip().isdigit()]
+        return [cards[number] for number in numbers if number < len(cards)] if numbers else cards
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return []
+
+
+def _free_disk(root: Path) -> int:
+    there = next((folder for folder in (root, *root.absolute().parents) if folder.is_dir()), Path("."))
+    return shutil.disk_usage(there).free

@@ -1,0 +1,215 @@
+"""The phases of a comparison and what each holds at its worst moment. Formulas as read in the engine and the cache.
+
+Measured against torch's own allocator on CPU (`tests/planning/test_measured.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kvlab.planning.holds import FULL, Holds
+from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS
+from kvlab.planning.parts import Part, Phase, Place
+from kvlab.planning.work import FLOAT, Work
+from kvlab.recording import BYTES_A_TOKEN, Recording, attention_that_fits, history_that_fits
+
+WHOLE = 1.0
+PROCESS_BYTES = 600_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
+CONTEXT_BYTES = 600_000_000  # what CUDA and its libraries take of a GPU before the first tensor
+STANDING = ("weights", "the process", "weights on their way")
+EVENT_BYTES, STEP_BYTES = 110, 160  # of a row that waits to be written
+MOST_WAITING = 1_000_000  # rows of a table, then they are written
+INDEX = 8  # bytes of an int64
+SORTED_ROWS, SAMPLES = 4096, 8  # of the probe: hidden states that are sorted, and queries that GVote draws
+
+
+def phases(work: Work, choices: list[tuple[str, Holds, float | int]], device: str) -> list[Phase]:
+    """Every phase, in order; each `choices` is a label, what the method holds and its budget."""
+    common = standing(work, device)
+    made = [Phase("loading the weights", (*common, *_loading(work, device))), *_reference(work, common)]
+    common = (*common, _reference_rows(work))
+    if work.level == "full":
+        made.append(Phase("probing the full cache", (*common, *_probe(work))))
+    for label, holds, budget in choices:
+        made += _of_method(work, label, holds, budget, common)
+    return made if device == "cuda" else [_with_slack(phase) for phase in made]
+
+
+def _with_slack(phase: Phase) -> Phase:
+    """The host's allocator keeps freed blocks: peak RSS grew by 1.8 to 3.2 times what was alive."""
+    alive = sum(part.bytes for part in phase.parts if part.name not in STANDING)
+    slack = Part("freed blocks", "host", alive, "what the host's allocator does not return, about as much again")
+    return Phase(phase.name, (*phase.parts, slack))
+
+
+def standing(work: Work, device: str) -> tuple[Part, ...]:
+    """What is there all the time."""
+    weights = Part("weights", "device", work.weight_bytes, f"{work.model.parameters:,} numbers")
+    process = Part("the process", "host", PROCESS_BYTES, "Python, torch and transformers")
+    context = Part("CUDA itself", "device", CONTEXT_BYTES, "its context and libraries")
+    return (weights, process, context) if device == "cuda" else (weights, process)
+
+
+def _loading(work: Work, device: str) -> tuple[Part, ...]:
+    why = "the weights pass through host memory"
+    return () if device == "cpu" else (Part("weights on their way", "host", work.weight_bytes, why),)
+
+
+def _reference(work: Work, common: tuple[Part, ...]) -> list[Phase]:
+    name = "full cache"
+    moments = [_moment(work, common, f"{name}: {at}", FULL, WHOLE, at, watched=False) for at in MOMENTS]
+    return [*moments, _decoding(work, common, name, FULL, WHOLE, watched=False)]
+
+
+def _of_method(work: Work, label: str, holds: Holds, budget: float | int, common: tuple[Part, ...]) -> list[Phase]:
+    watched = work.level == "full"
+    moments = [_moment(work, common, f"{label}: {at}", holds, budget, at, watched) for at in MOMENTS]
+    return [*moments, _decoding(work, common, label, holds, budget, watched)]
+
+
+ATTENTION, FEED_FORWARD, LOGITS = "attention of the prompt", "feed-forward of the prompt", "logits of the prompt"
+MOMENTS = (ATTENTION, FEED_FORWARD, LOGITS)
+
+
+def _moment(
+    work: Work, common: tuple[Part, ...], name: str, holds: Holds, budget: float | int, at: str, watched: bool
+) -> Phase:
+    """One moment of the prompt's pass, in the last layer, when all before it are as the method leaves them."""
+    layers, whole = work.model.full_layers, work.slot_bytes(holds) * work.tokens
+    room = work.slot_bytes(holds) * work.first_slots(holds, budget)
+    waits = holds.deferred or not holds.compresses or not work.drops(holds, budget)
+    settled = whole if waits else room
+    # In attention the last layer still holds everything; of a prompt in chunks every layer does.
+    open_layers = min(layers, 1 if not work.chunked else layers) if at == ATTENTION else 0
+    tables = (layers - open_layers) * settled + open_layers * whole
+    why = f"{layers} layers x {work.model.key_value_heads} KV heads; a slot of a layer takes {work.slot_bytes(holds):,}"
+    parts = [Part(_cache_name(holds), "device", tables + work.sliding_bytes(), why)]
+    if watched:
+        parts += _shadow(work)
+        held = layers - open_layers + (1 if at == ATTENTION and work.drops(holds, budget) and not waits else 0)
+        parts.append(Part("tables held to be shown", "device", held * whole, "as each layer was before it compressed"))
+        parts += _waiting(work, holds, budget)
+    parts.append(_working(work, holds, at))
+    return Phase(name, (*common, *parts))
+
+
+def _working(work: Work, holds: Holds, at: str) -> Part:
+    if at == LOGITS:
+        rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
+        return Part("logits", "device", work.logits_bytes(), f"float32, twice, of {rows} over the vocabulary")
+    if at == FEED_FORWARD:
+        return Part("prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of one layer")
+    why = f"queries, repeated keys and values, and scores of {min(holds.scored_rows, work.queries)} queries at a time"
+    largest = max(work.attention_bytes(holds), work.sliding_attention_bytes())
+    return Part("prefill's attention", "device", largest, why)
+
+
+def _decoding(
+    work: Work, common: tuple[Part, ...], label: str, holds: Holds, budget: float | int, watched: bool
+) -> Phase:
+    slot, layers = work.slot_bytes(holds), work.model.full_layers
+    first, last = work.first_slots(holds, budget), work.last_slots(holds, budget)
+    copies = (last > first) + watched
+    tables = layers * slot * last + copies * slot * last + work.sliding_bytes()
+    if holds.deferred and work.drops(holds, budget):
+        tables = max(tables, layers * slot * work.tokens)
+    why = f"{last:,} slots a head in the end, and {'a copy' if copies else 'no copy'} of one layer while it changes"
+    parts = [Part(_cache_name(holds), "device", tables, why)]
+    if watched:
+        parts += [*_shadow(work), *_attention_rows(work), *_waiting(work, holds, budget)]
+    parts.append(Part("log-probabilities", "device", work.kept_rows_bytes(), "of every new token over the vocabulary"))
+    return Phase(f"{label}: decoding", (*common, *parts))
+
+
+def _reference_rows(work: Work) -> Part:
+    why = "the full cache's, of every new token over the vocabulary"
+    return Part("log-probabilities to compare with", "host", work.kept_rows_bytes(), why)
+
+
+def _shadow(work: Work) -> list[Part]:
+    model, heads = work.model, work.model.key_value_heads
+    states = 2 * heads * work.seen * model.head_dim * work.number
+    owners = heads * (2 * work.seen + 1) * INDEX
+    why = "every key and value, uncompressed, and which slot each token lives in"
+    return [Part("shadow", "device", model.full_layers * (states + owners), why)]
+
+
+def attention_row_bytes(work: Work) -> int:
+    """Recorded attention of all layers, as it is kept and then written: as much as fits under the run's limit."""
+    layers, heads = range(work.model.full_layers), work.model.key_value_heads
+    kept, _ = attention_that_fits(Recording(), layers, heads, work.seen, work.new_tokens)
+    rows = -(-work.new_tokens // kept.every)
+    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * heads * work.seen
+
+
+def _attention_rows(work: Work) -> list[Part]:
+    why = "true and given mass of every step, in half precision"
+    return [Part("attention rows", "host", attention_row_bytes(work), why)]
+
+
+def event_rows(work: Work, holds: Holds, budget: float | int) -> int:
+    """Slots that leave in the whole run."""
+    if not work.drops(holds, budget):
+        return 0
+    decided = work.seen if holds.decode else work.tokens
+    kept = min(work.last_slots(holds, budget), decided)
+    return work.model.full_layers * work.model.key_value_heads * (decided - kept)
+
+
+def step_rows(work: Work) -> int:
+    """Rows of `steps`: one a head, layer and step."""
+    return work.model.full_layers * work.model.key_value_heads * work.new_tokens
+
+
+def _waiting(work: Work, holds: Holds, budget: float | int) -> list[Part]:
+    events = min(event_rows(work, holds, budget), MOST_WAITING) * EVENT_BYTES
+    steps = min(step_rows(work), MOST_WAITING) * STEP_BYTES
+    return [Part("rows that wait to be written", "host", events + steps, "of the tables events and steps")]
+
+
+def _probe(work: Work) -> list[Part]:
+    """The passes over prompt and continuation, in chunks where the prompt comes in chunks."""
+    future = min(MOST_FUTURE, work.new_tokens)
+    long = replace(work, tokens=work.tokens + future)
+    model = work.model
+    tables = model.full_layers * long.slot_bytes(FULL) * long.tokens + work.sliding_bytes()
+    shown = long.states_bytes() + max(_history(long, future), _hidden(work), _sampled(work, future))
+    layer = max(shown, long.attention_bytes(), long.feed_forward_bytes(), long.sliding_attention_bytes())
+    return [
+        Part("full cache", "device", tables, "nothing is dropped"),
+        Part("the probe", "device", layer, "prompt and continuation once more"),
+    ]
+
+
+def history_rows(work: Work) -> tuple[int, int]:
+    """(layers, queries) whose attention the probe keeps."""
+    future, model = min(MOST_FUTURE, work.new_tokens), work.model
+    asked = min(PROMPT_ROWS, work.tokens), future
+    layers, rows, _ = history_that_fits(range(model.full_layers), model.key_value_heads, work.tokens + future, *asked)
+    return len(layers), rows + future if layers else 0
+
+
+def _history(long: Work, future: int) -> int:
+    """Masses and scores of the kept queries by KV head: in blocks, joined, and as half precision."""
+    _, rows = history_rows(replace(long, tokens=long.tokens - future))
+    return int(2.5 * 2 * rows * long.model.key_value_heads * long.tokens * FLOAT)
+
+
+def _hidden(work: Work) -> int:
+    """Float32 copies of the hidden states, some of them of a sorted part with its order."""
+    return work.model.hidden * FLOAT * (4 * work.tokens + 4 * min(work.tokens, SORTED_ROWS))
+
+
+def _sampled(work: Work, future: int) -> int:
+    """Attention of the later queries and of GVote's samples, these sorted with their order."""
+    return work.model.heads * work.tokens * (3 * future * FLOAT + SAMPLES * 2 * (2 * FLOAT + INDEX))
+
+
+def _cache_name(holds: Holds) -> str:
+    return "compressed cache" if holds.compresses else "full cache"
+
+
+def on(phase: Phase, device: str) -> dict[Place, int]:
+    """Bytes of a phase by place; on a CPU there is one memory, and all of it is `host`."""
+    device_bytes, host = phase.bytes_on("device"), phase.bytes_on("host")
+    return {"device": 0, "host": device_bytes + host} if device == "cpu" else {"device": device_bytes, "host": host}

@@ -1,0 +1,254 @@
+"""Whether a comparison fits this machine, how long it takes, and which setting brings it under the limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+from kvlab.errors import UserError
+from kvlab.planning import disk
+from kvlab.planning.holds import FULL, Holds
+from kvlab.planning.machine import Machine
+from kvlab.planning.memory import on, phases
+from kvlab.planning.model import Model
+from kvlab.planning.parts import Part, Phase, in_words, largest_of_each
+from kvlab.planning.seconds import Duration, duration
+from kvlab.planning.work import Work
+from kvlab.requests import CompareRequest, MethodChoice
+
+CHUNKS = (4096, 1024, 256)
+MOST_WAYS = 3
+HoldsOf = Callable[[MethodChoice], Holds]
+Change = tuple[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a request takes of a machine. `ways` are changes that make it fit, each tried, the mildest first."""
+
+    model: Model
+    machine: Machine
+    tokens: int
+    phases: tuple[Phase, ...]
+    trace: Part
+    seconds: Duration | None
+    ways: tuple[str, ...] = ()
+
+    @property
+    def parts(self) -> list[Part]:
+        """Every kind of part, as large as it gets, the trace last."""
+        return [*largest_of_each(list(self.phases)), self.trace]
+
+    @property
+    def peak(self) -> Phase:
+        """The phase that needs most of what is scarcest: the device's memory, or the host's where they are one."""
+        return max(self.phases, key=self._strain)
+
+    @property
+    def stages(self) -> dict[str, Phase]:
+        """Of each run, and of what comes before them, the phase that needs most."""
+        found: dict[str, Phase] = {}
+        for phase in self.phases:
+            stage = phase.name.partition(":")[0]
+            if stage not in found or self._strain(phase) > self._strain(found[stage]):
+                found[stage] = phase
+        return found
+
+    @property
+    def device_bytes(self) -> int:
+        """The most any phase needs of the device; 0 where it works in the host's memory."""
+        return max(on(phase, self._kind)["device"] for phase in self.phases)
+
+    @property
+    def host_bytes(self) -> int:
+        """The most any phase needs of the host."""
+        return max(on(phase, self._kind)["host"] for phase in self.phases)
+
+    @property
+    def total(self) -> int:
+        """The most it needs of the memory the device works in."""
+        return self.host_bytes if self.machine.shared else self.device_bytes
+
+    @property
+    def limit(self) -> int:
+        """What there is of that memory."""
+        return self.machine.host_bytes if self.machine.shared else self.machine.device_bytes
+
+    @property
+    def lacking(self) -> str | None:
+        """The memory or disk that is too small, as a clause; None where all fits."""
+        for needed, there, what in (
+            (self.total, self.limit, f"{self.machine.name} has {in_words(self.limit)} free"),
+            (self.host_bytes, self.machine.host_bytes, f"the host has {in_words(self.machine.host_bytes)} free"),
+            (self.trace.bytes, self.machine.disk_bytes, f"the disk has {in_words(self.machine.disk_bytes)} free"),
+        ):
+            if needed > there:
+                return f"{in_words(needed)}, and {what}"
+        return None
+
+    @property
+    def fits(self) -> bool:
+        """Whether memory and disk are enough."""
+        return self.lacking is None
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: it fits, or what is too small and what would make it fit."""
+        if self.lacking is None:
+            return (
+                f"It fits: at most {in_words(self.total)} of {in_words(self.limit)} free memory ({self.machine.name}), "
+                f"in the phase “{self.peak.name}”, and {in_words(self.trace.bytes)} of disk."
+            )
+        return f"This needs about {self.lacking} (phase “{self.peak.name}”): {self.advice}."
+
+    @property
+    def advice(self) -> str:
+        """What would make it fit, as a clause."""
+        if not self.ways:
+            return "no setting of this request changes that, so use a smaller model or a larger device"
+        return "it fits with " + ", or with ".join(self.ways)
+
+    def as_data(self) -> dict[str, Any]:
+        """Everything, for `--json`."""
+        kept = {name: getattr(self, name) for name in ("tokens", "fits", "verdict", "total", "limit", "ways")}
+        return kept | {
+            "model": vars(self.model),
+            "machine": vars(self.machine),
+            "parts": [vars(part) for part in self.parts],
+            "phases": [
+                {"name": phase.name, **on(phase, self._kind), "parts": [vars(part) for part in phase.parts]}
+                for phase in self.phases
+            ],
+            "seconds": None if self.seconds is None else vars(self.seconds),
+        }
+
+    @property
+    def _kind(self) -> str:
+        return "cpu" if self.machine.shared else self.machine.device
+
+    def _strain(self, phase: Phase) -> float:
+        needed = on(phase, self._kind)
+        return max(
+            needed["device"] / max(self.machine.device_bytes, 1), needed["host"] / max(self.machine.host_bytes, 1)
+        )
+
+
+def make_plan(
+    request: CompareRequest,
+    tokens: int,
+    model: Model,
+    holds: HoldsOf,
+    machine: Machine,
+    root: Path = Path("runs"),
+    *,
+    timed: bool = True,
+) -> Plan:
+    """The plan of a request whose prompt has `tokens` tokens; `holds` says what each choice's method holds.
+
+    Nothing is loaded. Unless `timed`, how long it takes is left out. Raises UserError for a model without layers.
+    """
+    if model.layers < 1:
+        raise UserError(f"The configuration of {model.name!r} names no layers.")
+    made = _planned(request, tokens, model, holds, machine)
+    work, runs = _work(request, tokens, model, machine), len(with_reference(request))
+    seconds = duration(work, runs, machine, root) if timed else None
+    ways = () if made.fits else tuple(_ways(request, tokens, model, holds, machine))
+    return Plan(model, machine, tokens, made.phases, made.trace, seconds, ways)
+
+
+def with_reference(request: CompareRequest) -> tuple[MethodChoice, ...]:
+    """The runs that are made: with several methods the full cache is one of them."""
+    choices = request.choices
+    if len(choices) > 1 and all(choice.method != "full" for choice in choices):
+        return (MethodChoice(method="full", budget=1.0), *choices)
+    return choices
+
+
+def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) -> Work:
+    number = model.number_bytes(request.dtype, machine.device)
+    weights = model.weight_bytes(number, getattr(request, "load_in", None))
+    settings = (request.level, request.compress_every, request.prefill_chunk)
+    return Work(model, tokens, request.max_new_tokens, number, weights, *settings)
+
+
+def _planned(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> Plan:
+    work = _work(request, tokens, model, machine)
+    choices = [
+        ("full cache, recorded", FULL, 1.0) if choice.method == "full" else (choice.label, holds(choice), choice.budget)
+        for choice in with_reference(request)
+    ]
+    kind = "cpu" if machine.shared else machine.device
+    return Plan(model, machine, tokens, tuple(phases(work, choices, kind)), disk.trace(work, choices), None)
+
+
+def _ways(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> list[str]:
+    """Changes that make the request fit, found by trying: as few settings as do, without a method, a shorter prompt."""
+
+    def fits(changes: dict[str, Any], length: int = tokens) -> bool:
+        return _planned(request.model_copy(update=changes), length, model, holds, machine).fits
+
+    kinds = _changes(request, model, machine, [holds(choice) for choice in request.choices if choice.method != "full"])
+    found = []
+    for count in range(1, len(kinds) + 1):
+        for together in combinations(kinds, count):
+            first = next((tried for tried in product(*together) if fits(_joined(tried))), None)
+            found += [" and ".join(words for words, _ in first)] if first else []
+        if found:
+            break
+    else:
+        found = _without_some(request, kinds, fits)
+    shorter = _longest(lambda length: fits({}, length), tokens)
+    return [*found[:MOST_WAYS], *([f"at most {shorter:,} prompt tokens"] if shorter else [])]
+
+
+def _joined(tried: Sequence[Change]) -> dict[str, Any]:
+    return {name: value for _, changes in tried for name, value in changes.items()}
+
+
+def _without_some(
+    request: CompareRequest, kinds: Sequence[list[Change]], fits: Callable[[dict[str, Any]], bool]
+) -> list[str]:
+    """Methods run one after another, so one alone may be what does not fit, whatever else is changed."""
+    mildest = [kind[0] for kind in kinds]
+    for count in range(len(mildest) + 1):
+        for tried in combinations(mildest, count):
+            changes = _joined(tried)
+            kept = [choice for choice in request.choices if fits(changes | {"choices": (choice,)})]
+            if kept and fits(changes | {"choices": tuple(kept)}):
+                left_out = ", ".join(choice.label for choice in request.choices if choice not in kept)
+                return [" and ".join([*(words for words, _ in tried), f"no {left_out}"])]
+    return []
+
+
+def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequence[Holds]) -> list[list[Change]]:
+    """What may be changed, the mildest first: of each kind of change its steps, in words and as fields."""
+    chunks = [chunk for chunk in CHUNKS if chunk < (request.prefill_chunk or 2**62)]
+    kinds: list[list[Change]] = [
+        [("level light", {"level": "light"})] if request.level == "full" else [],
+        [
+            (f"a prefill chunk of {chunk:,}", {"prefill_chunk": chunk})
+            for chunk in chunks
+            if all(holds.takes_chunks(chunk) for holds in held)
+        ],
+        [("number format bfloat16", {"dtype": "bfloat16"})]
+        if model.number_bytes(request.dtype, machine.device) > 2
+        else [],
+    ]
+    if request.max_new_tokens > 1:
+        fewer = max(1, request.max_new_tokens // 4)
+        kinds.append([(f"{fewer:,} new tokens", {"max_new_tokens": fewer})])
+    if "load_in" in type(request).model_fields and not getattr(request, "load_in", None) and not machine.shared:
+        kinds.append([(f"weights in {bits} bit", {"load_in": f"{bits}bit"}) for bits in (8, 4)])
+    return [kind for kind in kinds if kind]
+
+
+def _longest(fits: Callable[[int], bool], tokens: int) -> int:
+    """The longest prompt that fits, to about 1 %; 0 where not even a short one does."""
+    low, high = 0, tokens
+    while high - low > max(1, tokens // 100):
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

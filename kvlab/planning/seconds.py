@@ -1,0 +1,162 @@
+"""How long a comparison takes: from earlier runs of the same model on this kind of device, else from a short probe."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+
+from kvlab.errors import UserError
+from kvlab.planning.machine import Machine
+from kvlab.planning.work import Work
+from kvlab.trace.atomic import replace_file
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.record import read_record
+from kvlab.trace.schema import RunRecord
+
+FILE = ".speed.json"  # beside the runs: what each device was measured to do
+MOST_RUNS = 8
+FROM_RUNS, FROM_PROBE = 1.6, 4.0  # the range given is the estimate divided and multiplied by this
+PREFILL_SHARE = 0.4  # of a matrix product's speed that a prompt's pass reaches
+LAYER_SECONDS = 5e-4  # a layer's operations take to be started, in a decode step
+RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
+PROBE_PASSES = 3.5  # prefills the probe of the full cache takes (`kvlab.engine.probe`)
+MEASURED = 2048, 64 * 2**20  # rows of the product, bytes of the copy
+
+
+class Speed(BaseModel):
+    """What a device was measured to do: operations of a matrix product, and bytes copied, a second."""
+
+    operations: float
+    bytes: float
+
+
+@dataclass(frozen=True)
+class Duration:
+    """Seconds without loading the model, from `low` to `high`, and what that rests on."""
+
+    low: float
+    high: float
+    basis: str
+
+    def __str__(self) -> str:
+        return f"{_spoken(self.low)} to {_spoken(self.high)} ({self.basis})"
+
+
+def duration(work: Work, runs: int, machine: Machine, root: Path) -> Duration | None:
+    """The time of a comparison of so many runs; None where nothing is known of the device."""
+    earlier = _earlier(work.model.name, machine, root)
+    if earlier:
+        seconds = _from_runs(work, runs, earlier)
+        count = "1 earlier run" if len(earlier) == 1 else f"{len(earlier)} earlier runs"
+        return _range(seconds, FROM_RUNS, f"from {count} of this model on this kind of device")
+    speed = known_speed(machine, root)
+    if speed is None:
+        return None
+    prefill = _operations(work) / (PREFILL_SHARE * speed.operations)
+    read = work.model.read_per_token * work.number
+    step = read / speed.bytes + LAYER_SECONDS * work.model.layers
+    seconds = _total(work, runs, prefill, step, step * RECORDING[work.level])
+    return _range(seconds, FROM_PROBE, "no run of this model here yet: from a matrix product measured on this device")
+
+
+def known_speed(machine: Machine, root: Path) -> Speed | None:
+    """What was measured of the device before; of a CPU it is measured now if it never was."""
+    try:
+        return Speed.model_validate(json.loads((root / FILE).read_text(encoding="utf-8"))[machine.name])
+    except (OSError, ValueError, KeyError, TypeError, ValidationError):
+        if machine.device != "cpu":
+            return None
+    speed = _host_speed()
+    keep_speed(machine, root, speed)
+    return speed
+
+
+def keep_speed(machine: Machine, root: Path, speed: Speed) -> None:
+    """Note what a device was measured to do beside the runs, where there is a folder of runs."""
+    if not root.is_dir():
+        return
+    try:
+        known = json.loads((root / FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    text = json.dumps((known if isinstance(known, dict) else {}) | {machine.name: speed.model_dump()})
+    try:
+        replace_file(root / FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+    except (OSError, UserError):
+        return  # a folder that cannot be written to is measured again
+
+
+def _host_speed() -> Speed:
+    rows, size = MEASURED[0] // 2, MEASURED[1]
+    left, right = np.ones((rows, rows), np.float32), np.ones((rows, rows), np.float32)
+    source = np.ones(size, np.uint8)
+    product, copy = _best(lambda: left @ right), _best(source.copy)
+    return Speed(operations=2 * rows**3 / product, bytes=2 * size / copy)
+
+
+def _best(work: Callable[[], object]) -> float:
+    taken = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - begun)
+    return min(taken)
+
+
+def _earlier(model: str, machine: Machine, root: Path) -> list[RunRecord]:
+    found: list[RunRecord] = []
+    try:
+        entries = [entry for entry in list_runs(root, status="complete") if entry.model == model]
+        for entry in entries[:MOST_RUNS]:
+            record = read_record(root / entry.run_id)
+            if record.device.startswith(f"{machine.device}:") and record.seconds_prefill:
+                found.append(record)
+    except UserError:
+        return found
+    return found
+
+
+def _from_runs(work: Work, runs: int, earlier: Sequence[RunRecord]) -> float:
+    pace = [_operations_at(work, record.prompt_tokens) / (record.seconds_prefill or 1) for record in earlier]
+    free = [1 / r.decode_tokens_per_second for r in earlier if r.decode_tokens_per_second]
+    step = statistics.median(free) if free else LAYER_SECONDS * work.model.layers
+    alike = [
+        1 / r.recorded_tokens_per_second for r in earlier if r.recorded_tokens_per_second and r.level == work.level
+    ]
+    recorded = statistics.median(alike) if alike else step * RECORDING[work.level]
+    return _total(work, runs, _operations(work) / statistics.median(pace), step, recorded)
+
+
+def _total(work: Work, runs: int, prefill: float, step: float, recorded: float) -> float:
+    """The reference, then every run twice: recorded, and on its own."""
+    reference = prefill + work.new_tokens * step
+    each = 2 * prefill + work.new_tokens * (step + recorded)
+    return reference + runs * each + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
+
+
+def _operations(work: Work) -> float:
+    return _operations_at(work, work.tokens)
+
+
+def _operations_at(work: Work, tokens: int) -> float:
+    """Of a prompt's pass: two a parameter and token, and causal attention's products."""
+    model = work.model
+    return 2.0 * model.read_per_token * tokens + 2.0 * model.layers * model.heads * model.head_dim * tokens**2
+
+
+def _range(seconds: float, factor: float, basis: str) -> Duration:
+    return Duration(seconds / factor, seconds * factor, basis)
+
+
+def _spoken(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, math.ceil(seconds))} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

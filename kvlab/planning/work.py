@@ -1,0 +1,143 @@
+"""One request against one model, as the numbers that all formulas use. B is always one: a comparison has one prompt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvlab.budget import UNLIMITED, Budget
+from kvlab.growth import room_to_grow
+from kvlab.planning.holds import Holds
+from kvlab.planning.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
+from kvlab.planning.model import Model
+from kvlab.requests import RecordLevel
+
+FLOAT = 4  # scores, logits and everything measured are float32
+# Copies of float32 numbers alive at once, counted with torch's allocator: of logits that are scored, of logits that are
+# averaged, of similarities among which the nearest is sought; and what kernels take beside their results.
+SCORED_COPIES, AVERAGED_COPIES, SOUGHT_COPIES = 3, 12.5, 2.6
+WORKSPACE = 500_000
+
+
+@dataclass(frozen=True)
+class Work:
+    """T prompt tokens and up to n new ones at `number` bytes a weight."""
+
+    model: Model
+    tokens: int
+    new_tokens: int
+    number: int
+    weight_bytes: int
+    level: RecordLevel
+    compress_every: int = 1
+    chunk: int | None = None
+
+    @property
+    def queries(self) -> int:
+        """Prompt tokens in one pass."""
+        return min(self.tokens, self.chunk or self.tokens)
+
+    @property
+    def chunked(self) -> bool:
+        """Whether the prompt comes in more than one pass."""
+        return self.queries < self.tokens
+
+    @property
+    def seen(self) -> int:
+        """Tokens in the end: the last new one is never given back to the model."""
+        return self.tokens + self.new_tokens - 1
+
+    # one layer
+
+    def slot_bytes(self, holds: Holds) -> int:
+        """A slot in all KV heads of a layer: key, value and metadata."""
+        model = self.model
+        states = 2 * model.head_dim * self.number
+        return model.key_value_heads * (states + holds.metadata_bytes(model.group))
+
+    def first_slots(self, holds: Holds, budget: float | int) -> int:
+        """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""
+        kept = self._kept(holds, budget)
+        if kept >= self.tokens:
+            return self.tokens
+        return min(kept, self.tokens) + (self.compress_every if holds.decode else room_to_grow(kept))
+
+    def last_slots(self, holds: Holds, budget: float | int) -> int:
+        """The same after the last decode step, with the room a growing table takes."""
+        kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
+        held = min(kept, self.tokens) + self.new_tokens - 1
+        if holds.decode and holds.compresses and not holds.grows:
+            held = min(held, kept + self.compress_every)
+        while room < held:
+            room += 1 + room_to_grow(room)
+        return room
+
+    def drops(self, holds: Holds, budget: float | int) -> bool:
+        """Whether something of the prompt is dropped."""
+        return self._kept(holds, budget) < self.tokens
+
+    def _kept(self, holds: Holds, budget: float | int) -> int:
+        if not holds.compresses or not holds.needs_budget:
+            return UNLIMITED  # without a budget nobody knows beforehand: the most is everything
+        slots = Budget(budget).slots(self.tokens)
+        slack = self.compress_every - 1 if holds.decode else 0
+        return slots if slots >= UNLIMITED else max(1, slots - slack)
+
+    # passes
+
+    def sliding_bytes(self) -> int:
+        """Keys and values of the layers that keep a window of their own."""
+        model = self.model
+        held = min(model.window, self.seen)
+        return model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number
+
+    def attention_bytes(self, holds: Holds | None = None) -> int:
+        """Working memory of one layer's attention over the prompt, and of scoring it for a method that does."""
+        model, rows, number = self.model, self.queries, self.number
+        query, hidden = model.heads * model.head_dim * number, model.hidden * number
+        state = 2 * model.key_value_heads * model.head_dim * number
+        beside = 2 * hidden + 2 * model.head_dim * number
+        # Queries, repeated keys and values, and the output; or queries and keys while they are rotated.
+        repeated = 2 * query + 2 * query * self.tokens // rows if model.group > 1 else 0
+        plain = rows * (beside + max(repeated, 3 * query + state)) + WORKSPACE
+        if holds is None:
+            return plain
+        scored = self.states_bytes() + self._scoring(holds)
+        return max(plain, scored)
+
+    def states_bytes(self) -> int:
+        """What a layer holds around its attention: the residual, the normed states, queries and output."""
+        model = self.model
+        states = 2 * model.hidden + 2 * model.head_dim + 2 * model.heads * model.head_dim
+        return self.queries * states * self.number
+
+    def _scoring(self, holds: Holds) -> int:
+        model = self.model
+        block = min(holds.scored_rows, self.queries)
+        # Logits, their softmax and its cleaned copy; and of the block before, the mean over the group.
+        copies = AVERAGED_COPIES if holds.averages else SCORED_COPIES
+        logits = int(copies * model.heads * block * self.tokens * FLOAT)
+        last = model.key_value_heads * block * self.tokens * FLOAT if self.queries > block and holds.all_rows else 0
+        sought = model.key_value_heads * min(ROW_BLOCK, self.tokens) * self.tokens * FLOAT if holds.seeks else 0
+        return max(logits + last, int(SOUGHT_COPIES * sought))
+
+    def sliding_attention_bytes(self) -> int:
+        """A mask and its copies for sliding layers, queries x tokens; written-out logits where they are capped."""
+        if not self.model.sliding_layers:
+            return 0
+        capped = self.model.family.startswith("gemma2")
+        return self.queries * self.tokens * (int(3.3 * FLOAT * self.model.heads) if capped else 3)
+
+    def feed_forward_bytes(self) -> int:
+        """Working memory of one layer's feed-forward over the prompt: gate, up, their product, and the states."""
+        model = self.model
+        states = 3 * model.intermediate + 3 * model.hidden + 2 * model.head_dim
+        return self.queries * self.number * states + WORKSPACE
+
+    def logits_bytes(self) -> int:
+        """The prompt's logits as float32 and their log-softmax; of the last token alone where all would be too many."""
+        rows = self.queries if self.tokens * self.model.vocabulary <= MOST_PROMPT_LOGITS else 1
+        return 2 * rows * self.model.vocabulary * FLOAT
+
+    def kept_rows_bytes(self) -> int:
+        """Log-probabilities of every new token, of one pass."""
+        return self.new_tokens * self.model.vocabulary * FLOAT

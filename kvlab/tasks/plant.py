@@ -1,0 +1,56 @@
+"""A needle in a person's own text: a number stated once between two sentences, and asked for at the end. Torch-free."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from random import Random
+
+from kvlab.errors import UserError
+from kvlab.models.mini import phrasing
+from kvlab.tasks.haystack import Window, hide, sentence_starts
+
+
+@dataclass(frozen=True)
+class Planted:
+    """The text with its needle and question; `fact` is the planted sentence."""
+
+    prompt: str
+    answer: str
+    fact: str
+
+
+def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
+    """Return the text with a needle at the sentence break nearest to `depth` (0 its start, 1 its end), and a question.
+
+    The wording is `phrasing.NEEDLE_PHRASINGS[kind]`, one that mini was taught; `seed` draws the name and the number,
+    neither of which the text holds.
+
+    Raises:
+        UserError: the text is empty, or holds every name that could be asked for.
+    """
+    if not text.strip():
+        raise UserError("There is no text to plant a needle in: paste some, or choose a file.")
+    wording, (name, value) = phrasing.NEEDLE_PHRASINGS[kind], _draw(text, seed)
+    statement = phrasing.needle_statement(wording, name, value)
+    query = phrasing.needle_query(wording, name, value)
+    return Planted(hide(_window(text), [statement], [depth]) + query.prompt, query.answer.strip(), statement)
+
+
+def _draw(text: str, seed: int) -> tuple[str, str]:
+    random, present = Random(f"plant/{seed}"), set(re.findall(r"\w+", text.lower()))
+    free = [name for name in phrasing.draw_names(random, len(phrasing.NAMES)) if name.lower() not in present]
+    if not free:
+        raise UserError("The text holds every name that mini knows: plant the needle in a shorter text.")
+    value = phrasing.draw_value(random)
+    while value in text:
+        value = phrasing.draw_value(random)
+    return free[0], value
+
+
+def _window(text: str) -> Window:
+    """The text's words, with the breaks inside paragraphs where it has some: mini's needles stood there."""
+    words = tuple(re.findall(r"\S+\s*", text))
+    breaks = sentence_starts(words)
+    inside = [place for place in breaks if words[place - 1].endswith(" ")]
+    return Window(words, tuple(inside or breaks))

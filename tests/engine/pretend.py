@@ -1,0 +1,115 @@
+"""A pretend accelerator: tensors that compute on the CPU but say they lie on `cuda`, and refuse to meet others.
+
+What runs under it runs with its real numbers, so the prompt, decisions that read on the host and whole comparisons can
+be walked, which torch's FakeTensorMode cannot. It sees what Python calls, not what a CUDA kernel would do.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+CUDA, HOST = torch.device("cuda:0"), torch.device("cpu")
+MOVES = {"to", "cuda", "cpu", "copy_"}
+MAKES = {"tensor", "as_tensor"}  # from numbers of the host
+
+
+class OnPretendCuda(Tensor):
+    """A tensor said to lie on the accelerator."""
+
+
+class PretendCuda(TorchFunctionMode):
+    """Gives device `cuda` to what is made there; raises AssertionError where host and device tensors meet.
+
+    With `steady` also where numbers travel between the two, which a captured step must not do.
+    """
+
+    steady = False
+
+    def __torch_function__(
+        self, function: Callable, types: Any, given: tuple = (), named: dict[str, Any] | None = None
+    ) -> Any:
+        named, name = named or {}, getattr(function, "__name__", "")
+        leaves, _ = tree_flatten((given, named))
+        ours = [leaf for leaf in leaves if isinstance(leaf, OnPretendCuda)]
+        if name == "__get__" and ours and function == Tensor.device.__get__:
+            return CUDA
+        if name == "__get__" and ours and function == Tensor.is_cuda.__get__:
+            return True
+        place = _asked_device(name, leaves)
+        on_device = bool(ours) if place is None else place == CUDA
+        from_host = [leaf for leaf in leaves if _is_host(leaf)]
+        if self.steady:
+            travels = (ours and place == HOST) or (on_device and (from_host or name in MAKES))
+            assert not travels, f"{name} takes numbers from the host to the device or back"
+        assert not (from_host and (ours or on_device)) or name in MOVES | MAKES, f"{name} mixes host and device"
+        given, named = tree_map(_to_host, (given, named))
+        with torch._C.DisableTorchFunctionSubclass():
+            result = function(*given, **named)
+        if name == "copy_" or not (ours or on_device):
+            return result
+        return tree_map(_label if on_device else _unlabel, result)
+
+
+def _asked_device(name: str, leaves: list[Any]) -> torch.device | None:
+    asked = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
+    asked += [torch.device(leaf) for leaf in leaves if isinstance(leaf, str) and leaf.split(":")[0] in ("cuda", "cpu")]
+    if name in ("cuda", "cpu"):
+        return torch.device(name)
+    if name == "to" and len(leaves) > 1 and isinstance(leaves[1], Tensor):
+        asked.append(CUDA if isinstance(leaves[1], OnPretendCuda) else HOST)
+    return None if not asked else CUDA if asked[-1].type == "cuda" else HOST
+
+
+def _is_host(leaf: Any) -> bool:
+    return isinstance(leaf, Tensor) and not isinstance(leaf, OnPretendCuda) and leaf.dim() > 0
+
+
+def _to_host(leaf: Any) -> Any:
+    if isinstance(leaf, torch.device) and leaf.type == "cuda":
+        return HOST
+    return "cpu" if isinstance(leaf, str) and leaf.split(":")[0] == "cuda" else leaf
+
+
+def _label(leaf: Any) -> Any:
+    return leaf.as_subclass(OnPretendCuda) if isinstance(leaf, Tensor) else leaf
+
+
+def _unlabel(leaf: Any) -> Any:
+    return leaf.as_subclass(Tensor) if isinstance(leaf, Tensor) else leaf
+
+
+def put_there(model: nn.Module) -> nn.Module:
+    """A copy of the model whose weights and buffers lie on the pretend accelerator."""
+    moved = copy.deepcopy(model)
+    for module in moved.modules():
+        for name, weight in module._parameters.items():
+            if weight is not None:
+                module._parameters[name] = nn.Parameter(_label(weight.data), requires_grad=False)
+        for name, buffer in module._buffers.items():
+            if buffer is not None:
+                module._buffers[name] = _label(buffer)
+        for name, value in vars(module).items():
+            if isinstance(value, Tensor):
+                setattr(module, name, _label(value))
+    return moved
+
+
+@contextmanager
+def pretend_cuda(patch: pytest.MonkeyPatch) -> Iterator[PretendCuda]:
+    """Run what is inside as if there were a GPU; random numbers come from the CPU's generator."""
+    generator = torch.Generator
+    with patch.context() as only_here, PretendCuda() as pretence:
+        only_here.setattr(torch, "Generator", lambda device=None: generator())
+        for module in (torch.cuda, torch.accelerator):
+            only_here.setattr(module, "synchronize", lambda device=None: None)
+        only_here.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
+        yield pretence

@@ -1,0 +1,127 @@
+"""Prompt, decision and decode steps of every method on a device that is not the host."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kvlab.attention import seen as seen_module
+from kvlab.attention.kernels import reference
+from kvlab.cache import make_cache
+from kvlab.engine import compare
+from kvlab.methods import make_method, registered
+from kvlab.models.load import load_model, prepare
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace import open_run
+from tests.engine.pretend import CUDA, PretendCuda, pretend_cuda, put_there
+from tests.engine.steady import NoReading
+from tests.families import ON_ANY_MODEL, tiny_model
+
+METHODS = [name for name in registered() if name != "compose"]
+CHOICES = [
+    (name, preset)
+    for name in METHODS
+    for preset in ("default", *registered()[name].presets)
+    if preset == "default" or registered()[name].presets[preset].values
+]
+# Learned sinks, a float32 bias a query head, capped logits, sliding layers: each has a way of its own.
+FAMILIES = ("gpt-oss", "falcon-alibi-grouped", "gemma2", "phi3-longrope")
+PROMPT, WARM, STEADY = 40, 12, 5
+EVERY = 2
+
+
+def _is_fixed(method: str, **options: object) -> bool:
+    made = make_method(method, **options)
+    return registered()[method].needs_budget and made.pipeline().decode
+
+
+def _logits(
+    model: PreTrainedModel, ids: Tensor, pretence: PretendCuda | None, method: str, **options: object
+) -> Tensor:
+    """Of the prompt, of decode steps and of steps in which nothing may be read where the budget is fixed."""
+    options = ON_ANY_MODEL.get(method, {}) | options
+    cache, kept = make_cache(model, method, 0.4, compress_every=EVERY, **options), []
+    tokens = [torch.full((2, 1), 3 + step, device=ids.device) for step in range(WARM + STEADY)]
+    with torch.inference_mode():
+        kept.append(model(ids, past_key_values=cache).logits[:, -1])
+        for step, token in enumerate(tokens):
+            steady = pretence is not None and step >= WARM and _is_fixed(method, **options)
+            if pretence is not None:
+                pretence.steady = steady
+            with NoReading() if steady else nullcontext():
+                kept.append(model(token, past_key_values=cache).logits[:, -1])
+    if pretence is not None:
+        pretence.steady = False
+    return torch.stack(kept)
+
+
+def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **options: object) -> None:
+    ids = torch.arange(2 * PROMPT).view(2, -1) % 90 + 3
+    model = prepare(tiny_model(family))
+    if family == "gpt-oss":
+        model.set_experts_implementation("batched_mm")  # of transformers' ways the one that reads nothing
+    expected = _logits(model, ids, None, method, **options)
+    # What CUDA would take: the fused kernel's way in, with plain torch behind it.
+    monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    with pretend_cuda(monkeypatch) as pretence:
+        found = _logits(put_there(model), ids.to(CUDA), pretence, method, **options)
+        assert found.device == CUDA
+        found = found.cpu()
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(("method", "preset"), CHOICES)
+def test_a_method_runs_on_the_device_alone(method: str, preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No tensor of the host meets one of the device, and the numbers are those of the CPU."""
+    _same_there("llama", method, monkeypatch, preset=preset)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["h2o", "keepkv"])
+def test_every_way_of_attention_runs_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _same_there(family, method, monkeypatch)
+
+
+def test_a_comparison_is_recorded_there(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompt, probe, shadow, recorder and every method's run, at the fullest level."""
+    choices = [MethodChoice(method=m, budget=0.3, hyper_parameters=ON_ANY_MODEL.get(m, {})) for m in METHODS]
+    request = CompareRequest(
+        prompt="The old house stood on the hill. " * 3,
+        model=str(tiny_model_folder),
+        choices=tuple(choices),
+        max_new_tokens=4,
+    )
+    here = load_model(str(tiny_model_folder))
+    expected = [open_run(path) for path in compare(request, tmp_path / "cpu", loaded=here)]
+    with pretend_cuda(monkeypatch):
+        there = replace(here, model=put_there(here.model))
+        paths = compare(request, tmp_path / "cuda", loaded=there)
+    for ours, theirs in zip([open_run(path) for path in paths], expected, strict=True):
+        assert ours.record.status == "complete"
+        assert ours.record.free_text == theirs.record.free_text
+        assert ours.tokens["kl"].sub(theirs.tokens["kl"]).abs().max() < 1e-4, ours.record.method
+
+
+def test_the_pretence_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = torch.arange(4)
+    with pretend_cuda(monkeypatch) as pretence:
+        there = host.to("cuda")
+        assert there.device == (there + 1)[1:].device == torch.zeros(2, device=CUDA).device == CUDA
+        assert there.cpu().device == torch.zeros(2).device == torch.device("cpu")
+        for mixed in (lambda: there + host, lambda: there[host], lambda: torch.where(there > 1, there, host)):
+            with pytest.raises(AssertionError, match="mixes host and device"):
+                mixed()
+        there += torch.tensor(1)  # a number without a shape may come from the host
+        assert there.tolist() == [1, 2, 3, 4]
+        pretence.steady = True
+        for travel in (lambda: host.to(CUDA), lambda: there.cpu(), lambda: torch.tensor([1], device=CUDA)):
+            with pytest.raises(AssertionError, match="from the host to the device or back"):
+                travel()

@@ -1,0 +1,116 @@
+"""New run takes an expected answer and facts, or plants both; samples bring theirs."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.jobs import store, worker
+from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
+from kvlab.requests import CompareRequest
+from kvlab.tasks.shipped_samples import shipped_sample
+from kvlab.trace import open_run
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.synthetic import write_synthetic_run
+
+Open = Callable[..., AppTest]
+TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in."
+
+
+@pytest.fixture
+def form(runs_root: Path, open_page: Open) -> AppTest:
+    page = open_page("new_run").segmented_control(key="source").set_value("Paste").run()
+    return page.text_area(key="pasted").input(TEXT).run()
+
+
+def submitted(page: AppTest, root: Path) -> CompareRequest:
+    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
+    assert not page.exception
+    (job,) = jobs.list_jobs(root)
+    return jobs.request_of(root, job.job_id)
+
+
+def test_a_typed_answer_and_its_facts_are_queued(form: AppTest, runs_root: Path):
+    form.text_input(key="answer").input(" out ")
+    page = form.text_area(key="facts").input("old lamp\n\n Rain ").run()
+    request = submitted(page, runs_root)
+    assert request.answer == "out"
+    assert [TEXT[start:stop] for start, stop in request.facts] == ["old lamp", "Rain"]
+
+
+def test_no_answer_is_asked_for_where_none_was_typed(form: AppTest, runs_root: Path):
+    request = submitted(form, runs_root)
+    assert (request.prompt, request.answer, request.facts) == (TEXT, None, ())
+
+
+def test_a_fact_that_the_text_lacks_is_one_sentence_and_nothing_is_queued(form: AppTest, runs_root: Path):
+    page = form.text_area(key="facts").input("a cat").run()
+    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
+    assert ["letter by letter" in element.value for element in page.error] == [True]
+    assert jobs.list_jobs(runs_root) == []
+
+
+@pytest.mark.parametrize("kind", [0, 3])
+def test_a_planted_needle_is_answer_and_fact_in_one_in_words_mini_was_taught(form: AppTest, runs_root: Path, kind: int):
+    page = form.toggle(key="plant").set_value(True).run()
+    page = page.slider(key="plant_depth").set_value(50).run()
+    page = page.selectbox(key="plant_kind").set_value(kind).run()
+    request = submitted(page, runs_root)
+    ((start, stop),) = request.facts
+    planted = request.prompt[start:stop]
+    before, after = NEEDLE_PHRASINGS[kind].statement.split("{name}")[0], request.prompt[stop:]
+    assert planted.startswith(before)
+    assert planted.endswith(f"{request.answer}.")
+    assert request.answer not in after
+    assert "\nQuestion: " in after
+    assert after.rstrip() == after, "the answer follows at once"
+    assert TEXT.split() == (request.prompt[:start] + after.split("\nQuestion: ")[0]).split()
+
+
+def test_a_sample_brings_its_answer(runs_root: Path, open_page: Open):
+    sample = shipped_sample("needle_in_a_story")
+    page = open_page("new_run")
+    assert any(sample.answer in element.value for element in page.caption)
+    request = submitted(page, runs_root)
+    assert request.answer == sample.answer
+    assert [request.prompt[start:stop] for start, stop in request.facts] == list(sample.facts)
+
+
+def finish_the_job(root: Path) -> str:
+    """What the worker would do with the one waiting job, with a stand-in for the engine."""
+    with store.database(root) as connection:
+        job = store.claim(connection, os.getpid())
+        worker.run_job(connection, root, job, "tests.jobs.stand_in:compare", threading.Event())
+        return job["job_id"]
+
+
+@pytest.mark.parametrize("right", [True, False])
+def test_the_full_cache_is_asked_before_the_comparison_and_its_run_is_in_no_list(
+    form: AppTest, runs_root: Path, tmp_path: Path, right: bool
+):
+    # The stand-in's run depends on its sizes only, so the answer can be read from one like it.
+    like = write_synthetic_run(tmp_path / "like", method="full", prompt_tokens=16, steps=2)
+    wrote = open_run(like).record.free_text
+    page = form.text_input(key="answer").input(wrote.split()[0] if right else "no such words").run()
+    page = page.button(key="ask-full").click().run()
+    assert not page.exception
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert request.aside
+    assert [choice.method for choice in request.choices] == ["full"]
+    assert (request.prompt, request.level) == (TEXT, "off")
+    finish_the_job(runs_root)
+    page = page.run()
+    assert not page.exception
+    assert ["which is right" in element.value for element in page.success] == [True] * right
+    failing = [element.value for element in page.warning if "full cache does not answer either" in element.value]
+    assert len(failing) == (0 if right else 1)
+    assert list_runs(runs_root) == []
+    changed = page.text_area(key="pasted").input(TEXT + " More.").run()
+    assert not changed.success, "what was written to another text says nothing of this one"

@@ -1,0 +1,108 @@
+"""Compare opens with the board: what is asked for, a cell a run, the ranking with all it leaves out, a form to add."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab.trace import open_run
+from kvlab.trace.record import FILE
+from kvlab.trace.synthetic import write_synthetic_run
+
+Open = Callable[..., AppTest]
+METHODS = (("full", 1.0), ("h2o", 0.2), ("h2o", 0.5), ("keepkv", 0.2), ("gone", 0.2))
+
+
+@pytest.fixture
+def runs(runs_root: Path) -> list[Path]:
+    return [
+        write_synthetic_run(runs_root, method=name, budget=budget, status="cancelled" if name == "gone" else "complete")
+        for name, budget in METHODS
+    ]
+
+
+def told(page: AppTest) -> str:
+    assert not page.exception
+    every = [*page.markdown, *page.caption, *page.info, *page.warning, *page.error]
+    return "\n".join(str(element.value).replace("\\", "") for element in every).replace("\u00a0", " ")
+
+
+def own_words(path: Path) -> str:
+    """Words of the full cache's continuation, which it therefore answers with."""
+    forced = open_run(path).tokens.query("phase == 'forced'")["text"].tolist()
+    return "".join(forced[2:4]).strip()
+
+
+def add_answer(page: AppTest, answer: str, fact: str = "") -> AppTest:
+    page.text_input(key="answer-synthetic").input(answer)
+    page.text_input(key="fact-synthetic").input(fact)
+    return next(button for button in page.button if button.label == "Score the runs").click().run()
+
+
+def test_without_an_answer_it_says_so_and_an_added_one_is_scored_at_once(
+    runs: list[Path], runs_root: Path, open_page: Open
+):
+    page = open_page("compare")
+    assert "Nobody has said what the right answer is" in told(page)
+    assert not page.get("plotly_chart") or "Did it still get the answer?" not in told(page)
+    before = {path: (path / FILE).read_bytes() for path in runs}
+    prompt = open_run(runs[0]).record.prompt
+    answer = own_words(runs[0])
+    page = add_answer(page, answer, prompt[30:60].strip())
+    text = told(page)
+    assert f"Asked for: **{answer}**. The full cache writes it" in text
+    assert "Did it still get the answer?" in text
+    assert "By the answer" in text
+    assert "does not answer either" not in text
+    assert "answer" in page.dataframe[0].value
+    saved = json.loads((runs_root / "labels" / "synthetic.json").read_text())
+    assert saved["answer"] == answer
+    assert {path: (path / FILE).read_bytes() for path in runs} == before, "the records stay as they were written"
+
+
+def test_bad_words_are_one_sentence_and_nothing_is_saved(runs: list[Path], runs_root: Path, open_page: Open):
+    page = open_page("compare")
+    assert "letter by letter" in told(add_answer(page, "x", "words that the prompt lacks"))
+    assert "answer is empty" in told(add_answer(page, " "))
+    assert not (runs_root / "labels").exists()
+
+
+def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_page: Open):
+    page = add_answer(open_page("compare"), "no such answer")
+    warned = [str(element.value) for element in page.warning]
+    assert any("full cache does not answer either: rankings say how alike" in line for line in warned)
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_no_ranking_without_its_omissions(runs: list[Path], open_page: Open, answer: bool):
+    page = open_page("compare")
+    if answer:
+        page = add_answer(page, own_words(runs[0]))
+    text = told(page)
+    ranking = text[text.index("to the full cache first") :]
+    for path in runs:
+        assert f"**{open_run(path).record.label}**" in ranking
+    assert "Not ranked: " in ranking
+
+
+def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path], open_page: Open):
+    page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
+    labels = {path.name: open_run(path).record.label for path in runs[1:]}
+    for name, label in labels.items():
+        page = page.selectbox(key="board-cell").set_value(name).run()
+        assert f"{label}: the fact's tokens by head" in told(page)
+    assert page.query_params["cell"] in (name, [name]), "the default needs no place in the address, a choice does"
+    again = open_page("compare", cell=runs[2].name)
+    assert again.selectbox(key="board-cell").value == runs[2].name
+
+
+@pytest.mark.parametrize("level", ["light", "off"])
+def test_lighter_levels_have_verdicts_without_strips(runs_root: Path, open_page: Open, level: str):
+    paths = [write_synthetic_run(runs_root, method=method, level=level) for method in ("full", "keepkv")]
+    text = told(add_answer(open_page("compare"), own_words(paths[0])))
+    assert "Of 1 run" in text
+    assert "was not recorded: record the comparison at level full" in text

@@ -1,0 +1,196 @@
+"""Plans without any model: shapes read from configurations, advice that really helps, time from earlier runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvlab.cli.plan import parse_memory
+from kvlab.engine.environment import model_shape
+from kvlab.errors import UserError
+from kvlab.models.load import LoadedModel
+from kvlab.planning import Machine, find_model, make_plan, seconds
+from kvlab.planning.holds import Holds
+from kvlab.planning.model import model_from
+from kvlab.planning.seconds import duration
+from kvlab.planning.work import Work
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.shapes import SHAPES
+from kvlab.trace.synthetic import write_synthetic_run
+from tests.bench.test_shapes import PARAMETERS
+from tests.families import FAMILIES, tiny_folder, tiny_model
+
+GB = 10**9
+HOLDS = {"h2o": Holds(), "snapkv": Holds(all_rows=False, rows=32, decode=False), "pyramid": Holds(saves_prefill=True)}
+
+
+def held_by(choice: MethodChoice) -> Holds:
+    return HOLDS[choice.method]
+
+
+def machine(memory: float = 80, host: float = 500, device: str = "cuda", disk: float = 10_000) -> Machine:
+    host = memory if device == "cpu" else host
+    return Machine(device, "a device", int(memory * GB), int(host * GB), int(disk * GB))
+
+
+def asked(*methods: str, **fields: object) -> CompareRequest:
+    choices = tuple(MethodChoice(method=method, budget=0.2) for method in methods or ("h2o", "snapkv"))
+    return CompareRequest(**({"prompt": "-", "model": "shape:llama3-8b", "choices": choices} | fields))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_configuration_says_what_the_loaded_model_is(family: str, tmp_path: Path) -> None:
+    folder = tiny_folder(tmp_path / family, family)
+    read, loaded = find_model(str(folder)), tiny_model(family, vocab_size=259)
+    shape = model_shape(LoadedModel(loaded, None, family))  # type: ignore[arg-type]
+    assert (read.layers, read.heads, read.key_value_heads, read.head_dim) == (
+        shape.num_hidden_layers, shape.num_attention_heads, shape.num_key_value_heads, shape.head_dim,
+    )  # fmt: skip
+    assert read.parameters == shape.parameters
+    kinds = getattr(loaded.config, "layer_types", None) or []
+    every = read.layers if family == "mistral-sliding" else 0  # its configuration names no kinds of layers
+    assert read.sliding_layers == (sum(kind == "sliding_attention" for kind in kinds) or every)
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_are_worked_out_where_no_weights_are(name: str) -> None:
+    """As their makers count them."""
+    assert find_model(f"shape:{name}").parameters / 1e9 == pytest.approx(PARAMETERS[name], rel=0.02)
+
+
+def test_experts_count_all_in_memory_and_a_few_in_a_pass() -> None:
+    """Mixtral 8x7B, by its published numbers: 46.7 thousand million parameters, 12.9 of them a token."""
+    config = {
+        "model_type": "mixtral", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8,
+        "num_experts_per_tok": 2,
+    }  # fmt: skip
+    model = model_from("mixtral", config)
+    assert model.parameters / 1e9 == pytest.approx(46.7, rel=0.01)
+    assert model.read_per_token / 1e9 == pytest.approx(12.9, rel=0.02)
+
+
+def test_a_model_that_is_not_here_is_one_sentence(tmp_path: Path) -> None:
+    for name in ("nobody/nothing", str(tmp_path), "shape:nothing"):
+        with pytest.raises(UserError):
+            find_model(name)
+    (tmp_path / "config.json").write_text('{"vocab_size": 3}')
+    with pytest.raises(UserError, match="does not say"):
+        find_model(str(tmp_path))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(sorted(set(SHAPES) - {"tiny"})),
+    st.integers(100, 100_000),
+    st.sampled_from([16.0, 24.0, 40.0, 80.0]),
+    st.sampled_from([("h2o",), ("snapkv",), ("h2o", "snapkv"), ("pyramid",)]),
+)
+def test_every_way_that_is_named_really_makes_it_fit(
+    shape: str, tokens: int, memory: float, methods: tuple[str, ...]
+) -> None:
+    request, here = asked(*methods, model=f"shape:{shape}"), machine(memory)
+    plan = make_plan(request, tokens, find_model(request.model), held_by, here, Path("/nowhere"))
+    assert plan.fits == (plan.total <= here.device_bytes and plan.host_bytes <= here.host_bytes)
+    assert bool(plan.ways) <= (not plan.fits)
+    for way in plan.ways:
+        length, changed = tokens, {}
+        for part in way.split(" and "):
+            if part == "level light":
+                changed["level"] = "light"
+            elif part.startswith("a prefill chunk of "):
+                changed["prefill_chunk"] = int(part.split()[-1].replace(",", ""))
+            elif part.endswith(" new tokens"):
+                changed["max_new_tokens"] = int(part.split()[0].replace(",", ""))
+            elif part.endswith(" prompt tokens"):
+                length = int(part.split()[2].replace(",", ""))
+            else:
+                assert part.startswith("no ")
+                gone = part[3:].split(", ")
+                changed["choices"] = tuple(choice for choice in request.choices if choice.label not in gone)
+        again = make_plan(
+            request.model_copy(update=changed), length, find_model(request.model), held_by, here, Path("/nowhere")
+        )
+        assert again.fits, way
+
+
+@given(st.integers(2, 60_000), st.integers(1, 60_000), st.sampled_from(["off", "light", "full"]))
+@settings(max_examples=30, deadline=None)
+def test_more_tokens_and_more_recording_never_need_less(tokens: int, more: int, level: str) -> None:
+    model = find_model("shape:qwen2.5-7b")
+
+    def total(count: int, at: str) -> tuple[int, int]:
+        plan = make_plan(asked(level=at), count, model, held_by, machine(), Path("/nowhere"))
+        return plan.total, plan.trace.bytes
+
+    longer = total(tokens + more, level)
+    assert all(a >= b for a, b in zip(total(tokens, "full"), total(tokens, level), strict=True))
+    if model.vocabulary * tokens > 2**28:  # up to there logits of the whole prompt are kept, beyond of one token
+        assert longer[0] >= total(tokens, level)[0]
+
+
+def test_the_sentence_names_what_is_too_small() -> None:
+    model = find_model("shape:llama3-8b")
+    small = make_plan(asked(), 32_768, model, held_by, machine(24), Path("/nowhere"))
+    assert "24.0 GB free" in small.verdict
+    assert "level light and a prefill chunk" in small.verdict or "prompt tokens" in small.verdict
+    assert make_plan(asked(), 1000, model, held_by, machine(80), Path("/nowhere")).verdict.startswith("It fits")
+    full_disk = make_plan(asked(), 8000, model, held_by, machine(80, disk=1), Path("/nowhere"))
+    assert "the disk has 1.0 GB free" in full_disk.verdict
+    assert "level light" in full_disk.ways
+    tiny = make_plan(asked(), 1000, model, held_by, machine(8), Path("/nowhere"))
+    assert tiny.ways == ()
+    assert "smaller model" in tiny.verdict
+
+
+def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = seconds.read_record(write_synthetic_run(tmp_path))
+    here = Machine("cpu", "cpu", GB, GB, GB)
+    shape = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "vocab_size": 99}
+    model = model_from(known.model.name, shape)
+    work = Work(model, known.prompt_tokens, 10, 4, 1, "off")
+    fast = known.model_copy(
+        update={"device": "cpu: here", "seconds_prefill": 2.0, "decode_tokens_per_second": 5.0, "level": "off",
+                "recorded_tokens_per_second": None}
+    )  # fmt: skip
+    monkeypatch.setattr(seconds, "read_record", lambda _: fast)
+    found = duration(work, 3, here, tmp_path)
+    assert found is not None
+    # The reference: 2 s and 10 tokens; three runs: two prefills and twice 10 tokens each.
+    expected = (2 + 10 / 5) + 3 * (2 * 2 + 2 * 10 / 5)
+    assert found.low < expected < found.high
+    assert found.low * found.high == pytest.approx(expected**2)
+    assert "1 earlier run" in found.basis
+
+
+def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here, work = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light")
+    first = duration(work, 2, here, tmp_path)
+    monkeypatch.setattr(seconds, "_host_speed", lambda: pytest.fail("measured again"))
+    assert duration(work, 2, here, tmp_path) == first
+    assert first is not None and "no run of this model" in first.basis
+    assert duration(work, 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("24GB", 24 * GB), ("512 MB", 512_000_000), ("1.5g", 15 * GB // 10), ("7", 7)]
+)
+def test_memory_is_read_in_words(text: str, size: int) -> None:
+    assert parse_memory(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "much", "-3GB", "0", "24XB"])
+def test_what_is_no_amount_is_one_sentence(text: str) -> None:
+    with pytest.raises(UserError, match="24GB"):
+        parse_memory(text)
+
+
+def test_a_plan_brings_no_model_stack() -> None:
+    code = "import sys, kvlab.jobs.fitting, app.parts.plan_panel; print({'torch', 'transformers'} & set(sys.modules))"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.strip() == "set()"
