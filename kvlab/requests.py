@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from kvlab.answers import Fact, check_answer, find_facts
+from kvlab.recording import Recording
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
@@ -80,6 +81,7 @@ class CompareRequest(ModelRequest):
     level: RecordLevel = "full"
     compress_every: int = Field(1, ge=1)
     prefill_chunk: int | None = Field(None, ge=1, description="prompt tokens a pass; none: the whole prompt in one")
+    record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
     seed: int = 0
     title: str = ""
     answer: str | None = Field(None, description="what a right continuation holds, as whole words")

@@ -110,7 +110,7 @@ def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
 
 def notes(runs: Sequence[Run]) -> None:
     for run in runs:
-        for note in run.record.notes:
+        for note in run.record.remarks:
             st.caption(f"**{plain(run.record.label)}**: {note}")
 
 

@@ -63,8 +63,11 @@ def missed(run: Run, layer: int, head: int) -> None:
 def dropped(run: Run, layer: int, head: int, step: int) -> None:
     st.subheader(f"What layer {layer}, head {head} misses at step {step}")
     masses = page.masses_at(run, layer, head, step)
-    if run.record.level != "full" or masses is None:
+    if run.record.level != "full":
         page.explain_level(run, "attention rows, so the tokens cannot be named")
+        return
+    if masses is None:
+        page.explain_no_masses(run, layer, head, step)
         return
     lineage, _, texts = page.head_history(run, layer, head)
     table = regret.dropped_tokens(lineage, masses[0], texts, step)

@@ -69,6 +69,8 @@ def linked_view(run: Run, layer: int, head: int) -> None:
     step = chosen_step(lineage)
     masses = page.masses_at(run, layer, head, step)
     slot = chosen_slot(lineage, step)
+    if masses is None:
+        page.explain_no_masses(run, layer, head, step)
     tokenstrip(
         lineage,
         texts,

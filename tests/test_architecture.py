@@ -33,8 +33,8 @@ MAY_IMPORT = {
     "jobs": {"trace", "engine", "tasks", "planning"},
 }
 SHARED = {
-    "answers", "assets", "budget", "errors", "requests", "catalogue", "shipping", "counted", "growth", "model_files",
-    "shapes",
+    "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
+    "model_files", "shapes",
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts.figure import forget_shown
+from app.parts.text import plain
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.sources import origin
@@ -58,11 +59,25 @@ def head_history(run: Run, layer: int, head: int) -> tuple[Lineage, pd.DataFrame
 def masses_at(run: Run, layer: int, head: int, step: int) -> tuple[np.ndarray, np.ndarray] | None:
     """True mass of each token and mass of each slot at a step, both (tokens,); None where they were not recorded."""
     try:
-        true, slot = run.attention(layer, head)
+        true, slot = run.attention(layer, head, thinned=True)
     except UserError:
         return None
-    row = int(np.searchsorted(head_history(run, layer, head)[0].steps, step))
+    place = int(np.searchsorted(head_history(run, layer, head)[0].steps, step))
+    row, beside = divmod(place, run.attention_every)
+    if beside:
+        return None
     return (true[row], slot[row]) if row < min(len(true), len(slot)) else None
+
+
+def explain_no_masses(run: Run, layer: int, head: int, step: int) -> None:
+    """One sentence on why `masses_at` of a run of level full has nothing to give here."""
+    every = run.attention_every
+    sentence = f"Attention rows were recorded at every {every} steps only: choose step {step - step % every}."
+    try:
+        run.attention(layer, head, thinned=True)
+    except UserError as error:
+        sentence = str(error)
+    st.info(plain(sentence), icon=":material/info:")
 
 
 def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:

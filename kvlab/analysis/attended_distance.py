@@ -25,19 +25,19 @@ def by_layer(run: Run) -> pd.DataFrame:
     for layer in range(model.num_hidden_layers):
         for head in range(model.num_key_value_heads):
             try:
-                mass = run.attention(layer, head)[0]
+                mass = run.attention(layer, head, thinned=True)[0]
             except UserError:
                 continue
-            rows.append({"layer": layer, "head": head, **measures(mass, run.record.prompt_tokens)})
+            rows.append({"layer": layer, "head": head, **measures(mass, run.record.prompt_tokens, run.attention_every)})
     return pd.DataFrame(rows)
 
 
-def measures(mass: np.ndarray, prompt_tokens: int) -> dict[str, float]:
-    """The four measures of attention rows (queries, tokens), the first of which is the last prompt token's query."""
+def measures(mass: np.ndarray, prompt_tokens: int, every: int = 1) -> dict[str, float]:
+    """The four measures of attention rows (queries, tokens), of the last prompt token and each `every`-th behind it."""
     chosen = np.unique(np.linspace(0, len(mass) - 1, min(MOST_ROWS, len(mass))).round().astype(int))
     rows = mass[chosen].astype(np.float32)
     rows /= rows.sum(axis=1, keepdims=True).clip(1e-9)
-    query = (prompt_tokens - 1 + chosen)[:, None]
+    query = (prompt_tokens - 1 + chosen * every)[:, None]
     back = query - np.arange(rows.shape[1])[None, :]
     looked = rows[:, SINKS:].sum(axis=1).clip(1e-9)
     distance = (rows[:, SINKS:] * np.maximum(back[:, SINKS:], 0)).sum(axis=1) / looked
@@ -62,7 +62,8 @@ def attention_map(run: Run, layer: int, head: int, columns: int = 384) -> pd.Dat
     Raises:
         UserError: attention was not recorded.
     """
-    mass = run.attention(layer, head)[0].astype(np.float32)
+    mass = run.attention(layer, head, thinned=True)[0].astype(np.float32)
     edges = block_edges(0, mass.shape[1], columns)
     sums = np.add.reduceat(mass, edges[:-1], axis=1)
-    return pd.DataFrame(sums, index=pd.Index(range(len(mass)), name="step"), columns=pd.Index(edges[:-1], name="token"))
+    steps = pd.Index(np.arange(len(mass)) * run.attention_every, name="step")
+    return pd.DataFrame(sums, index=steps, columns=pd.Index(edges[:-1], name="token"))

@@ -60,15 +60,15 @@ def heads_with_attention(run: Run, most: int = MAX_HEADS) -> list[tuple[int, int
     """At most `most` (layer, head) pairs with recorded attention, evenly spread over the model."""
     model = run.record.model
     layers = [layer for layer in range(model.num_hidden_layers) if _was_recorded(run, layer)]
-    every = [(layer, head) for layer in layers for head in range(model.num_key_value_heads)]
+    every = [(layer, head) for layer in layers for head in run.record.recording.of_heads(model.num_key_value_heads)]
     chosen = np.unique(np.linspace(0, len(every) - 1, min(most, len(every))).round().astype(int))
     return [every[index] for index in chosen]
 
 
 def _was_recorded(run: Run, layer: int) -> bool:
-    """All heads of a layer lie in one file; a cancelled run may lack some."""
+    """All recorded heads of a layer lie in one file; a cancelled run may lack some."""
     try:
-        run.attention(layer, 0)
+        read_rows(run, layer, run.record.recording.of_heads(run.record.model.num_key_value_heads)[0])
     except UserError:
         return False
     return True

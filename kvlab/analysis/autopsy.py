@@ -146,8 +146,8 @@ def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int) -> pd.Data
     Raises:
         UserError: the run did not record attention rows.
     """
-    true_mass, slot_mass = run.attention(layer, head)
-    steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()
+    true_mass, slot_mass = run.attention(layer, head, thinned=True)
+    steps = run.select("steps", layer, head, ["step"])["step"].to_numpy()[:: run.attention_every]
     own = table[(table["layer"] == layer) & (table["head"] == head)]
     positions = own["token"].to_numpy(np.int64)
     rows = min(len(steps), len(true_mass))

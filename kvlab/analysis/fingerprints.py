@@ -25,7 +25,7 @@ def fingerprints(run: Run, layers: list[int]) -> pd.DataFrame:
     for layer in layers:
         for head in range(run.record.model.num_key_value_heads):
             try:
-                true, _ = run.attention(layer, head)
+                true, _ = run.attention(layer, head, thinned=True)
                 unit, _ = run.keys(layer, head)
             except UserError:
                 continue
@@ -33,7 +33,7 @@ def fingerprints(run: Run, layers: list[int]) -> pd.DataFrame:
                 {
                     "layer": layer,
                     "head": head,
-                    **_attention_shares(true, run.record.prompt_tokens),
+                    **_attention_shares(true, run.record.prompt_tokens, run.attention_every),
                     "alike": locality(unit)["near"],
                 }
             )
@@ -42,11 +42,11 @@ def fingerprints(run: Run, layers: list[int]) -> pd.DataFrame:
     return pd.DataFrame(rows).merge(means.reset_index(), on=["layer", "head"])
 
 
-def _attention_shares(true_mass: np.ndarray, prompt_tokens: int) -> dict[str, float]:
+def _attention_shares(true_mass: np.ndarray, prompt_tokens: int, every: int) -> dict[str, float]:
     sink = true_mass[:, :SINKS].astype(np.float32).sum(1).mean()
     local = [
         row[max(SINKS, prompt_tokens + step - NEAR) : prompt_tokens + step].astype(np.float32).sum()
-        for step, row in enumerate(true_mass)
+        for step, row in zip(range(0, len(true_mass) * every, every), true_mass, strict=True)
     ]
     return {"sink": float(sink), "local": float(np.mean(local))}
 

@@ -36,10 +36,11 @@ def spread_heads(
     run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS, tokens: int | None = None
 ) -> list[tuple[int, int]]:
     """(layer, KV head) pairs, evenly spread, whose first `tokens` (or all) together are about `vectors` at most."""
-    length, layers = run.record.prompt_tokens, recorded_layers(run)
+    length, layers = run.record.prompt_tokens, run.record.recording.of_layers(recorded_layers(run))
     most = max(1, vectors // max(1, length if tokens is None else min(length, tokens)))
     layers = _spread(layers, min(most_layers, most))
-    heads = _spread(list(range(run.record.model.num_key_value_heads)), max(1, most // max(1, len(layers))))
+    recorded = run.record.recording.of_heads(run.record.model.num_key_value_heads)
+    heads = _spread(recorded, max(1, most // max(1, len(layers))))
     return [(layer, head) for layer in layers for head in heads]
 
 
@@ -50,9 +51,9 @@ def readable_heads(run: Run, heads: list[tuple[int, int]]) -> list[tuple[int, in
         UserError: none of them were, or their files are damaged; it says why.
     """
     there, reason = set(), None
-    for layer in dict.fromkeys(layer for layer, _ in heads):
+    for layer, head in dict(heads).items():
         try:
-            run.keys(layer, 0)  # all heads of a layer lie in one file
+            run.keys(layer, head)  # all heads of a layer lie in one file
             there.add(layer)
         except UserError as error:
             reason = reason or error

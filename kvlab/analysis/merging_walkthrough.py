@@ -46,7 +46,7 @@ def walkthrough(run: Run, layer: int, head: int, length: int = LENGTH) -> Walkth
         bounds = 1 + np.append(np.flatnonzero(np.diff(anchor, prepend=-1)), len(anchor))
         window = _best_window(bounds, length)
         if window is not None:
-            attention = run.attention(layer, head)[0].astype(np.float32).sum(axis=0)
+            attention = run.attention(layer, head, thinned=True)[0].astype(np.float32).sum(axis=0)
             return _of_window(unit, norm, attention, bounds[(window[0] <= bounds) & (bounds <= window[1])], threshold)
     raise UserError(f"No two neighbouring keys of layer {layer}, head {head} are alike: choose another head.")
 

@@ -110,12 +110,14 @@ def parts(run: Run, model: Run, merge: OneMerge) -> pd.DataFrame:
 
 def influence_over_steps(run: Run, merge: OneMerge) -> pd.DataFrame:
     """From the merge on, while the slot lives: columns step, votes, true_mass (full cache, all its tokens), mass."""
-    true, slot = (rows.astype(np.float64) for rows in run.attention(merge.layer, merge.head))
+    true, slot = (rows.astype(np.float64) for rows in run.attention(merge.layer, merge.head, thinned=True))
     lineage = fold(*(run.select(name, merge.layer, merge.head) for name in ("events", "steps")))
     table = []
-    for step in lineage.steps[lineage.steps >= merge.step]:
-        if step >= len(true) or lineage.leave[merge.target] <= step:
+    every = run.attention_every
+    for step in lineage.steps[(lineage.steps >= merge.step) & (lineage.steps % every == 0)]:
+        row = int(step) // every
+        if row >= len(true) or lineage.leave[merge.target] <= step:
             break
         members = np.flatnonzero(lineage.owners(int(step)) == merge.target)
-        table.append((int(step), len(members), true[step, members].sum(), slot[step, merge.target]))
+        table.append((int(step), len(members), true[row, members].sum(), slot[row, merge.target]))
     return pd.DataFrame(table, columns=["step", "votes", "true_mass", "mass"])

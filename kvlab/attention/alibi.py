@@ -33,9 +33,9 @@ class Alibi:
         """The same for the last query alone and slots at `position` (B, H, S)."""
         return Alibi(self.slopes, position, self.queries[:, :, -1:])
 
-    def up_to(self, tokens: int) -> Alibi:
-        """The same for the first `tokens` queries and slots of a whole prompt."""
-        return Alibi(self.slopes, self.slots[:, :, :tokens], self.queries[:, :, :tokens])
+    def up_to(self, tokens: int, rows: int) -> Alibi:
+        """The same for the first `tokens` slots and `rows` queries."""
+        return Alibi(self.slopes, self.slots[:, :, :tokens], self.queries[:, :, :rows])
 
     def _products(self, position: Tensor) -> Tensor:
         return (self.slopes[..., None] * position[:, :, None]).float()

@@ -6,14 +6,18 @@ slots are not positions. All it needs is the 2-D padding mask, so that is what t
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.handoff import take
-from kvlab.attention.slot_attention import NEVER, repeat_heads, slot_attention, softmax_beside
+from kvlab.attention.row_mask import RowMask, dense_blocks
+from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.errors import UserError
 
 ATTENTION_NAME = "kvlab_slots"
@@ -26,9 +30,14 @@ def register_attention() -> str:
     return ATTENTION_NAME
 
 
-def kvlab_mask(**geometry: object) -> Tensor | None:
-    """The 2-D padding mask (B, tokens seen) or None for full-attention layers; a boolean 4-D mask for sliding ones."""
-    if geometry.get("local_size") is not None or geometry.get("use_vmap"):
+def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
+    """The 2-D padding mask (B, tokens seen) or None for full-attention layers; for sliding ones a boolean 4-D mask,
+    which is made in blocks where it has more rows than one.
+    """
+    local, rows = geometry.get("local_size") is not None, geometry.get("q_length")
+    if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
+        return RowMask(geometry)
+    if local or geometry.get("use_vmap"):
         return sdpa_mask(**geometry)  # type: ignore[arg-type]
     mask = geometry.get("attention_mask")
     return mask if isinstance(mask, Tensor) else None
@@ -39,7 +48,7 @@ def kvlab_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attention_mask: Tensor | None,
+    attention_mask: Tensor | RowMask | None,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
@@ -55,15 +64,17 @@ def kvlab_attention(
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     layer = take(key)
     if layer is not None:
-        if attention_mask is not None and attention_mask.dim() == 4:
+        if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
             raise UserError("Custom 4-D attention masks do not fit compressed slots; pass a 2-D padding mask instead.")
         output = layer.attend(query, key, value, attention_mask, scaling, softcap, module, slopes, s_aux)
+    elif isinstance(attention_mask, RowMask):
+        output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)
     elif attention_mask is None or attention_mask.dim() == 2:
         bias, alibi = _plain_bias(attention_mask, key), _plain_alibi(slopes, attention_mask, query, key)
         sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
         output = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
     else:
-        output = _masked(query, key, value, attention_mask, scaling, softcap, s_aux)
+        output = _masked(query, key, value, dense_blocks(attention_mask), scaling, softcap, s_aux)
     return output.transpose(1, 2).contiguous(), None
 
 
@@ -88,17 +99,25 @@ def _masked(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    mask: Tensor,
+    blocks: Iterable[tuple[slice, slice, Tensor]],
     scaling: float,
     softcap: float | None,
     sinks: Tensor | None,
 ) -> Tensor:
-    """Attention under a boolean (B, 1, q, S) mask: the sliding layers of a model, which keep their own cache."""
-    key, value = repeat_heads(key, query), repeat_heads(value, query)
-    if softcap is None and sinks is None:
-        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scaling)
-    logits = query.float() @ key.float().transpose(-1, -2) * scaling
-    if softcap is not None:
-        logits = softcap * torch.tanh(logits / softcap)
-    mass = softmax_beside(logits.masked_fill(~mask, NEVER), None if sinks is None else sinks[None, :, None])
-    return (mass @ value.float()).to(query.dtype)
+    """Attention under boolean masks of blocks of rows: the sliding layers of a model, which keep their own cache.
+
+    Memory is O(block x columns), and time O(q x window) where a block comes with the columns it can see.
+    """
+    outputs = []
+    for rows, columns, mask in blocks:
+        asked = query[:, :, rows]
+        keys, values = (repeat_heads(states[:, :, columns], query) for states in (key, value))
+        if softcap is None and sinks is None:
+            outputs.append(scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling))
+            continue
+        logits = asked.float() @ keys.float().transpose(-1, -2) * scaling
+        if softcap is not None:
+            logits = softcap * torch.tanh(logits / softcap)
+        mass = softmax_beside(logits.masked_fill(~mask, NEVER), None if sinks is None else sinks[None, :, None])
+        outputs.append((mass @ values.float()).to(query.dtype))
+    return torch.cat(outputs, dim=2)

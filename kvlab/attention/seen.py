@@ -170,15 +170,15 @@ class PassSeen:
         return there.rows(self.num_new - rows, self.num_new).flatten(2, 3) * self.scaling
 
     def up_to(self, tokens: int) -> PassSeen:
-        """A whole prompt's pass as if the text had ended after so many tokens; log mass is left out."""
-        states = self.hidden_states
+        """The pass as if the text had ended after so many tokens, nothing dropped so far; log mass is left out."""
+        states, rows = self.hidden_states, self.num_new - (self.key.shape[2] - tokens)
         return replace(
             self,
-            query=self.query[:, :, :tokens],
+            query=self.query[:, :, :rows],
             key=self.key[:, :, :tokens],
-            hidden_states=None if states is None else states[:, :tokens],
+            hidden_states=None if states is None else states[:, :rows],
             bias=None,
-            alibi=None if self.alibi is None else self.alibi.up_to(tokens),
+            alibi=None if self.alibi is None else self.alibi.up_to(tokens, rows),
             _last_logits=None,
             _last_mass=None,
         )

@@ -31,6 +31,7 @@ NewTokens = Annotated[int, typer.Option(help="tokens to generate")]
 Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
 Every = Annotated[int, typer.Option(help="decide every N decode steps")]
 Chunk = Annotated[int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")]
+Record = Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")]
 Out = Annotated[Path, typer.Option(help="the folder of runs")]
 Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
 Answer = Annotated[
@@ -63,6 +64,7 @@ def run(
     level: Level = "full",
     compress_every: Every = 1,
     prefill_chunk: Chunk = None,
+    record: Record = "",
     out: Out = Path("runs"),
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -88,6 +90,7 @@ def run(
         "level": level,
         "compress_every": compress_every,
         "prefill_chunk": prefill_chunk,
+        "record": record,
         "device": device,
         "dtype": dtype,
         "placement": placement,
@@ -118,6 +121,7 @@ def compare(
     level: Level = "full",
     compress_every: Every = 1,
     prefill_chunk: Chunk = None,
+    record: Record = "",
     out: Out = Path("runs"),
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -143,6 +147,7 @@ def compare(
         "level": level,
         "compress_every": compress_every,
         "prefill_chunk": prefill_chunk,
+        "record": record,
         "device": device,
         "dtype": dtype,
         "placement": placement,
@@ -172,8 +177,10 @@ def _execute(
     from kvlab.cli.fitting import check_fits
     from kvlab.cli.prompt import read_prompt
     from kvlab.evaluate.parse import parse_choices
+    from kvlab.recording import Recording
 
     text = read_prompt(*source)
+    options["record"] = Recording.parse(options["record"])
     options["facts"] = find_facts(text, options["facts"])
     request = _request(
         prompt=text, choices=parse_choices(methods, budgets), max_new_tokens=new_tokens, title=_title(source), **options
@@ -268,6 +275,6 @@ def _show(paths: list[Path], as_json: bool) -> None:
         return
     print_headline(frame)
     for run in runs:
-        for note in run.record.notes:
+        for note in run.record.remarks:
             typer.echo(f"{run.record.label}: {note}")
     typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")

@@ -32,6 +32,7 @@ from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.chat import chat_of
 from kvlab.models.held import held_model
 from kvlab.models.load import LoadedModel, pick_device
+from kvlab.recording import attention_that_fits
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.schema import RunRecord
@@ -71,6 +72,8 @@ def compare(
         if not make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget).has_compressed:
             raise UserError(nothing_to_compress(loaded.model.config.get_text_config(decoder=True)))
     _check_positions(choices, ids.shape[1])
+    shape = model_shape(loaded)
+    request.record.check(shape.num_hidden_layers, shape.num_key_value_heads)
     if request.prefill_chunk is not None:
         for choice in choices:
             pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
@@ -85,7 +88,7 @@ def compare(
             reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
-            record = _record(request, choice, loaded, ids, comparison_id, index)
+            record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids))
             with RunWriter(Path(root), record) as writer:
                 paths.append(writer.path)
                 watch.run_id = record.run_id
@@ -165,7 +168,7 @@ def _probe(
     watch.advance("probing the full cache", 0)
     voting = make_method(GVote.name, **asked)
     assert isinstance(voting, GVote)
-    probe(loaded, ids, reference.ids, writer, voting, request.seed)
+    probe(loaded, ids, reference.ids, writer, voting, request.seed, request.prefill_chunk, request.record)
 
 
 def _cache(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> Any:
@@ -188,7 +191,8 @@ def _forced_pass(
 ) -> float | None:
     """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
     steps = max(len(reference.ids) - 1, 0)
-    recorder = None if request.level == "off" else Recorder(writer, request.level, ids.shape[1], steps)
+    asked = request.level, ids.shape[1], steps, request.record, writer.record.attention_rows
+    recorder = None if request.level == "off" else Recorder(writer, *asked)
     cache = _cache(request, choice, loaded, observer=recorder)
     watch.advance(f"{choice.label}: prompt")
     start = prefill(loaded, cache, ids, request.prefill_chunk)
@@ -208,8 +212,6 @@ def _forced_pass(
     _write_forced(loaded, ids.shape[1], reference, rows, writer)
     if recorder is not None:
         recorder.write_arrays()
-        if request.level == "full" and not recorder.keeps_attention:
-            writer.update(message="attention rows were left out: they would take more than half a gigabyte")
     return steps / seconds if steps and recorder is not None else None
 
 
@@ -309,12 +311,22 @@ def _paper(choice: MethodChoice) -> str:
 
 
 def _record(
-    request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, ids: Tensor, comparison_id: str, index: int
+    request: CompareRequest,
+    choice: MethodChoice,
+    loaded: LoadedModel,
+    ids: Tensor,
+    comparison_id: str,
+    index: int,
+    steps: int,
 ) -> RunRecord:
     method = make_method(choice.method, **choice.hyper_parameters)
     cache = make_cache(loaded, method, choice.budget)
     chat = chat_of(request, loaded.tokenizer)
-    compressed = {layer.layer_idx for layer in cache.compressed_layers()}
+    compressed, model = [layer.layer_idx for layer in cache.compressed_layers()], model_shape(loaded)
+    rows, left_out = request.record, ""
+    if request.level == "full":
+        text = ids.shape[1] + max(steps - 1, 0), max(steps, 1)
+        rows, left_out = attention_that_fits(request.record, compressed, model.num_key_value_heads, *text)
     return RunRecord(
         run_id=f"{comparison_id}-{index:02d}-{choice.method}",
         comparison_id=comparison_id,
@@ -339,8 +351,11 @@ def _record(
         chat=None if chat is None else chat.settings,
         loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},
         device=device_name(loaded.device),
-        model=model_shape(loaded),
+        model=model,
         versions=versions(),
         prompt_tokens=ids.shape[1],
+        recording=request.record,
+        attention_rows=rows,
+        left_out={"attention": left_out} if left_out else {},
         sliding_layers=tuple(index for index in range(len(cache.layers)) if index not in compressed),
     )

@@ -13,43 +13,107 @@ PROBABILITIES = (torch.arange(33) + 0.5) / 33
 TINY = 1e-6
 
 
-def hidden_statistics(states: Tensor, sinks: int) -> dict[str, Tensor]:
-    """Statistics of `states` (T, hidden), the first `sinks` tokens left out, as float32.
+class Moments:
+    """Mean and central moments of each channel, of rows that come in parts (Pébay 2008, equations 2.1 and 3.1)."""
 
-    `mean`, `deviation`, `skew`, `kurtosis` (excess), `kurtosis_with_sinks` and `distance` (Kolmogorov-Smirnov, to the
-    normal distribution of the same mean and deviation), each (hidden,). `histogram` (1 + 16, 48) densities between
-    `EDGES` and `quantiles` (1 + 16, 33) at `PROBABILITIES`, both in standard deviations: all channels together, then
-    16 evenly spaced ones.
+    def __init__(self) -> None:
+        self.count = 0
+        self.mean = self.second = self.third = self.fourth = torch.zeros(())  # sums of powers about the mean
+
+    def add(self, rows: Tensor) -> None:
+        """Take in `rows` (n, hidden); what is kept of them is float64 and lies on the host."""
+        if not len(rows):
+            return
+        rows, n, m = rows.float(), self.count, len(rows)
+        own = rows.mean(0)
+        centred = rows - own
+        s2, s3, s4 = (centred.pow(power).sum(0).cpu().double() for power in (2, 3, 4))
+        mean = own.cpu().double()
+        d, all_ = mean - self.mean, n + m
+        fourth = d**4 * (n * m * (n * n - n * m + m * m) / all_**3) + 6 * d**2 * (n * n * s2 + m * m * self.second) / (
+            all_ * all_
+        )
+        self.fourth = self.fourth + s4 + fourth + 4 * d * (n * s3 - m * self.third) / all_
+        third = d**3 * (n * m * (n - m) / all_**2) + 3 * d * (n * s2 - m * self.second) / all_
+        self.third = self.third + s3 + third
+        self.second = self.second + s2 + d**2 * (n * m / all_)
+        self.mean = self.mean + d * (m / all_)
+        self.count = all_
+
+    @property
+    def deviation(self) -> Tensor:
+        """(hidden,) standard deviation, n - 1; zeros for a single row."""
+        return (self.second / max(self.count - 1, 1)).sqrt()
+
+    def standardised(self, power: int) -> Tensor:
+        """(hidden,) mean of the third or fourth power, in standard deviations."""
+        sums = self.third if power == 3 else self.fourth
+        return sums / self.count / self.deviation.clamp_min(TINY).pow(power)
+
+
+class HiddenStatistics:
+    """Statistics of a prompt's hidden states, which come in parts; the first `sinks` of `tokens` tokens are left out.
+
+    Between parts no more is held than eight numbers a channel and `MOST_ROWS` rows, on the host.
     """
-    whole = states.float()
-    inner = whole[sinks:]
-    mean, deviation = inner.mean(0), inner.std(0)
-    standard = (inner - mean) / deviation.clamp_min(TINY)
-    rows = torch.linspace(0, len(standard) - 1, min(MOST_ROWS, len(standard)), device=states.device).round().long()
-    ordered = standard[rows].sort(0).values  # (n, hidden)
-    channels = shown_channels(states.shape[1]).to(states.device)
-    pooled = ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten().sort().values
-    shown = [pooled, *ordered[:, channels].unbind(1)]
-    return {
-        "mean": mean,
-        "deviation": deviation,
-        "skew": standard.pow(3).mean(0),
-        "kurtosis": standard.pow(4).mean(0) - 3,
-        "kurtosis_with_sinks": _kurtosis(whole),
-        "distance": _distance(ordered),
-        "histogram": torch.stack([_density(values) for values in shown]),
-        "quantiles": torch.stack([_quantiles(values) for values in shown]),
-    }
+
+    def __init__(self, tokens: int, sinks: int) -> None:
+        self.sinks, self.seen = sinks, 0
+        self.whole, self.inner = Moments(), Moments()
+        inner = max(tokens - sinks, 0)
+        self.rows = sinks + torch.linspace(0, inner - 1, min(MOST_ROWS, inner)).round().long()  # what needs sorting
+        self.kept: list[Tensor] = []
+
+    def add(self, states: Tensor) -> None:
+        """Take in the next tokens' `states` (n, hidden)."""
+        inner = states[max(self.sinks - self.seen, 0) :]
+        self.whole.add(states)
+        self.inner.add(inner)
+        here = self.rows[(self.rows >= self.seen) & (self.rows < self.seen + len(states))] - self.seen
+        self.kept.append(states[here.to(states.device)].cpu())
+        self.seen += len(states)
+
+    def statistics(self, device: torch.device | str = "cpu") -> dict[str, Tensor]:
+        """Float32 on `device`, where the rows are sorted; to be asked once, as they are given up.
+
+        `mean`, `deviation`, `skew`, `kurtosis` (excess), `kurtosis_with_sinks` and `distance` (Kolmogorov-Smirnov, to
+        the normal distribution of the same mean and deviation), each (hidden,). `histogram` (1 + 16, 48) densities
+        between `EDGES` and `quantiles` (1 + 16, 33) at `PROBABILITIES`, both in standard deviations: all channels
+        together, then 16 evenly spaced ones.
+        """
+        inner = self.inner
+        of_channels = {
+            "mean": inner.mean,
+            "deviation": inner.deviation,
+            "skew": inner.standardised(3),
+            "kurtosis": inner.standardised(4) - 3,
+            "kurtosis_with_sinks": self.whole.standardised(4) - 3,
+        }
+        found = {name: values.float().to(device) for name, values in of_channels.items()}
+        rows = torch.cat(self.kept).to(device).float()  # a copy, so that it may be changed
+        self.kept.clear()
+        ordered = rows.sub_(found["mean"]).div_(found["deviation"].clamp_min(TINY)).sort(0).values  # (n, hidden)
+        del rows
+        channels = shown_channels(ordered.shape[1]).to(device)
+        pooled = ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten().sort().values
+        shown = [pooled, *ordered[:, channels].unbind(1)]
+        return found | {
+            "distance": _distance(ordered),
+            "histogram": torch.stack([_density(values) for values in shown]),
+            "quantiles": torch.stack([_quantiles(values) for values in shown]),
+        }
+
+
+def hidden_statistics(states: Tensor, sinks: int) -> dict[str, Tensor]:
+    """`HiddenStatistics.statistics` of `states` (T, hidden), the first `sinks` tokens left out."""
+    gathered = HiddenStatistics(len(states), sinks)
+    gathered.add(states)
+    return gathered.statistics(states.device)
 
 
 def shown_channels(hidden: int) -> Tensor:
     """The channels whose histograms are kept, evenly spaced."""
     return torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long()
-
-
-def _kurtosis(states: Tensor) -> Tensor:
-    standard = (states - states.mean(0)) / states.std(0).clamp_min(TINY)
-    return standard.pow(4).mean(0) - 3
 
 
 def _distance(ordered: Tensor) -> Tensor:

@@ -19,10 +19,11 @@ from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.ema import EMA
 from kvlab.methods.view import Slots, View
-from kvlab.planning.limits import MOST_ATTENTION_BYTES
+from kvlab.recording import Recording
 from kvlab.requests import RecordLevel
 from kvlab.trace import RunWriter
 
+EVERYTHING = Recording()
 FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
 
 
@@ -43,15 +44,24 @@ class LayerRecord:
 class Recorder:
     """Implements `kvlab.cache.layer.Observer` for a batch of one prompt.
 
-    Level `light` writes counts (`steps` without masses, `memory`); `full` keeps the shadow and writes everything.
+    Level `light` writes counts (`steps` without masses, `memory`); `full` keeps the shadow and writes everything: keys
+    and values of what `recording` names, attention rows of what `rows` names.
     """
 
-    def __init__(self, writer: RunWriter, level: RecordLevel, prompt_tokens: int, steps: int) -> None:
+    def __init__(
+        self,
+        writer: RunWriter,
+        level: RecordLevel,
+        prompt_tokens: int,
+        steps: int,
+        recording: Recording = EVERYTHING,
+        rows: Recording = EVERYTHING,
+    ) -> None:
         self.writer, self.full = writer, level == "full"
-        self.capacity, self.most_steps = prompt_tokens + steps, steps + 1
+        self.recording, self.rows = recording, rows
+        self.capacity = prompt_tokens + steps
         self.step = 0
         self.layers: dict[int, LayerRecord] = {}
-        self.keeps_attention = True
         self.pending = PendingRows(writer)
         self.none = self.same = torch.zeros(0)  # (H,) zeros and ones: what leaves and what grows in most steps
         self.flushed = time.monotonic()
@@ -77,7 +87,9 @@ class Recorder:
         layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
         if self.step > 0:
             self._note_prediction(layer, slots, layer.given)
-        self._note_attention(layer, columns)
+        if self._keeps_rows(layer_idx):
+            layer.true_mass.append(self._half(layer.truth.mass))
+            layer.slot_mass.append(self._half(rows_by_position(layer.given.mass, columns, layer.shadow)))
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Write the events of this decision, and follow where the tokens went."""
@@ -104,8 +116,8 @@ class Recorder:
             )
         layer.shadow.follow(before, plan, gone)
         places = layer.shadow.columns(after)
-        if self.keeps_attention:
-            layer.slot_mass[-1] = _half(rows_by_position(answered.mass, places, layer.shadow))
+        if self._keeps_rows(layer_idx):
+            layer.slot_mass[-1] = self._half(rows_by_position(answered.mass, places, layer.shadow))
         if self.step == 0:
             # Prefill attends to everything: what the compression cost shows only if the last query is asked again.
             layer.columns |= mass_columns(after, places, layer.shadow, answered, layer.truth)
@@ -127,15 +139,20 @@ class Recorder:
             self.flushed = time.monotonic()
 
     def write_arrays(self) -> None:
-        """Write unit keys and values, and the attention rows if they were kept."""
+        """Write unit keys and values and the attention rows; the record says how far the halves are from the states."""
+        errors = dict.fromkeys(("keys", "values"), 0.0)
         for index, layer in self.layers.items() if self.full else ():
-            for name in ("keys", "values"):
-                unit, norm = layer.shadow.unit(name)
-                self.writer.write_arrays(name, index, {"unit": unit.cpu().numpy(), "norm": norm.cpu().numpy()})
-            if self.keeps_attention and layer.true_mass:
+            for name in errors if self.recording.of_layers([index]) else ():
+                stored = layer.shadow.stored(name, self.recording.of_heads(len(self.none)))
+                errors[name] = max(errors[name], stored.error)
+                self.writer.write_arrays(name, index, {"unit": stored.unit, "norm": stored.norm})
+            if layer.true_mass:
                 masses = {"true_mass": _stack(layer.true_mass, layer.shadow.tokens)}
                 masses["slot_mass"] = _stack(layer.slot_mass, layer.shadow.tokens)
                 self.writer.write_arrays("attention", index, masses)
+                layer.true_mass, layer.slot_mass = [], []
+        if self.full:
+            self.writer.update(array_error=errors)
 
     def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
         if self.none.shape[0] != heads or self.none.device != query.device:
@@ -159,14 +176,13 @@ class Recorder:
         real = given.mass.masked_fill(~judged, 0.0)
         layer.columns["score_error"] = (predicted - real).abs().sum(-1) / real.sum(-1).clamp_min(1e-12)
 
-    def _note_attention(self, layer: LayerRecord, columns: Tensor) -> None:
-        assert layer.truth is not None and layer.given is not None
-        heads = columns.shape[0]
-        if self.most_steps * heads * self.capacity * 4 > MOST_ATTENTION_BYTES:
-            self.keeps_attention = False
-            return
-        layer.true_mass.append(_half(layer.truth.mass))
-        layer.slot_mass.append(_half(rows_by_position(layer.given.mass, columns, layer.shadow)))
+    def _keeps_rows(self, layer_idx: int) -> bool:
+        return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))
+
+    def _half(self, mass: Tensor) -> np.ndarray:
+        """The recorded heads' rows of `mass` (H, T)."""
+        heads = self.recording.of_heads(len(mass))
+        return (mass if len(heads) == len(mass) else mass[heads]).half().cpu().numpy()
 
 
 def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
@@ -174,10 +190,6 @@ def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     layers = cache.memory().layers
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
     return {name: [getattr(layer, name) for layer in layers] for name in names} | {"step": [step] * len(layers)}
-
-
-def _half(mass: Tensor) -> np.ndarray:
-    return mass.half().cpu().numpy()
 
 
 def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:

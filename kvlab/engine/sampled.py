@@ -6,16 +6,21 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
+from kvlab.engine.gaussian import Moments
 from kvlab.methods.allocators.ballots import ChosenSlots
 from kvlab.methods.gvote import GVote
 from kvlab.methods.scorers.ballots import Ballots, chosen, nucleus_size
 from kvlab.methods.view import Slots, View
 
 
-def sampled_queries(gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: int) -> dict[str, Tensor]:
+def sampled_queries(
+    gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: int, inner_states: Moments, dtype: torch.dtype
+) -> dict[str, Tensor]:
     """What GVote would decide after the prompt, beside the attention of the queries behind it. Batch of one.
 
-    `slots` and `seen` are those of a pass over prompt and continuation; T are the prompt's tokens, S the samples.
+    `slots` are those of prompt and continuation, `seen` has the continuation's queries and at least the last of the
+    prompt's; `inner_states` are those of the prompt's hidden states (of `dtype`) without the sinks. T are the prompt's
+    tokens, S the samples.
     Attention is over the prompt's tokens only and adds up to one. By KV head (H), means over its query heads:
     `true` (H, T) of the first query after the prompt, `synthetic` (H, T) mean over the samples, `ballots` (H, T);
     `overlap` and `usage` (H, S): true attention to each sample's own nucleus of `p_nuc`, and that set's share of the
@@ -30,11 +35,12 @@ def sampled_queries(gvote: GVote, slots: Slots, seen: PassSeen, prompt_tokens: i
     inner = slots.position[:, 0] >= score.sinks  # (1, T)
     eligible = torch.ones_like(inner) if score.count_sinks else inner
     tokens = torch.tensor([prompt_tokens], device=inner.device)
-    queries = score.future.draw(prompt, inner, tokens)  # (1, Hq, S, d)
+    mean, deviation = (one[None].float().to(inner.device) for one in (inner_states.mean, inner_states.deviation))
+    queries = score.future.draw_from(prompt, mean, deviation, dtype, tokens)  # (1, Hq, S, d)
     count = score.step_budget(prompt, torch.ones_like(inner), eligible)
     guarded = protect.protect.protected(_view(slots, prompt, tokens))[0]  # (H, T)
     choices = torch.stack([choice[0] for choice in score.choices(prompt, queries, eligible, count)])  # (S, H, T)
-    future = torch.softmax(prompt.logits_of(seen.query[:, :, prompt_tokens:])[0], -1)  # (H, G, m, T)
+    future = torch.softmax(prompt.logits_of(seen.query[:, :, prompt.num_new :])[0], -1)  # (H, G, m, T)
     sampled = torch.softmax(prompt.logits_of(queries)[0], -1)  # (H, G, S, T)
     arrays = {
         "true": future[:, :, 0].mean(1),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,6 +14,9 @@ from kvlab.attention.slot_attention import NEVER, probabilities
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
 
+TOKENS_AT_ONCE = 4096
+TINY = 1e-12
+
 
 @dataclass(frozen=True)
 class Truth:
@@ -19,6 +24,15 @@ class Truth:
 
     mass: Tensor
     output: Tensor
+
+
+@dataclass(frozen=True)
+class Stored:
+    """States as unit vectors (H, T, d) and norms (H, T), float16, and the largest |stored - state| / |state|."""
+
+    unit: np.ndarray
+    norm: np.ndarray
+    error: float
 
 
 class Shadow:
@@ -105,13 +119,23 @@ class Shadow:
         assert self.owner is not None
         return self.owner[:, : self.tokens]
 
-    def unit(self, name: str) -> tuple[Tensor, Tensor]:
-        """(unit vectors (H, T, d), norms (H, T)) of the `keys` or `values`, float32."""
+    def stored(self, name: str, heads: Sequence[int]) -> Stored:
+        """The `keys` or `values` of some KV heads as they are written, made block by block."""
         keys, values = self._known()
-        states = (keys if name == "keys" else values)[0].float()
-        norm = states.norm(dim=-1)
-        return states / norm.clamp_min(1e-12)[..., None], norm
+        states = (keys if name == "keys" else values)[0]
+        states = states if len(heads) == len(states) else states[list(heads)]
+        parts = [_stored(block) for block in states.split(TOKENS_AT_ONCE, 1)]
+        unit, norm = (np.concatenate([getattr(part, name) for part in parts], 1) for name in ("unit", "norm"))
+        return Stored(unit, norm, max(part.error for part in parts))
 
     def _known(self) -> tuple[Tensor, Tensor]:
         assert self.keys is not None and self.values is not None
         return self.keys[:, :, : self.tokens], self.values[:, :, : self.tokens]
+
+
+def _stored(states: Tensor) -> Stored:
+    exact = states.float()
+    norm = exact.norm(dim=-1)
+    unit, length = (exact / norm.clamp_min(TINY)[..., None]).half(), norm.half()
+    error = (unit.float() * length.float()[..., None] - exact).norm(dim=-1) / norm.clamp_min(TINY)
+    return Stored(unit.cpu().numpy(), length.cpu().numpy(), float(error.max()))

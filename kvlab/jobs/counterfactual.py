@@ -37,6 +37,7 @@ def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
         max_new_tokens=record.max_new_tokens,
         level="full",
         compress_every=record.compress_every,
+        record=record.recording,
         seed=record.seed,
         dtype=record.model.dtype if record.model.dtype in DTYPES else "auto",  # type: ignore[arg-type]
         answer=record.answer,

@@ -38,7 +38,8 @@ def probe_bytes(work: Work) -> int:
     if work.level != "full":
         return 0
     model, future = work.model, min(MOST_FUTURE, work.new_tokens)
-    history = 2 * HALF * history_rows(work) * model.key_value_heads * (work.tokens + future) * model.full_layers
+    layers, rows = history_rows(work)
+    history = 2 * HALF * rows * model.key_value_heads * (work.tokens + future) * layers
     sampled = HALF * SAMPLED_ROWS * model.key_value_heads * work.tokens * model.full_layers
     hidden = HALF * (6 * model.hidden + HIDDEN_NUMBERS) * model.full_layers
     return history + sampled + hidden

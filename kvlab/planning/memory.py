@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kvlab.planning.holds import FULL, Holds
-from kvlab.planning.limits import MOST_ATTENTION_BYTES, MOST_FUTURE, MOST_HISTORY_BYTES, PROMPT_ROWS
+from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.work import FLOAT, Work
+from kvlab.recording import BYTES_A_TOKEN, Recording, attention_that_fits, history_that_fits
 
 WHOLE = 1.0
 PROCESS_BYTES = 600_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
@@ -134,9 +135,11 @@ def _shadow(work: Work) -> list[Part]:
 
 
 def attention_row_bytes(work: Work) -> int:
-    """Recorded attention of all layers, as it is kept and then written; 0 where it would be too much."""
-    rows = work.new_tokens * work.model.key_value_heads * work.seen
-    return 0 if 4 * rows > MOST_ATTENTION_BYTES else 4 * rows * work.model.full_layers
+    """Recorded attention of all layers, as it is kept and then written: as much as fits under the run's limit."""
+    layers, heads = range(work.model.full_layers), work.model.key_value_heads
+    kept, _ = attention_that_fits(Recording(), layers, heads, work.seen, work.new_tokens)
+    rows = -(-work.new_tokens // kept.every)
+    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * heads * work.seen
 
 
 def _attention_rows(work: Work) -> list[Part]:
@@ -165,30 +168,30 @@ def _waiting(work: Work, holds: Holds, budget: float | int) -> list[Part]:
 
 
 def _probe(work: Work) -> list[Part]:
-    """The pass over prompt and continuation at once, never in chunks."""
+    """The passes over prompt and continuation, in chunks where the prompt comes in chunks."""
     future = min(MOST_FUTURE, work.new_tokens)
-    long = replace(work, tokens=work.tokens + future, chunk=None)
+    long = replace(work, tokens=work.tokens + future)
     model = work.model
     tables = model.full_layers * long.slot_bytes(FULL) * long.tokens + work.sliding_bytes()
     shown = long.states_bytes() + max(_history(long, future), _hidden(work), _sampled(work, future))
     layer = max(shown, long.attention_bytes(), long.feed_forward_bytes(), long.sliding_attention_bytes())
     return [
         Part("full cache", "device", tables, "nothing is dropped"),
-        Part("the probe", "device", layer, "prompt and continuation in one pass, without chunks"),
+        Part("the probe", "device", layer, "prompt and continuation once more"),
     ]
 
 
-def history_rows(work: Work) -> int:
-    """Queries whose attention the probe keeps, or 0 where all layers' would be too much."""
-    future = min(MOST_FUTURE, work.new_tokens)
-    rows = min(PROMPT_ROWS, work.tokens) + future
-    counted = 4 * rows * work.model.heads * (work.tokens + future) * work.model.layers
-    return rows if counted <= MOST_HISTORY_BYTES else 0
+def history_rows(work: Work) -> tuple[int, int]:
+    """(layers, queries) whose attention the probe keeps."""
+    future, model = min(MOST_FUTURE, work.new_tokens), work.model
+    asked = min(PROMPT_ROWS, work.tokens), future
+    layers, rows, _ = history_that_fits(range(model.full_layers), model.key_value_heads, work.tokens + future, *asked)
+    return len(layers), rows + future if layers else 0
 
 
 def _history(long: Work, future: int) -> int:
     """Masses and scores of the kept queries by KV head: in blocks, joined, and as half precision."""
-    rows = history_rows(replace(long, tokens=long.tokens - future))
+    _, rows = history_rows(replace(long, tokens=long.tokens - future))
     return int(2.5 * 2 * rows * long.model.key_value_heads * long.tokens * FLOAT)
 
 

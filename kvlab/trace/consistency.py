@@ -69,9 +69,10 @@ def _array_contradictions(path: Path, record: RunRecord) -> Iterator[str]:
             yield f"it speaks of {model.num_hidden_layers} layers, arrays/{file.name} of another"
     for file in [file for file in files if file.name.startswith("keys-")][:1]:
         shape = _shape(file, "unit")
-        if shape is not None and (len(shape) != 3 or shape[::2] != [model.num_key_value_heads, model.head_dim]):
+        heads = len(record.recording.of_heads(model.num_key_value_heads))
+        if shape is not None and (len(shape) != 3 or shape[::2] != [heads, model.head_dim]):
             yield (
-                f"it speaks of {model.num_key_value_heads} KV heads of {model.head_dim} numbers, "
+                f"it speaks of {heads} KV heads of {model.head_dim} numbers, "
                 f"arrays/{file.name} holds {' x '.join(map(str, shape))}"
             )
 

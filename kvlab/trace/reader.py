@@ -107,8 +107,19 @@ class Run:
         """Unit values (tokens, head_dim) float16 and their norms (tokens,)."""
         return self._slices("values", layer, head, "unit", "norm")
 
-    def attention(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-        """True mass of each token and mass of each slot, both (steps, tokens) float16; see `schema.ARRAYS`."""
+    def attention(self, layer: int, head: int, thinned: bool = False) -> tuple[np.ndarray, np.ndarray]:
+        """True mass of each token and mass of each slot, both (steps, tokens) float16; see `schema.ARRAYS`.
+
+        With `thinned` row r may be that of step r * `attention_every`; without, such a run has no rows to give.
+
+        Raises:
+            UserError: they were not recorded.
+        """
+        if self.attention_every > 1 and not thinned:
+            raise UserError(
+                f"Attention rows were recorded at every {self.attention_every} steps only, and this takes those of "
+                "every step: record the run again with fewer layers or heads and every=1."
+            )
         return self._slices("attention", layer, head, "true_mass", "slot_mass", head_axis=1)
 
     def history(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
@@ -129,6 +140,11 @@ class Run:
                 return {key: tensors.get_tensor(key).astype(np.float32) for key in tensors.keys()}  # noqa: SIM118
         except (FileNotFoundError, SafetensorError) as error:
             raise UserError(self._why_no_array(path, layer)) from error
+
+    @property
+    def attention_every(self) -> int:
+        """Attention rows were recorded of step 0 and each so many-th step after it."""
+        return self.record.attention_rows.every
 
     def has_probe(self, name: str) -> bool:
         """Whether the probe wrote `history`, `hidden` or `sampled` arrays into this run."""
@@ -178,7 +194,10 @@ class Run:
     ) -> tuple[np.ndarray, np.ndarray]:
         self._check_indices(layer, head)
         path = self._array_path(name, layer)
-        index = (slice(None),) * head_axis + (head,)
+        heads = self.record.recording.of_heads(self.record.model.num_key_value_heads)
+        if head not in heads:
+            raise UserError(self._not_asked_for(f"KV head {head}"))
+        index = (slice(None),) * head_axis + (heads.index(head),)
         self.check_array(path)
         try:
             with safe_open(path, framework="numpy") as tensors:
@@ -196,11 +215,22 @@ class Run:
             return f"Layer {layer} keeps its own sliding window, so nothing was recorded for it: choose another layer."
         if self.record.level != "full":
             return f"This run was recorded at level {self.record.level}, without keys: run it again with level full."
+        if not self.record.recording.of_layers([layer]):
+            return self._not_asked_for(f"layer {layer}")
         if self.record.status == "running":
             return "The run is still going: its keys and attention rows appear when it ends."
-        if path.name.split("-layer-")[0] in PROBE_ARRAYS:
+        name = path.name.split("-layer-")[0]
+        if name in self.record.left_out and (name != "attention" or not self.record.attention_rows.of_layers([layer])):
+            return self.record.left_out[name]
+        if name in PROBE_ARRAYS:
             return "This run holds no probe: record the comparison again at level full (its first run holds it)."
         return f"{path} is missing: the run ended before it was written, or the file was removed."
+
+    def _not_asked_for(self, what: str) -> str:
+        return (
+            f"Nothing was recorded of {what}: this run was asked to record {self.record.recording.text} only; "
+            "choose one of these, or record it again."
+        )
 
 
 def open_run(path: Path | str, strict: bool = False) -> Run:

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 from kvlab.answers import Fact
+from kvlab.recording import Recording
 from kvlab.requests import Fraction, RecordLevel, Slots
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
@@ -111,6 +112,15 @@ class RunRecord(BaseModel):
     versions: dict[str, str]
     prompt_tokens: Count
     sliding_layers: tuple[int, ...] = Field((), description="layers that keep their own window and record nothing")
+    recording: Recording = Field(Recording(), description="what keys, values and the probe were recorded of, as asked")
+    attention_rows: Recording = Field(Recording(), description="what attention rows were recorded of, as it came out")
+    left_out: dict[str, str] = Field(
+        default_factory=dict, description="by array, a sentence on what was not recorded for want of room, and why"
+    )
+    array_error: dict[str, float] = Field(
+        default_factory=dict,
+        description="keys and values: the largest |stored - cached| / |cached| of any token, layer and KV head",
+    )
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
@@ -123,6 +133,11 @@ class RunRecord(BaseModel):
         description="SHA-256 of every other file of the folder, by its path in it. None: the run has not ended, its "
         "worker was killed, or it is older than this field",
     )
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a reader should know beside the numbers: `notes`, and what was left out."""
+        return (*self.notes, *self.left_out.values())
 
     @model_validator(mode="after")
     def _numbers_exist(self) -> RunRecord:
@@ -214,18 +229,22 @@ MEMORY = pa.schema(
 
 TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVENTS, "memory": MEMORY}
 
-# arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision:
+# arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision, of the layers and KV heads in
+# `RunRecord.recording` (attention: `attention_rows`); heads are those recorded, in order:
 #   keys        "unit" (num_key_value_heads, tokens, head_dim) unit keys as cached (rotated), "norm" (heads, tokens)
 #   values      "unit", "norm" likewise
 #   attention   "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
 #               "slot_mass" (steps, heads, tokens) attention each slot alive after the step gets from this step's last
 #               query, in the column of the position naming it
-# tokens = prompt + forced continuation; attention rows start at step 0 (last prompt query).
+# tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
+# query. How far unit * norm is from what was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format,
+# where norms are between 6e-5 and 65,504).
 #
 # The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
 #   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of
 #               every forced token (at most 64), group mean; log_score is the log of the unnormalised exp score, -inf
-#               where a query cannot look. Left out where all layers together would take more than half a gigabyte.
+#               where a query cannot look. Of fewer layers where all together would take more than
+#               `kvlab.recording.MOST_HISTORY_BYTES`; `RunRecord.left_out` says so.
 #   hidden      of the attention module's inputs over the prompt without sinks, see `kvlab.engine.gaussian`: "mean",
 #               "deviation", "skew", "kurtosis", "kurtosis_with_sinks", "distance" (hidden,), "histogram" (17, 48),
 #               "quantiles" (17, 33)

@@ -8,14 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import load_file
 
 from kvlab.cache import make_cache
 from kvlab.engine.compare import compare
-from kvlab.engine.gaussian import SHOWN_CHANNELS, hidden_statistics
+from kvlab.engine.gaussian import SHOWN_CHANNELS, HiddenStatistics, hidden_statistics
 from kvlab.errors import UserError
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
+from kvlab.trace.schema import PROBE_ARRAYS
+from tests.families import tiny_folder
 
 OPTIONS = {"samples": 5, "p_nuc": 0.5, "recent": 6}
 PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
@@ -122,3 +125,45 @@ def test_a_prompt_of_a_few_tokens_is_probed_without_samples(loaded: LoadedModel,
 def test_light_runs_are_not_probed(loaded: LoadedModel, tmp_path: Path):
     request = CompareRequest(prompt=PROMPT, choices=(MethodChoice(method="h2o"),), max_new_tokens=2, level="light")
     assert not open_run(compare(request, tmp_path, loaded=loaded)[0]).has_probe("history")
+
+
+def probed(folder: Path, root: Path, chunk: int | None) -> tuple[Run, int]:
+    """The first run of a comparison, and the most tokens that the model read in one pass."""
+    loaded = load_model(str(folder), "cpu", "float32")
+    passes: list[int] = []
+    loaded.model.register_forward_pre_hook(
+        lambda module, given, named: passes.append(given[0].shape[1]), with_kwargs=True
+    )
+    request = CompareRequest(
+        prompt=PROMPT, choices=(MethodChoice(method="h2o"),), max_new_tokens=9, prefill_chunk=chunk
+    )
+    return open_run(compare(request, root, loaded=loaded)[0]), max(passes)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt-oss", "falcon-alibi"])
+def test_the_probe_honours_the_chunk_with_the_same_result(family: str, tmp_path: Path):
+    """Chunks of 13 tokens: the probed queries come in eight passes, and the prompt ends inside one of them."""
+    folder = tiny_folder(tmp_path / "model", family)
+    whole, longest = probed(folder, tmp_path / "whole", None)
+    chunked, short = probed(folder, tmp_path / "chunked", 13)
+    assert (longest, short) == (whole.record.prompt_tokens + 9, 13)
+    names = sorted(path.name for path in (whole.path / "arrays").iterdir())
+    assert names == sorted(path.name for path in (chunked.path / "arrays").iterdir())
+    for name in (name for name in names if name.split("-")[0] in PROBE_ARRAYS):
+        expected, given = (load_file(run.path / "arrays" / name) for run in (whole, chunked))
+        assert expected.keys() == given.keys()
+        for key in expected:
+            both = (tensors[key].astype(np.float64) for tensors in (given, expected))
+            np.testing.assert_allclose(*both, rtol=2e-3, atol=2e-3, err_msg=f"{family} {name} {key}")
+
+
+@pytest.mark.parametrize("cuts", [(3,), (100, 101, 350), (499,)])
+def test_hidden_statistics_do_not_depend_on_how_the_states_come(cuts: tuple[int, ...]):
+    generator = torch.Generator().manual_seed(0)
+    states = torch.randn(500, 8, generator=generator).exp() + 30 * torch.arange(8)
+    gathered = HiddenStatistics(500, 4)
+    for part in states.tensor_split(list(cuts)):
+        gathered.add(part)
+    found = gathered.statistics()
+    for name, expected in hidden_statistics(states, 4).items():
+        torch.testing.assert_close(found[name], expected, rtol=2e-4, atol=2e-4, msg=name)

@@ -34,12 +34,13 @@ class FutureQueries:
         """(B, Hq, samples, d) rotated queries; statistics over `rows` (B, q), first future position `start` (B,)."""
         states = seen.hidden_states
         assert states is not None, "a scorer that needs hidden states is given them inside a model"
-        mean, deviation = moments(states, rows)
-        noise = torch.randn(
-            self.samples, states.shape[-1], generator=_source(seen, states.device), device=states.device
-        )
+        return self.draw_from(seen, *moments(states, rows), states.dtype, start)
+
+    def draw_from(self, seen: Seen, mean: Tensor, deviation: Tensor, dtype: torch.dtype, start: Tensor) -> Tensor:
+        """The same for statistics (B, hidden) float32 that are known already; the model's states are of `dtype`."""
+        noise = torch.randn(self.samples, mean.shape[-1], generator=_source(seen, mean.device), device=mean.device)
         sampled = mean[:, None] + deviation[:, None] * noise
-        query = seen.project_queries(sampled.to(states.dtype)).float()
+        query = seen.project_queries(sampled.to(dtype)).float()
         if seen.rotary is None:
             return query
         return self._ahead(seen.rotary.lengthened(query), seen.rotary, start)

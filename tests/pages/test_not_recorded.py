@@ -1,0 +1,59 @@
+"""Every page opens on a run that recorded some layers, heads and steps only, and says what is missing where it is."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab.engine import compare
+from kvlab.models.load import load_model
+from kvlab.recording import Recording
+from kvlab.requests import CompareRequest, MethodChoice
+
+PAGES = (
+    "timeline", "regret", "sag", "merges", "lineage", "heads", "similarity", "memory", "autopsy", "difference",
+    "compare", "zsmerge", "keepkv", "kvmerger", "gvote", "pyramid_pool",
+)  # fmt: skip
+PROMPT = "The harbour lamp was lit at seven, and the old captain counted the boats as they came in."
+
+
+@pytest.fixture(scope="module")
+def recorded(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Layer 2 and KV head 1 only, rows of every third step."""
+    request = CompareRequest(
+        prompt=PROMPT,
+        choices=(MethodChoice(method="zsmerge", budget=0.3),),
+        max_new_tokens=8,
+        record=Recording.parse("layers=2,heads=1,every=3"),
+    )
+    return compare(request, tmp_path_factory.mktemp("runs"), loaded=load_model(str(tiny_model_folder), "cpu"))[0]
+
+
+@pytest.fixture
+def run(recorded: Path, runs_root: Path) -> str:
+    shutil.copytree(recorded.parent, runs_root, dirs_exist_ok=True)
+    return recorded.name
+
+
+def said(page: AppTest) -> str:
+    assert not page.exception, page.exception[0].value
+    shown = (element.value for kind in (page.info, page.error, page.caption, page.markdown) for element in kind)
+    return " ".join(shown).replace("\\", "")
+
+
+@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize(("layer", "head"), [("0", "0"), ("2", "1")])
+def test_every_page_opens(name: str, layer: str, head: str, run: str, open_page: Callable[..., AppTest]) -> None:
+    said(open_page(name, run=run, layer=layer, head=head, step="4"))
+
+
+@pytest.mark.parametrize("name", ["timeline", "regret"])
+def test_what_is_missing_is_said_where_it_is_missing(name: str, run: str, open_page: Callable[..., AppTest]) -> None:
+    assert "Nothing was recorded of KV head 0" in said(open_page(name, run=run, layer="2", head="0", step="3"))
+    assert "Nothing was recorded of layer 1" in said(open_page(name, run=run, layer="1", head="1", step="3"))
+    assert "every 3 steps only: choose step 3" in said(open_page(name, run=run, layer="2", head="1", step="5"))
+    assert "every 3 steps" not in said(open_page(name, run=run, layer="2", head="1", step="3"))
