@@ -30,7 +30,7 @@ def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) ->
             return split, _parts(split, buckets[0], lengths[0], settings)
     for bucket, own in zip(buckets, lengths, strict=True):
         flat = [length for stream in own for length in stream]
-        bucket.table = bucket.table.packed(in_order(bucket.table.slots), _room(settings, max(flat)), flat)
+        bucket.table = bucket.table.packed(in_order(bucket.table.slots), _room(settings, bucket, max(flat)), flat)
     return streams, buckets
 
 
@@ -58,7 +58,7 @@ def _parts(split: Streams, bucket: Bucket, lengths: list[list[int]], settings: L
     flat = [length for stream in lengths for length in stream]
     for number, members in enumerate(split.members):
         own = [flat[member * split.width + head] for member in members for head in range(split.width)]
-        table = bucket.table.packed(order, _room(settings, max(own)), own, members, split.width)
+        table = bucket.table.packed(order, _room(settings, bucket, max(own)), own, members, split.width)
         parts.append(bucket.part(table, partial(_of, split, number)))
     return parts
 
@@ -67,8 +67,14 @@ def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
     return split.by_head(tensor)[number].clone()
 
 
-def _room(settings: LayerSettings, length: int) -> int:
-    return settings.compress_every if settings.pipeline.decode else room_to_grow(length)
+def _room(settings: LayerSettings, bucket: Bucket, length: int) -> int:
+    """Free slots for a table of `length`: where decoding keeps to a budget, up to that and the steps between decisions.
+
+    Pooling may leave less than its budget, and fills it up again.
+    """
+    if not settings.pipeline.decode or bucket.quota is None:
+        return settings.compress_every if settings.pipeline.decode else room_to_grow(length)
+    return min(max(bucket.quota.largest - length, 0), room_to_grow(length)) + settings.compress_every
 
 
 def _apart(rows: list[list[int]]) -> list[list[int]]:

@@ -39,7 +39,7 @@ def plan_of(
     try:
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
-        request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **options)
+        request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **intake.meant(options))
         return _plan(request, prompt_tokens, chosen, root, timed=True)
     except (UserError, ValidationError):
         return None  # what is wrong is said where it is typed, or when the runs are asked for

@@ -92,17 +92,22 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
         UserError: the prompt, the model or an option cannot be used.
     """
     try:
-        meant = {
-            name: FORM_WORDS.get(value, value) if name in ("load_in", "thinking") else value
-            for name, value in options.items()
-        }
-        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **meant)
+        known = meant(options)
+        request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
         check_fits(request.prompt, request.model, request.max_new_tokens)
         return request
     except ValidationError as error:
         first = error.errors()[0]
         field = " ".join(str(part) for part in first["loc"]) or "request"
         raise UserError(f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
+
+
+def meant(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a request from what a form offers for them."""
+    return {
+        name: FORM_WORDS.get(value, value) if name in ("load_in", "thinking") else value
+        for name, value in options.items()
+    }
 
 
 def check_fits(prompt: str, model: str, max_new_tokens: int) -> None:

@@ -60,8 +60,8 @@ class Method(BaseModel, ABC):
             "deferred": pipeline.deferred,
             "saves_prefill": pipeline.saves_prefill,
             "seeks": KEY_LENGTH in pipeline.settle.state,  # lengths are kept for the search of the nearest slot
-            # Thinning in lots lets generated tokens stay for a while; pooling leaves less than the budget, and refills.
-            "grows": hasattr(pipeline.settle, "thinned") or hasattr(pipeline.settle, "pooling"),
+            # Thinning in lots lets generated tokens stay for a while.
+            "grows": hasattr(pipeline.settle, "thinned"),
             "averages": hasattr(pipeline.score, "rate"),  # of the logits of each query
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.state_bytes(),

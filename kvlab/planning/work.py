@@ -14,7 +14,7 @@ from kvlab.requests import RecordLevel
 FLOAT = 4  # scores, logits and everything measured are float32
 # Copies of float32 numbers alive at once, counted with torch's allocator: of logits that are scored, of logits that are
 # averaged, of similarities among which the nearest is sought; and what kernels take beside their results.
-SCORED_COPIES, AVERAGED_COPIES, SOUGHT_COPIES = 3, 12.5, 2.6
+SCORED_COPIES, AVERAGED_COPIES, SOUGHT_COPIES = 3, 5, 2.6
 WORKSPACE = 500_000
 
 

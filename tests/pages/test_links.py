@@ -48,13 +48,20 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
         {"source": "Paste", "text": "some words"},
         {"source": "Paste", "text": "more words", "plant": "true"},
         {"methods": "KeepKV", "settings": "true"},
+        {"methods": "KeepKV", "settings_of_all": "paper"},
+        {"methods": "KeepKV", "keepkv.preset.default": "paper"},
     ),
     "similarity": ({"sets": "threshold"},),
     "merges": ({}, {"scope": "one head"}),
     "sag": ({}, {"scope": "all heads"}),
     "autopsy": ({"words": "the"},),
 }
-STEERING = {"source", "plant", "sets", "scope", "words", "methods"}
+STEERING = {"source", "plant", "sets", "scope", "words", "methods", "settings_of_all"}
+
+
+def steers(key: str) -> bool:
+    """Whether a widget decides which others are there: a preset's fields are others than the default's."""
+    return key in STEERING or ".preset." in key
 
 
 def cases() -> Iterator[Any]:
@@ -118,12 +125,12 @@ def another_number(widget: Any) -> float:
 def test_every_widget_follows_the_address(synthetic_runs: Path, open_page: Open, name: str, query: dict[str, str]):
     stories(synthetic_runs)
     first = widgets(open_page(name, run=RUN, **query))
-    asked = {key: value for key, value in query.items() if key in first and key in STEERING}
+    asked = {key: value for key, value in query.items() if key in first and steers(key)}
     assert {key: shown(first[key]) for key in asked} == {
         key: [value] if first[key].type == "multiselect" else value for key, value in asked.items()
     }
     bound = {key: widget for key, widget in first.items() if widget.proto.query_param_key}
-    wanted = {key: another(widget) for key, widget in bound.items() if key not in STEERING}
+    wanted = {key: another(widget) for key, widget in bound.items() if not steers(key)}
     found = widgets(open_page(name, run=RUN, **(query | wanted)))
     assert {key: shown(found[key]) for key in wanted} == wanted
 
