@@ -78,6 +78,8 @@ def predicts(run: Run) -> bool:
 def how_it_is_computed(run: Run) -> None:
     own = "this method's own: it predicts scores (`score_error`)"
     other = "that of expecting each slot to get again what it got a step before, as this method predicts no scores"
+    if words := predicted(run):
+        st.caption(words)
     with st.expander("How the bound is computed"):
         st.markdown(
             f"- ε is {own if predicts(run) else other}: the mean over attention, not the largest of all slots, which "
@@ -86,7 +88,6 @@ def how_it_is_computed(run: Run) -> None:
             "It does not exist where nothing was merged.\n"
             "- The bound is divided by the length of the true output, as the recorded changes are relative ones.\n"
             "- The theorem is about merging: where tokens were dropped too, a change above it is marked as such."
-            + predicted(run)
             + shared_slots(run)
         )
 
@@ -96,7 +97,7 @@ def predicted(run: Run) -> str:
         return ""
     changed = bound.typical_perturbation(run)
     said = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
-    return f"\n- This run merges for predicted scores, which no query has, so no merge of it is exact{said}."
+    return f"This run merges for predicted scores, which no query has, so no merge of it is exact{said}."
 
 
 def shared_slots(run: Run) -> str:
