@@ -46,7 +46,7 @@ class KeepKV(Method):
             "the paper's main experiments",
             {
                 "rule": ("paper", "equation 7, algorithm 1"),
-                "threshold": (0.8, "section 5.1, Implementation; table 4"),
+                "threshold": (0.8, "section 4.1, Implementation; appendix B.3, table 4"),
                 "predict": ("ema", "equation 8, algorithm 1 line 6"),
                 "sinks": (4, "appendix B.3"),
                 "recent": (0.8, "appendix B.3: recent to heavy between 5:1 and 4:1; this is 4:1"),
