@@ -38,7 +38,6 @@ from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.schema import RunRecord
 
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
-FULL = MethodChoice(method="full", budget=1.0)
 
 
 def compare(
@@ -57,9 +56,7 @@ def compare(
     Raises UserError for bad input before anything is written, and where memory runs out: the finished runs stay, the
     current one is marked failed, and the device has its memory back.
     """
-    choices = list(request.choices)
-    if len(choices) > 1 and all(choice.method != "full" for choice in choices):
-        choices.insert(0, FULL)
+    choices = request.runs
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
@@ -134,7 +131,7 @@ def run(
     return open_run(compare(request, root, loaded=loaded)[0])
 
 
-def _check_positions(choices: list[MethodChoice], tokens: int) -> None:
+def _check_positions(choices: tuple[MethodChoice, ...], tokens: int) -> None:
     for choice in choices:
         if choice.force_keep and max(choice.force_keep) >= tokens:
             raise UserError(

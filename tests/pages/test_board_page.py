@@ -85,13 +85,13 @@ def test_no_ranking_without_its_omissions(runs: list[Path], open_page: Open, ans
     text = told(page)
     ranking = text[text.index("to the full cache first") :]
     for path in runs:
-        assert f"**{open_run(path).record.label}**" in ranking
+        assert f"**{open_run(path).record.method}**" in ranking, "all have one budget, which tells none apart"
     assert "Not ranked: " in ranking
 
 
 def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path], open_page: Open):
     page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
-    labels = {path.name: open_run(path).record.label for path in runs[1:]}
+    labels = {path.name: open_run(path).record.method for path in runs[1:]}
     for name, label in labels.items():
         page = page.selectbox(key="board-cell").set_value(name).run()
         assert f"{label}: the fact's tokens by head" in told(page)
