@@ -110,9 +110,9 @@ def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def notes(runs: Sequence[Run]) -> None:
-    for run in runs:
+    for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:
-            st.caption(f"**{plain(run.record.label)}**: {note}")
+            st.caption(f"**{plain(name)}**: {note}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

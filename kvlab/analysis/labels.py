@@ -54,7 +54,7 @@ def parts(run: Named) -> Parts:
     heads = {f"{run.method} {amount}": "" if run.method == "full" else amount, run.method: ""}
     head = next((head for head in heads if _begins(run.label, head)), None)
     if head is None:
-        return Parts(run.method, "", rest=run.label)
+        return Parts(run.method, "", rest="" if run.label == "full cache" else run.label)
     inside, rest = _closed(run.label.removeprefix(head).strip())
     pieces = SETTING.split(f", {inside}") if inside else []
     preset = next((piece.removeprefix(", ") for piece in pieces[:1] if piece), PLAIN)

@@ -28,7 +28,7 @@ FUNCTIONS = {
 }  # fmt: skip
 # Keys, as written in the source, of widgets whose page puts their value into the address itself.
 BY_HAND = {
-    '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', "widget",
+    '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
 }  # fmt: skip
 # A file is not in an address; the others are typed and then saved in the folder of runs by a button.
 NOT_LINKED = {
