@@ -17,8 +17,10 @@ from kvlab.cache import make_cache
 from kvlab.cache.table import new_slots
 from kvlab.engine import compare
 from kvlab.engine.forward import decode_one, prefill
+from kvlab.engine.host_blocks import ROOM
 from kvlab.engine.recorder import Recorder
 from kvlab.engine.room import holds_of
+from kvlab.engine.shadow import TOKENS_AT_ONCE
 from kvlab.methods import make_method, registered
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, limits, memory
@@ -112,9 +114,10 @@ def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:
     cache = make_cache(loaded.model, "full", 1.0, observer=recorder)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens)))
     shadows = [layer.shadow for layer in recorder.layers.values()]
-    tensors = [getattr(shadow, name) for shadow in shadows for name in ("keys", "values", "owner", "itself")]
+    tensors = [block for shadow in shadows for block in (*shadow.keys, *shadow.values, shadow.owner)]
     (planned,) = memory._shadow(work)
-    assert planned.bytes == sum(tensor.nbytes for tensor in tensors)
+    assert planned.bytes == sum(tensor.nbytes for tensor in tensors) and planned.place == "host"
+    assert (memory.TOKENS_AT_ONCE, memory.ROOM) == (TOKENS_AT_ONCE, ROOM)
 
 
 @pytest.mark.parametrize("name", SHAPES)
