@@ -11,7 +11,7 @@ from kvlab.planning.holds import FULL, Holds
 from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.work import FLOAT, Work
-from kvlab.recording import BYTES_A_TOKEN, Recording, attention_that_fits, history_that_fits
+from kvlab.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
 
 WHOLE = 1.0
 PROCESS_BYTES = 600_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
@@ -148,9 +148,9 @@ def _shadow(work: Work) -> list[Part]:
 def attention_row_bytes(work: Work) -> int:
     """Recorded attention of all layers, as it is kept and then written: as much as fits under the run's limit."""
     layers, heads = range(work.model.full_layers), work.model.key_value_heads
-    kept, _ = attention_that_fits(Recording(), layers, heads, work.seen, work.new_tokens)
+    kept, _ = attention_that_fits(work.record, layers, heads, work.seen, work.new_tokens)
     rows = -(-work.new_tokens // kept.every)
-    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * heads * work.seen
+    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * len(kept.of_heads(heads)) * work.seen
 
 
 def _attention_rows(work: Work) -> list[Part]:
@@ -196,7 +196,8 @@ def history_rows(work: Work) -> tuple[int, int]:
     """(layers, queries) whose attention the probe keeps."""
     future, model = min(MOST_FUTURE, work.new_tokens), work.model
     asked = min(PROMPT_ROWS, work.tokens), future
-    layers, rows, _ = history_that_fits(range(model.full_layers), model.key_value_heads, work.tokens + future, *asked)
+    wanted, heads = work.record.of_layers(range(model.full_layers)), len(work.record.of_heads(model.key_value_heads))
+    layers, rows, _ = history_that_fits(wanted, heads, work.tokens + future, *asked)
     return len(layers), rows + future if layers else 0
 
 
