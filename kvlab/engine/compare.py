@@ -32,7 +32,7 @@ from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.chat import chat_of
 from kvlab.models.held import held_model
 from kvlab.models.load import LoadedModel, pick_device
-from kvlab.recording import attention_that_fits
+from kvlab.recording import Recording, attention_that_fits, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.schema import RunRecord
@@ -88,7 +88,7 @@ def compare(
             reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
-            record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids))
+            record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids), len(choices))
             with RunWriter(Path(root), record) as writer:
                 paths.append(writer.path)
                 watch.run_id = record.run_id
@@ -112,12 +112,14 @@ def run(
     level: RecordLevel = "full",
     root: Path | str = "runs",
     compress_every: int = 1,
+    record: Recording | str = "",
     seed: int = 0,
     **hyper_parameters: Any,
 ) -> Run:
     """Run one method over one prompt, record it, and return the opened run.
 
-    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. Raises UserError for bad input.
+    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. `record` bounds its arrays, such as
+    "layers=0-3,8,heads=0,every=4". Raises UserError for bad input.
     """
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     choice = MethodChoice(method=method, budget=amount.amount, hyper_parameters=hyper_parameters)
@@ -129,6 +131,7 @@ def run(
         max_new_tokens=max_new_tokens,
         level=level,
         compress_every=compress_every,
+        record=Recording.parse(record) if isinstance(record, str) else record,
         seed=seed,
     )
     return open_run(compare(request, root, loaded=loaded)[0])
@@ -191,7 +194,7 @@ def _forced_pass(
 ) -> float | None:
     """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
     steps = max(len(reference.ids) - 1, 0)
-    asked = request.level, ids.shape[1], steps, request.record, writer.record.attention_rows
+    asked = request.level, ids.shape[1], steps, writer.record.recorded_states, writer.record.attention_rows
     recorder = None if request.level == "off" else Recorder(writer, *asked)
     cache = _cache(request, choice, loaded, observer=recorder)
     watch.advance(f"{choice.label}: prompt")
@@ -318,15 +321,18 @@ def _record(
     comparison_id: str,
     index: int,
     steps: int,
+    runs: int,
 ) -> RunRecord:
     method = make_method(choice.method, **choice.hyper_parameters)
     cache = make_cache(loaded, method, choice.budget)
     chat = chat_of(request, loaded.tokenizer)
     compressed, model = [layer.layer_idx for layer in cache.compressed_layers()], model_shape(loaded)
-    rows, left_out = request.record, ""
+    rows = states = request.record
+    left_out: dict[str, str] = {}
     if request.level == "full":
-        text = ids.shape[1] + max(steps - 1, 0), max(steps, 1)
-        rows, left_out = attention_that_fits(request.record, compressed, model.num_key_value_heads, *text)
+        tokens, asked = ids.shape[1] + max(steps - 1, 0), (request.record, compressed, model.num_key_value_heads)
+        states, left_out["keys"] = states_that_fit(*asked, model.head_dim, tokens, runs)
+        rows, left_out["attention"] = attention_that_fits(*asked, tokens, max(steps, 1))
     return RunRecord(
         run_id=f"{comparison_id}-{index:02d}-{choice.method}",
         comparison_id=comparison_id,
@@ -355,7 +361,8 @@ def _record(
         versions=versions(),
         prompt_tokens=ids.shape[1],
         recording=request.record,
+        states=states,
         attention_rows=rows,
-        left_out={"attention": left_out} if left_out else {},
+        left_out={name: sentence for name, sentence in left_out.items() if sentence},
         sliding_layers=tuple(index for index in range(len(cache.layers)) if index not in compressed),
     )

@@ -113,6 +113,9 @@ class RunRecord(BaseModel):
     prompt_tokens: Count
     sliding_layers: tuple[int, ...] = Field((), description="layers that keep their own window and record nothing")
     recording: Recording = Field(Recording(), description="what keys, values and the probe were recorded of, as asked")
+    states: Recording | None = Field(
+        None, description="what keys and values were recorded of, as it came out; none: as asked"
+    )
     attention_rows: Recording = Field(Recording(), description="what attention rows were recorded of, as it came out")
     left_out: dict[str, str] = Field(
         default_factory=dict, description="by array, a sentence on what was not recorded for want of room, and why"
@@ -133,6 +136,19 @@ class RunRecord(BaseModel):
         description="SHA-256 of every other file of the folder, by its path in it. None: the run has not ended, its "
         "worker was killed, or it is older than this field",
     )
+
+    @property
+    def recorded_states(self) -> Recording:
+        """What keys and values were recorded of."""
+        return self.states or self.recording
+
+    @property
+    def state_note(self) -> str:
+        """How exact the recorded keys and values are, in a sentence; empty where it was not measured."""
+        if not self.array_error:
+            return ""
+        worst = max(self.array_error.values())
+        return f"Keys and values are recorded in half precision, within {100 * worst:.2g} % of those in the cache."
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -230,15 +246,15 @@ MEMORY = pa.schema(
 TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVENTS, "memory": MEMORY}
 
 # arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision, of the layers and KV heads in
-# `RunRecord.recording` (attention: `attention_rows`); heads are those recorded, in order:
+# `RunRecord.recording` (as far as they fit: `states`, `attention_rows`); heads are those recorded, in order:
 #   keys        "unit" (num_key_value_heads, tokens, head_dim) unit keys as cached (rotated), "norm" (heads, tokens)
 #   values      "unit", "norm" likewise
 #   attention   "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
 #               "slot_mass" (steps, heads, tokens) attention each slot alive after the step gets from this step's last
 #               query, in the column of the position naming it
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
-# query. How far unit * norm is from what was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format,
-# where norms are between 6e-5 and 65,504).
+# query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
+# was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
 #
 # The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
 #   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of
