@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kvlab.budget import Budget
-from kvlab.cache import make_cache
+from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache import nothing_to_compress
 from kvlab.cache.chunks import check_chunks
 from kvlab.engine.environment import device_name, model_shape, versions
@@ -31,6 +31,7 @@ from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.chat import chat_of
 from kvlab.models.held import held_model
+from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel, pick_device
 from kvlab.recording import attention_that_fits
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
@@ -305,6 +306,13 @@ def _label(choice: MethodChoice, method: Method) -> str:
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
 
 
+def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]:
+    """Which layers a hybrid's compression is of; nothing for other models and for the full cache."""
+    kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
+    sentence = compressed_only(kinds, [layer.layer_idx for layer in cache.compressed_layers()])
+    return (sentence,) if sentence and cache.settings.compresses else ()
+
+
 def _paper(choice: MethodChoice) -> str:
     """The paper's settings a run is held against: those it asked for, where a paper has several."""
     return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
@@ -341,7 +349,7 @@ def _record(
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
-        notes=tuple(method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1])),
+        notes=(*method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1]), *_layers_note(cache, loaded)),
         label=_label(choice, method),
         force_keep=choice.force_keep,
         level=request.level,

@@ -111,7 +111,9 @@ class RunRecord(BaseModel):
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count
-    sliding_layers: tuple[int, ...] = Field((), description="layers that keep their own window and record nothing")
+    sliding_layers: tuple[int, ...] = Field(
+        (), description="layers that keep a window or a state of their own and record nothing"
+    )
     recording: Recording = Field(Recording(), description="what keys, values and the probe were recorded of, as asked")
     attention_rows: Recording = Field(Recording(), description="what attention rows were recorded of, as it came out")
     left_out: dict[str, str] = Field(
