@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from kvlab.engine.prompt import continuation_pieces, encode_prompt, prompt_piece
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence, full_cache_reference
 from kvlab.engine.room import room
+from kvlab.engine.turns import read_in_turns
 from kvlab.engine.watch import Cancelled, Watch
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
@@ -33,6 +35,7 @@ from kvlab.models.chat import chat_of
 from kvlab.models.held import held_model
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel, pick_device
+from kvlab.planning.limits import TURNS_SHARE
 from kvlab.recording import attention_that_fits
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
@@ -80,6 +83,7 @@ def compare(
             pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
             check_chunks(pipeline, ids.shape[1], request.prefill_chunk)
     torch.manual_seed(request.seed)
+    begun = time.perf_counter()
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
     comparison_id = comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
@@ -97,6 +101,10 @@ def compare(
                     if index == 0 and request.level == "full":
                         _probe(request, loaded, ids, reference, writer, watch)
                     _run_one(request, choice, loaded, ids, reference, writer, watch)
+        makers = [partial(_cache, request, choice, loaded) for choice in choices]
+        with room(request, loaded.device, ids.shape[1], Path(root), "timing in turns"):
+            allowed = TURNS_SHARE * (time.perf_counter() - begun)
+            read_in_turns(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
         watch.reach(watch.total, "done")
     except Cancelled:
         pass

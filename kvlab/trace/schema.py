@@ -72,6 +72,15 @@ class ModelShape(BaseModel):
         return self
 
 
+class SpeedReading(BaseModel):
+    """Tokens a second of some decode steps with recording off, run one by one or replayed as captured work."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    way: Literal["eager", "captured"]
+    rate: float = Field(gt=0)
+
+
 class RunRecord(BaseModel):
     """`run.json`: everything needed to read the run, name it, and run it again."""
 
@@ -126,6 +135,9 @@ class RunRecord(BaseModel):
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
+    speed_readings: tuple[SpeedReading, ...] = Field(
+        (), description="further readings, in turns with the other runs of the comparison"
+    )
     recorded_tokens_per_second: float | None = Field(None, description="decoding the forced text, recording on")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
