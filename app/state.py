@@ -91,7 +91,9 @@ def pick_layer(run: Run) -> int:
         st.warning("Every layer of this model keeps its own sliding window, so nothing was recorded for any of them.")
         st.stop()
     _explain_invalid("layer", layers, f"is not a recorded layer of this run: choose one of {_span(layers)}")
-    help_text = "Layers with their own sliding window record nothing." if run.record.sliding_layers else None
+    help_text = (
+        "Layers that keep a window or a state of their own record nothing." if run.record.sliding_layers else None
+    )
     return st.selectbox("Layer", layers, key="layer", bind="query-params", help=help_text)
 
 

@@ -34,8 +34,13 @@ COLUMNS = {
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
     "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
-    "tokens/s": NUMBER(format="%.0f", help="Free decoding with recording off."),
-    "speed": NUMBER(format="%.2f x", help="Tokens a second against the full cache's run."),
+    "tokens/s": NUMBER(
+        format="%.4g", help="Recording off: the median of the readings, in no more digits than they bear."
+    ),
+    "readings": st.column_config.TextColumn(
+        help="How many, in turns over the runs, with their range; captured: steps replayed, eager: launched one by one."
+    ),
+    "speed": NUMBER(format="%.2g x", help="Against the full cache's run, where both were read in the same way."),
     "mean KL": NUMBER(
         format="%.3g",
         help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
@@ -123,6 +128,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "of full": 100 * table["live_ratio"].astype(float),
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "tokens/s": table["tokens_per_second"].astype(float),
+        "readings": table["readings"],
         "speed": table["speed_ratio"].astype(float),
         "mean KL": table["mean_kl"].astype(float),
         "agrees": 100 * table["top1_agreement"].astype(float),

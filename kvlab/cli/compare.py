@@ -274,7 +274,10 @@ def _show(paths: list[Path], as_json: bool) -> None:
         typer.echo(frame.to_json(orient="records", indent=2))
         return
     print_headline(frame)
+    said: dict[str, list[str]] = {}
     for run in runs:
         for note in run.record.remarks:
-            typer.echo(f"{run.record.label}: {note}")
+            said.setdefault(note, []).append(str(run.record.label))
+    for note, labels in said.items():
+        typer.echo(f"{', '.join(labels)}: {note}")
     typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")

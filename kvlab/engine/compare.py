@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvlab.budget import Budget
-from kvlab.cache import make_cache
+from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache import nothing_to_compress
 from kvlab.cache.chunks import check_chunks
 from kvlab.engine.environment import device_name, model_shape, versions
@@ -23,6 +24,7 @@ from kvlab.engine.prompt import continuation_pieces, encode_prompt, prompt_piece
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence, full_cache_reference
 from kvlab.engine.room import room
+from kvlab.engine.turns import read_in_turns
 from kvlab.engine.watch import Cancelled, Watch
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
@@ -31,7 +33,9 @@ from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.chat import chat_of
 from kvlab.models.held import held_model
+from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel, pick_device
+from kvlab.planning.limits import TURNS_SHARE
 from kvlab.recording import Recording, attention_that_fits, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
@@ -79,6 +83,7 @@ def compare(
             pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
             check_chunks(pipeline, ids.shape[1], request.prefill_chunk)
     torch.manual_seed(request.seed)
+    begun = time.perf_counter()
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
     comparison_id = comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
@@ -96,6 +101,10 @@ def compare(
                     if index == 0 and request.level == "full":
                         _probe(request, loaded, ids, reference, writer, watch)
                     _run_one(request, choice, loaded, ids, reference, writer, watch)
+        makers = [partial(_cache, request, choice, loaded) for choice in choices]
+        with room(request, loaded.device, ids.shape[1], Path(root), "timing in turns"):
+            allowed = TURNS_SHARE * (time.perf_counter() - begun)
+            read_in_turns(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
         watch.reach(watch.total, "done")
     except Cancelled:
         pass
@@ -308,6 +317,13 @@ def _label(choice: MethodChoice, method: Method) -> str:
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
 
 
+def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]:
+    """Which layers a hybrid's compression is of; nothing for other models and for the full cache."""
+    kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
+    sentence = compressed_only(kinds, [layer.layer_idx for layer in cache.compressed_layers()])
+    return (sentence,) if sentence and cache.settings.compresses else ()
+
+
 def _paper(choice: MethodChoice) -> str:
     """The paper's settings a run is held against: those it asked for, where a paper has several."""
     return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
@@ -347,7 +363,7 @@ def _record(
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
-        notes=tuple(method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1])),
+        notes=(*method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1]), *_layers_note(cache, loaded)),
         label=_label(choice, method),
         force_keep=choice.force_keep,
         level=request.level,

@@ -72,6 +72,15 @@ class ModelShape(BaseModel):
         return self
 
 
+class SpeedReading(BaseModel):
+    """Tokens a second of some decode steps with recording off, run one by one or replayed as captured work."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    way: Literal["eager", "captured"]
+    rate: float = Field(gt=0)
+
+
 class RunRecord(BaseModel):
     """`run.json`: everything needed to read the run, name it, and run it again."""
 
@@ -111,7 +120,9 @@ class RunRecord(BaseModel):
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count
-    sliding_layers: tuple[int, ...] = Field((), description="layers that keep their own window and record nothing")
+    sliding_layers: tuple[int, ...] = Field(
+        (), description="layers that keep a window or a state of their own and record nothing"
+    )
     recording: Recording = Field(Recording(), description="what keys, values and the probe were recorded of, as asked")
     states: Recording | None = Field(
         None, description="what keys and values were recorded of, as it came out; none: as asked"
@@ -127,6 +138,9 @@ class RunRecord(BaseModel):
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
+    speed_readings: tuple[SpeedReading, ...] = Field(
+        (), description="further readings, in turns with the other runs of the comparison"
+    )
     recorded_tokens_per_second: float | None = Field(None, description="decoding the forced text, recording on")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
