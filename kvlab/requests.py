@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.recording import Recording
+from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
@@ -86,6 +87,11 @@ class CompareRequest(ModelRequest):
     title: str = ""
     answer: str | None = Field(None, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    repeats: tuple[Planting, ...] = Field(
+        (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
+    )
+    batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
+    repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
     aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
 
     @model_validator(mode="before")
@@ -104,7 +110,15 @@ class CompareRequest(ModelRequest):
     def _has_choices(self) -> CompareRequest:
         if not self.choices:
             raise ValueError("name at least one method")
+        if self.repeats and (self.answer is not None or self.facts):
+            raise ValueError("repeats plant their own answers and facts: leave out both")
         return self
+
+    @property
+    def runs(self) -> int:
+        """How many runs a comparison makes: with more than one choice the full cache is always run too."""
+        full = len(self.choices) > 1 and all(choice.method != "full" for choice in self.choices)
+        return len(self.choices) + full
 
 
 class Progress(BaseModel):

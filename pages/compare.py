@@ -14,6 +14,7 @@ from app.parts import page
 from app.parts.board import answer_form, board_of, board_section
 from app.parts.figure import page_file, show
 from app.parts.links import link
+from app.parts.repeats import batch_section
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
@@ -64,6 +65,11 @@ def main() -> None:
     runs = current_comparison()
     if not runs:
         return
+    record = runs[0].record
+    if record.repeat is not None:
+        batch_section(record.repeat, record.comparison_id)
+        st.subheader(f"Prompt {record.repeat.number} of {record.repeat.of}")
+        st.caption(plain(f"The needle's {record.repeat.planting.words}."))
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
     if board is not None:

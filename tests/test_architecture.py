@@ -34,7 +34,7 @@ MAY_IMPORT = {
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
-    "model_files", "shapes",
+    "intervals", "model_files", "repeats", "shapes",
 }  # fmt: skip
 
 

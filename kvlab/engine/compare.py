@@ -39,7 +39,7 @@ from kvlab.planning.limits import TURNS_SHARE
 from kvlab.recording import Recording, attention_that_fits, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
-from kvlab.trace.schema import RunRecord
+from kvlab.trace.schema import RunRecord, check_id
 
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
 FULL = MethodChoice(method="full", budget=1.0)
@@ -58,9 +58,12 @@ def compare(
 
     With more than one choice the full cache is always run too, first. A stop (`cancelled`, or Ctrl-C) leaves the
     finished runs complete and the current one marked cancelled, then returns or re-raises.
-    Raises UserError for bad input before anything is written, and where memory runs out: the finished runs stay, the
-    current one is marked failed, and the device has its memory back.
+    Raises UserError for bad input before anything is run or written, and where memory runs out: the finished runs
+    stay, the current one is marked failed, and the device has its memory back.
     """
+    if request.repeats:
+        raise UserError("A request with repeats makes several comparisons: give it to kvlab.jobs.batch.run_batch.")
+    comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
     choices = list(request.choices)
     if len(choices) > 1 and all(choice.method != "full" for choice in choices):
         choices.insert(0, FULL)
@@ -86,7 +89,6 @@ def compare(
     begun = time.perf_counter()
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
-    comparison_id = comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
     paths: list[Path] = []
     try:
         with room(request, loaded.device, ids.shape[1], Path(root), "full cache"):
@@ -358,6 +360,7 @@ def _record(
         prompt=request.prompt,
         answer=request.answer,
         facts=request.facts,
+        repeat=request.repeat,
         method=choice.method,
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),

@@ -10,10 +10,21 @@ from datetime import UTC, datetime
 from typing import Annotated, Literal
 
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from kvlab.answers import Fact
+from kvlab.errors import UserError
 from kvlab.recording import Recording
+from kvlab.repeats import Repeat
 from kvlab.requests import Fraction, RecordLevel, Slots
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
@@ -38,10 +49,28 @@ Time = Annotated[str, AfterValidator(_is_time)]
 Name = Annotated[
     str, Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="the name of a folder, never a path")
 ]
+LONGEST_ID = 160  # of a comparison, in bytes: the folders of its runs add their number and method
 FileName = Annotated[str, Field(pattern=r"^([a-z]+/)?[a-z0-9][a-z0-9_-]*\.[a-z0-9]+$")]
 Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=0, lt=2**31, strict=True, description="as many as the tables' columns can count")]
 Index = Annotated[int, Field(ge=1, lt=2**15, strict=True, description="as many as the tables' columns can number")]
+
+
+def check_id(comparison_id: str) -> str:
+    """The id, where it can name folders.
+
+    Raises:
+        UserError: it is a path, starts with a dot, has signs that no folder's name has, or is too long.
+    """
+    try:
+        if len(comparison_id.encode()) <= LONGEST_ID:
+            return TypeAdapter(Name).validate_python(comparison_id)
+    except (ValidationError, UnicodeEncodeError):
+        pass
+    raise UserError(
+        f"A comparison cannot be called {comparison_id[:80]!r}: its id names folders, so give at most {LONGEST_ID} "
+        "letters, digits, dots and dashes, no slash and no dot first."
+    )
 
 
 class ModelShape(BaseModel):
@@ -96,6 +125,7 @@ class RunRecord(BaseModel):
     prompt: str
     answer: str | None = Field(None, min_length=1, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs: spans of the prompt's characters")
+    repeat: Repeat | None = Field(None, description="which repeat of which batch; none: a comparison of its own")
     method: str
     budget: Slots | Fraction
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
