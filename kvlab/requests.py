@@ -43,6 +43,9 @@ class MethodChoice(BaseModel):
         return f"{self.method} {amount}" + (f" ({changed})" if changed else "") + kept
 
 
+FULL = MethodChoice(method="full", budget=1.0)
+
+
 class ModelRequest(BaseModel):
     """Which model, where its weights go, and how it is spoken to."""
 
@@ -100,6 +103,12 @@ class CompareRequest(ModelRequest):
         if isinstance(given, dict) and given.get("facts") and isinstance(given.get("prompt"), str):
             return given | {"facts": find_facts(given["prompt"], given["facts"])}
         return given
+
+    @property
+    def runs(self) -> tuple[MethodChoice, ...]:
+        """Every run that will be made, in order: beside several choices the full cache, first, where none is it."""
+        alone = len(self.choices) == 1 or any(choice.method == "full" for choice in self.choices)
+        return self.choices if alone else (FULL, *self.choices)
 
     @field_validator("answer")
     @classmethod

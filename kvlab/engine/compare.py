@@ -42,7 +42,6 @@ from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.schema import RunRecord, check_id
 
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
-FULL = MethodChoice(method="full", budget=1.0)
 
 
 def compare(
@@ -64,9 +63,7 @@ def compare(
     if request.repeats:
         raise UserError("A request with repeats makes several comparisons: give it to kvlab.jobs.batch.run_batch.")
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
-    choices = list(request.choices)
-    if len(choices) > 1 and all(choice.method != "full" for choice in choices):
-        choices.insert(0, FULL)
+    choices = request.runs
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
@@ -148,7 +145,7 @@ def run(
     return open_run(compare(request, root, loaded=loaded)[0])
 
 
-def _check_positions(choices: list[MethodChoice], tokens: int) -> None:
+def _check_positions(choices: tuple[MethodChoice, ...], tokens: int) -> None:
     for choice in choices:
         if choice.force_keep and max(choice.force_keep) >= tokens:
             raise UserError(
