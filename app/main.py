@@ -15,6 +15,7 @@ if str(ROOT) not in sys.path:
 
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
+from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.state import theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
@@ -58,6 +59,7 @@ def pages() -> dict[str, list[st.Page]]:
         ]
         for section, entries in MENU.items()
     }
+    sections["Views from plug-ins"] = view_pages()
     return {section: found for section, found in sections.items() if found}
 
 
