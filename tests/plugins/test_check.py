@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from kvlab.cache.layer import CompressedLayer
 from kvlab.checking import PROPERTIES, check, from_file
-from kvlab.checking.case import Case
+from kvlab.checking.observed import observed
 from kvlab.cli import commands
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
@@ -125,7 +125,7 @@ def test_each_property_can_fail_and_names_the_smallest_case(wrong: str, name: st
     where, _, told = result.detail.partition(": ")
     places = [str(case) for case in BY_NAME[name].where]
     assert where in places and told
-    first = Case.__str__ and places.index(where)
+    first = places.index(where)
     assert all(not BY_NAME[name].broken(Mine(wrong=wrong), case) for case in BY_NAME[name].where[:first])
 
 
@@ -146,11 +146,9 @@ def test_what_a_method_cannot_break_by_itself_can_fail_too(name: str, monkeypatc
     elif "generate" in name:
         monkeypatch.setattr(CompressedLayer, "get_seq_length", lambda layer: 5 + next(CALLS))
     else:
-        monkeypatch.setattr(
-            CompressedLayer, "update", lambda layer, k, v, *a, **b: update(layer, k * 1.1 ** k.shape[2], v)
+        monkeypatch.setattr(  # keys are longer the longer the pass they come in
+            CompressedLayer, "update", lambda layer, k, v, *_, **__: update(layer, k * 1.1 ** k.shape[2], v)
         )
-    from kvlab.checking.observed import observed
-
     observed.cache_clear()
     assert check(Mine(), BY_NAME[name]).verdict == "fails"
     observed.cache_clear()
