@@ -123,12 +123,6 @@ class CompareRequest(ModelRequest):
             raise ValueError("repeats plant their own answers and facts: leave out both")
         return self
 
-    @property
-    def runs(self) -> int:
-        """How many runs a comparison makes: with more than one choice the full cache is always run too."""
-        full = len(self.choices) > 1 and all(choice.method != "full" for choice in self.choices)
-        return len(self.choices) + full
-
 
 class Progress(BaseModel):
     """One progress report of a running request."""
