@@ -169,6 +169,11 @@ class PassSeen:
         there = replace(self.alibi, slots=self.alibi.slots.gather(2, index))
         return there.rows(self.num_new - rows, self.num_new).flatten(2, 3) * self.scaling
 
+    @property
+    def moves_logits(self) -> bool:
+        """Whether a slot's place changes its logits by itself."""
+        return self.alibi is not None
+
     def up_to(self, tokens: int) -> PassSeen:
         """The pass as if the text had ended after so many tokens, nothing dropped so far; log mass is left out."""
         states, rows = self.hidden_states, self.num_new - (self.key.shape[2] - tokens)

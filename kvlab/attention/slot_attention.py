@@ -71,8 +71,10 @@ def slot_logits(
     """
     batch, _, block, head_dim = query.shape
     heads, columns = key.shape[1], key.shape[2]
-    grouped = query.reshape(batch, heads, -1, head_dim).float()
-    logits = (grouped @ key.float().transpose(-1, -2)).mul_(scaling).view(batch, heads, -1, block, columns)
+    grouped = query.reshape(batch * heads, -1, head_dim).float()
+    keys = key.float().flatten(0, 1).transpose(-1, -2)
+    room = grouped.new_empty(())  # never read: its factor is 0
+    logits = torch.baddbmm(room, grouped, keys, beta=0, alpha=scaling).view(batch, heads, -1, block, columns)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     if alibi is not None:

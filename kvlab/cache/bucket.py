@@ -60,7 +60,7 @@ class Bucket:
         before = slots.map(torch.clone) if settings.watched_closely else slots
         plan = settings.pipeline.plan(view)
         check(plan)
-        self.dropped += _votes_lost(slots, plan)
+        self.dropped += _votes_lost(slots, plan) if plan.lost is None else plan.lost
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
         after = executor.apply(slots, plan, view.seen.rotary)

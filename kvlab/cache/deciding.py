@@ -91,6 +91,9 @@ def _views(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> 
             generator=layer.generator,
             statistics=layer.settings.statistics,
             head_state=table.head_state,
+            certain=moment.one and bucket.started and layer.settings.pipeline.fills_budget,
+            smallest_budget=quota.smallest,
+            remembered=quota.remembered,
         )
         views.append(view)
     return views

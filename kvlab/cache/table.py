@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
-from kvlab.methods.view import Slots
+from kvlab.methods.view import NEVER, Slots
 
 
 class SlotTable:
@@ -27,6 +27,7 @@ class SlotTable:
         self.is_dense = True
         self.weighted = False
         self.head_state: dict[str, Tensor] = {}  # (B, H, ...) what the method keeps of a head beside its slots
+        self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a number that lies on the device already
         self.left_bytes = 0  # of the table the last growth copied: for a moment both were held
 
     @property
@@ -41,7 +42,7 @@ class SlotTable:
 
     def bias(self) -> Tensor | None:
         """`Slots.bias` of the first `width` slots; None where it would be 0."""
-        return None if self.is_dense and not self.weighted else self.visible().bias()
+        return None if self.is_dense and not self.weighted else self.visible().bias(self.never)
 
     def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used.

@@ -75,8 +75,8 @@ class EmaScore:
 
     def rate(self, slots: Slots) -> None:
         """`score`, in place, from averages that have seen a query each."""
-        missing = _missing(slots.extra[SEEN_ROWS], self.alpha)
-        torch.sub(slots.extra[EMA], missing, out=slots.score).add_(slots.log_mass)
+        lacking = missing(slots.extra[SEEN_ROWS], self.alpha)
+        torch.sub(slots.extra[EMA], lacking, out=slots.score).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:
         group, rows = logits.shape[2], logits.shape[3]
@@ -88,15 +88,16 @@ class EmaScore:
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
     """The bias-corrected log average: average - log(1 - alpha^rows), -inf where no query has looked yet."""
-    return average - _missing(rows.clamp_min(1), alpha)
+    return average - missing(rows.clamp_min(1), alpha)
 
 
 def correction(rows: Tensor, alpha: float) -> Tensor:
     """-log(1 - alpha^rows): what an average over so few queries lacks."""
-    return -_missing(rows.clamp_min(1), alpha)
+    return -missing(rows.clamp_min(1), alpha)
 
 
-def _missing(rows: Tensor, alpha: float) -> Tensor:
+def missing(rows: Tensor, alpha: float) -> Tensor:
+    """log(1 - alpha^rows) of counts that are at least 1."""
     # log(-expm1) is as accurate as log1p(-exp) here, and torch has no vectorised log1p.
     return (rows * math.log(alpha)).expm1_().neg_().log_()
 

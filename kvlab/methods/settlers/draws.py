@@ -9,14 +9,20 @@ _MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
 
 
-def uniform_draws(seed: int, position: Tensor) -> Tensor:
+def head_streams(seed: int, heads: int, device: torch.device) -> Tensor:
+    """(H, 1) int64: where the stream of each head begins."""
+    return torch.arange(heads, device=device)[:, None] * _signed(_MIX[1]) + _signed(seed * _MIX[2])
+
+
+def uniform_draws(seed: int, position: Tensor, streams: Tensor | None = None) -> Tensor:
     """Uniform numbers in [0, 1) for the tokens at `position` (B, H, E), float32, another stream for each head.
 
     A counter-based generator (SplitMix64 of seed, head and position): the same token draws the same number whatever
-    batch it is in and whenever it leaves, so runs are reproducible row by row.
+    batch it is in and whenever it leaves, so runs are reproducible row by row. `streams` are the heads' `head_streams`
+    where they are at hand.
     """
-    heads = torch.arange(position.shape[1], device=position.device)[:, None]
-    state = position.long() * _signed(_MIX[0]) + heads * _signed(_MIX[1]) + _signed(seed * _MIX[2])
+    streams = head_streams(seed, position.shape[1], position.device) if streams is None else streams
+    state = torch.add(streams, position.long(), alpha=_signed(_MIX[0]))
     for shift, factor in ((30, _MIX[1]), (27, _MIX[2])):
         state = (state ^ _right(state, shift)) * _signed(factor)
     state = state ^ _right(state, 31)

@@ -65,17 +65,19 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
     return torch.cat([b.values for b in best], 2), torch.cat([b.indices for b in best], 2)
 
 
-def nearest_slot(slots: Slots, index: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_slot(
+    slots: Slots, index: Tensor, allowed: Tensor, never: Tensor | float = -torch.inf
+) -> tuple[Tensor, Tensor]:
     """(cosine, slot), each (B, H, E): the allowed slot with the key most similar to that of each slot in `index`.
 
     One pass over the keys, in their own type (sums in float32): their lengths are slot state. Of 16-bit keys the
-    cosine returned is measured again in float32.
+    cosine returned is measured again in float32. `never` is minus infinity, on the device where it lies there.
     """
     sources, keys, lengths = at(slots.keys, index), slots.keys, slots.extra[KEY_LENGTH]
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
     products = (sources @ keys.transpose(-1, -2)).float() / lengths.float().clamp_min(TINY)[:, :, None]
-    best = torch.where(allowed[:, :, None], products, -torch.inf).max(-1)
+    best = torch.where(allowed[:, :, None], products, never).max(-1)
     if keys.dtype == torch.float32:
         return best.values / at(lengths, index).clamp_min(TINY), best.indices
     exact = cosine(sources, at(keys, best.indices))
