@@ -46,7 +46,7 @@ class Bucket:
 
     def attend(self, seen: PassSeen, every_step: bool) -> Tensor:
         """Output (N, W * G, q, d) of this pass; a method that needs each query's attention shares one pass with it."""
-        values = self.table.visible().values
+        values = self.table.states()[1]
         if seen.has_state:
             return seen.attend_with_state(values)
         if seen.num_new == 1 and (every_step or not seen.is_plain):

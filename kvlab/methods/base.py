@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from kvlab.errors import UserError
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
-from kvlab.methods.view import KEY_LENGTH
 
 
 class Method(BaseModel, ABC):
@@ -59,12 +58,12 @@ class Method(BaseModel, ABC):
             "decode": pipeline.decode,
             "deferred": pipeline.deferred,
             "saves_prefill": pipeline.saves_prefill,
-            "seeks": KEY_LENGTH in pipeline.settle.state,  # lengths are kept for the search of the nearest slot
+            "seeks": getattr(pipeline.settle, "seeks", False),
             # Thinning in lots lets generated tokens stay for a while.
             "grows": hasattr(pipeline.settle, "thinned"),
-            "averages": hasattr(pipeline.score, "rate"),  # of the logits of each query
+            "averages": getattr(pipeline.score, "averages", False),  # the logits of each query
             "needs_hidden_states": pipeline.score.needs_hidden_states,
-            **pipeline.state_bytes(),
+            **pipeline.slot_bytes(),
             **pipeline.scored_rows(),
         }
 

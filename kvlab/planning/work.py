@@ -52,7 +52,7 @@ class Work:
         """A slot in all KV heads of a layer: key, value and metadata."""
         model = self.model
         states = 2 * model.head_dim * self.number
-        return model.key_value_heads * (states + holds.metadata_bytes(model.group))
+        return model.key_value_heads * (states + holds.metadata_bytes(model.group, self.seen))
 
     def first_slots(self, holds: Holds, budget: float | int) -> int:
         """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""

@@ -14,15 +14,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvlab.attention.slot_attention import ROW_BLOCK
 from kvlab.cache import make_cache
-from kvlab.cache.table import new_slots
 from kvlab.engine import compare
 from kvlab.engine.forward import decode_one, prefill
 from kvlab.engine.recorder import Recorder
 from kvlab.engine.room import holds_of
-from kvlab.methods import make_method, registered
+from kvlab.methods import columns, make_method, registered
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, limits, memory
-from kvlab.planning.holds import FULL, METADATA_BYTES, Holds
+from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
 from kvlab.planning.model import model_from
 from kvlab.planning.work import Work
 from kvlab.requests import CompareRequest, MethodChoice
@@ -72,9 +71,7 @@ def held_by(method: str) -> Holds:
 
 
 def test_shared_numbers_are_the_cache_s_own() -> None:
-    states = torch.zeros(1, 1, 1, 4)
-    slots = new_slots(states, states, torch.zeros(1, 1), lambda _: {})
-    assert sum(tensor.nbytes for tensor in slots.metadata().values()) == METADATA_BYTES
+    assert SHORT_TEXT == columns.SHORT_TEXT
     assert limits.ROW_BLOCK == ROW_BLOCK
     assert make_method("full").holds() == FULL.model_dump()
 

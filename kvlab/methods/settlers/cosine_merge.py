@@ -13,7 +13,7 @@ from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.view import KEY_LENGTH, View
+from kvlab.methods.view import View
 
 THRESHOLD = "threshold"
 NOT_YET = -2.0  # below every cosine
@@ -39,8 +39,15 @@ class CosineMerge:
     smoothing: float = 0.5
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
-    state: Mapping[str, float] = field(default_factory=lambda: {KEY_LENGTH: 0.0})
+    state: Mapping[str, float] = field(default_factory=dict)
     fills_budget: ClassVar[bool] = True
+    seeks: ClassVar = True
+    merges: ClassVar = True
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
 
     @property
     def across_heads(self) -> bool:
@@ -89,7 +96,7 @@ class CosineMerge:
             value_weight=share,
             self_key_weight=own,
             self_value_weight=own,
-            votes_after=votes.sum(-1, keepdim=True),
+            votes_after=votes[..., :1] + votes[..., 1:],
             log_mass_after=None,
             score_after=None,
             similarity=likeness,

@@ -26,7 +26,7 @@ from kvlab.methods.settlers.mass import (
     turns,
 )
 from kvlab.methods.settlers.merge_first import merge_first
-from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, View
+from kvlab.methods.view import HEAD_MASS, View
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
@@ -78,11 +78,20 @@ class NearestMerge:
     window: int = 32
     per_head_mass: bool = False
     fills_budget: ClassVar[bool] = True
+    seeks: ClassVar = True
+    merges: ClassVar = True
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Key lengths, for the search of the nearest, and the query heads' own log masses."""
-        return {KEY_LENGTH: 0.0} | ({HEAD_MASS: 0.0} if self.per_head_mass else {})
+        """The query heads' own log masses."""
+        return {HEAD_MASS: 0.0} if self.per_head_mass else {}
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says; that of rule `bias` is the slot's own."""
+        if self.mass != "rule":
+            return Mass(self.mass, self.mass_alpha).of_votes
+        return None if self.rule == "bias" else 1.0
 
     def prompt_rows(self, tokens: int) -> int:
         """The queries that a fit looks at."""
@@ -122,7 +131,7 @@ class NearestMerge:
         log_total = torch.logaddexp(whole[..., :1], whole[..., 1:])
         mean = (weight * predicted).sum(-1, keepdim=True)
         votes = at(slots.votes, ends)
-        votes_after = votes.sum(-1, keepdim=True)
+        votes_after = votes[..., :1] + votes[..., 1:]
         log_mass = log_total - mean if self.rule == "bias" else votes_after.log()
         lacking = missing(at(slots.extra[SEEN_ROWS], target), self.alpha)  # the newest query has looked at all
         average = lacking.add_(mean if self.rule == "bias" else log_total - log_mass)

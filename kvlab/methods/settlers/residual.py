@@ -44,8 +44,18 @@ class ResidualMerge:
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: 1 for a residual slot."""
-        return {RESIDUAL: 0.0}
+        """Own slot state: whether it is a residual slot."""
+        return {RESIDUAL: False}
+
+    @property
+    def merges(self) -> bool:
+        """Unless nothing is residual."""
+        return self.share > 0
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return Mass(self.mass, self.alpha).of_votes
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget; evictions if there are no residual slots."""
@@ -54,7 +64,7 @@ class ResidualMerge:
         slots = view.slots
         if view.certain:
             return self._again(view, select)
-        residual = (slots.extra[RESIDUAL] > 0) & slots.valid
+        residual = slots.extra[RESIDUAL] & slots.valid
         # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
         live, room = slots.live(), view.budget - allowed
@@ -74,7 +84,7 @@ class ResidualMerge:
         """After decode steps: as many leave as came, each into its nearest residual slot; heads without one evict."""
         slots = view.slots
         room, merges = view.of_budget(self, lambda: self._split(view))
-        residual = slots.extra[RESIDUAL] > 0
+        residual = slots.extra[RESIDUAL]
         victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
         source, few = victims.index, victims.index.shape[-1] == 1
         target = self._nearest_residual(view, source, residual)
@@ -83,7 +93,7 @@ class ResidualMerge:
             return Plan(keep=victims.keep(slots.valid), edges=self._edges(view, source, target, active))
         ends = torch.cat([source, target], -1)
         votes, score = at(slots.votes, ends), at(slots.score, ends)
-        total = votes.sum(-1, keepdim=True)
+        total = votes[..., :1] + votes[..., 1:]
         share, own = (votes / total).chunk(2, -1)
         edges = Edges(
             source=source,
@@ -132,7 +142,7 @@ class ResidualMerge:
         return Plan(
             keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
             edges=self._edges(view, victims.index, target, active),
-            extra={RESIDUAL: (residual | (_flag(pivots, merges, residual) & start)).float()},
+            extra={RESIDUAL: residual | (_flag(pivots, merges, residual) & start)},
         )
 
     def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:

@@ -48,6 +48,8 @@ class ValueMerge:
     draw: Literal["bernoulli", "expected"] = "bernoulli"
     fills_budget: ClassVar[bool] = True
     state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar = True
+    mass_of_votes: ClassVar[float] = 0.0
 
     @property
     def across_heads(self) -> bool:
@@ -107,7 +109,7 @@ class ValueMerge:
             value_weight=weight,
             self_key_weight=None,
             self_value_weight=view.of_budget("whole", lambda: torch.ones_like(weight)),
-            votes_after=votes.sum(-1, keepdim=True),
+            votes_after=votes[..., :1] + votes[..., 1:],
             log_mass_after=None,
             score_after=None,
             similarity=None,
