@@ -68,6 +68,12 @@ class Bucket:
         table.note_heads(plan.head_state or {})
         return Decision(view, plan, before, after)
 
+    def was_decided(self, merges: bool) -> None:
+        """Count a decision that was made in place, with every head over its budget before and at it now."""
+        assert self.quota is not None
+        self.table.occupied = min(self.table.occupied, self.quota.largest)
+        self.table.is_dense, self.table.weighted = False, self.table.weighted or merges
+
     def adopt(self, after: Slots, lengths: list[int], bound: int | None = None) -> None:
         """Take over the table that a decision left; `lengths` are the tokens each stream has seen.
 

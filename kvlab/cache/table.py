@@ -53,6 +53,10 @@ class SlotTable:
         """All slots, free room included, with every score."""
         return self.columns.rated(self.slots)
 
+    def held(self) -> Slots:
+        """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
+        return self._first(self.width)
+
     def _first(self, count: int) -> Slots:
         return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
 

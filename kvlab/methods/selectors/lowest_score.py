@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -40,11 +40,16 @@ class LowestScore:
 
     def protected(self, view: View) -> Tensor:
         """(B, H, S) bool: sinks and recent tokens."""
-        recent, sinks = self._bounds(view) if self.of == "text" else view.of_budget(self, lambda: self._bounds(view))
+        recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
         newest = view.tokens_seen[:, None] - recent
         position = view.slots.position
         late = position >= newest[..., None]
         return late if self.sinks == 0 else late.logical_or_(position < sinks)
+
+    def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), worked out once."""
+        view = view if view.budget is budget else replace(view, budget=budget)
+        return view.of_budget(self, lambda: self._bounds(view))
 
     def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
         """(recent tokens (B, H), sinks (B, H, 1)) protected."""

@@ -105,18 +105,21 @@ class NearestMerge:
         victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
         likeness, target = nearest_slot(slots, victims.index, keep, view.never())
-        if victims.certain and victims.index.shape[-1] == 1 and self._goes_by_scores(view):
+        if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
             return self._one(view, keep, victims.index, target, likeness)
         active = victims.active & (likeness >= self.threshold)
         target = torch.where(active, target, victims.index)
         edges, guarded = self._merge(view, victims.index, target, active, likeness)
         return Plan(keep=keep, edges=edges, guard_activations=guarded)
 
-    def _goes_by_scores(self, view: View) -> bool:
-        """Whether scores are the predicted logits with log mass that a merge is made of, and nothing corrects them."""
+    @property
+    def goes_by_scores(self) -> bool:
+        """Whether scores are the predicted logits with log mass that a merge is made of, and nothing else counts."""
         predicted = self.predict == "ema" and self.rule in ("bias", "votes") and self.group != "least-squares"
-        plain = self.mass == "rule" and self.space == "rotated" and self.combine_score == "log-mass"
-        return predicted and plain and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
+        return predicted and self.mass == "rule" and self.space == "rotated" and self.combine_score == "log-mass"
+
+    def _has_scores(self, view: View) -> bool:
+        return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
 
     def _one(self, view: View, keep: Tensor, source: Tensor, target: Tensor, likeness: Tensor) -> Plan:
         """`_merge` of one source a head, in fewer operations. One that is not alike merges with itself as it goes."""

@@ -83,7 +83,7 @@ class ResidualMerge:
     def _again(self, view: View, select: Selector) -> Plan:
         """After decode steps: as many leave as came, each into its nearest residual slot; heads without one evict."""
         slots = view.slots
-        room, merges = view.of_budget(self, lambda: self._split(view))
+        room, merges = view.of_budget(self, lambda: self.split(view))
         residual = slots.extra[RESIDUAL]
         victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
         source, few = victims.index, victims.index.shape[-1] == 1
@@ -113,7 +113,7 @@ class ResidualMerge:
         )
         return Plan(keep=victims.keep(slots.valid), edges=edges, lost=view.of_budget("none", lambda: view.budget * 0.0))
 
-    def _split(self, view: View) -> tuple[Tensor, Tensor]:
+    def split(self, view: View) -> tuple[Tensor, Tensor]:
         """(slots that are not residual (B, H), heads that have residual ones (B, H, 1))."""
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
         return view.budget - allowed, (allowed > 0)[..., None]
