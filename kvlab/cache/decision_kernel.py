@@ -16,7 +16,7 @@ import triton.language as tl
 
 from kvlab.cache.fused import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 
-COLUMNS = 1024  # slots whose metadata a program takes at once
+COLUMNS = 512  # slots whose metadata a program takes at once
 NUMBERS = 8192  # numbers of the tile of keys it takes at once: 64 registers a thread
 WARPS = 4
 

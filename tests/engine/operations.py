@@ -35,6 +35,13 @@ class Operations(TorchDispatchMode):
             self.counts[name] += 1
         return operation(*given, **(named or {}))
 
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Nothing counts for a while."""
+        before, self.counting = self.counting, False
+        yield
+        self.counting = before
+
     def note(self, name: str) -> None:
         """One that torch does not dispatch, such as a kernel of one's own."""
         self.counts[name] += self.counting

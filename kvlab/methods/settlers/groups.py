@@ -76,13 +76,14 @@ def nearest_slot(
     sources, keys = at(slots.keys, index), slots.keys
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
-    lengths = torch.linalg.vector_norm(keys, dim=-1).float()
-    products = (sources @ keys.transpose(-1, -2)).float() / lengths.clamp_min(TINY)[:, :, None]
+    lengths = torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32).clamp_min_(TINY)
+    products = (sources @ keys.transpose(-1, -2)).float() / lengths[:, :, None]
     best = torch.where(allowed[:, :, None], products, never).max(-1)
     if keys.dtype == torch.float32:
-        return best.values / at(lengths, index).clamp_min(TINY), best.indices
-    exact = cosine(sources, at(keys, best.indices))
-    return torch.where(torch.isfinite(best.values), exact, -torch.inf), best.indices
+        return best.values / at(lengths, index), best.indices
+    both = sources.float()[..., None, :] @ at(keys, best.indices).float()[..., None]
+    exact = both[..., 0, 0] / (at(lengths, index) * at(lengths, best.indices))
+    return exact.masked_fill(best.values.isneginf(), -torch.inf), best.indices
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
