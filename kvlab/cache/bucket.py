@@ -57,12 +57,12 @@ class Bucket:
     def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Plan, and change the table as planned if `check` does not object."""
         slots, table = view.slots, self.table
-        before = slots.map(torch.clone) if settings.watched_closely else slots
         plan = settings.pipeline.plan(view)
         check(plan)
         self.dropped += _votes_lost(slots, plan) if plan.lost is None else plan.lost
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
+        before = slots.map(torch.clone) if settings.watched_closely else slots  # not beside what planning takes
         after = executor.apply(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None
         table.note_heads(plan.head_state or {})

@@ -15,6 +15,8 @@ HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 def cannot_repeat(cache: CompressedCache) -> str:
     """Why no decode step of this cache may be replayed instead of run; empty where one may."""
     settings, others = cache.settings, len(cache.layers) - len(cache.compressed_layers())
+    if any(hasattr(layer, "recurrent_states") for layer in cache.layers):
+        return "a recurrent state stands beside the slots"
     if others:
         return f"{others} layers slide over a window whose tensors are new at every step"
     if settings.observer is not None:

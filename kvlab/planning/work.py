@@ -9,8 +9,10 @@ from kvlab.growth import room_to_grow
 from kvlab.planning.holds import Holds
 from kvlab.planning.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
 from kvlab.planning.model import Model
+from kvlab.recording import Recording
 from kvlab.requests import RecordLevel
 
+EVERYTHING = Recording()
 FLOAT = 4  # scores, logits and everything measured are float32
 # Copies of float32 numbers alive at once, counted with torch's allocator: of logits that are scored, of logits that are
 # averaged, of similarities among which the nearest is sought; and what kernels take beside their results.
@@ -30,6 +32,7 @@ class Work:
     level: RecordLevel
     compress_every: int = 1
     chunk: int | None = None
+    record: Recording = EVERYTHING
 
     @property
     def queries(self) -> int:

@@ -16,8 +16,10 @@ from kvlab.attention.slot_attention import ROW_BLOCK
 from kvlab.cache import make_cache
 from kvlab.engine import compare
 from kvlab.engine.forward import decode_one, prefill
+from kvlab.engine.host_blocks import ROOM
 from kvlab.engine.recorder import Recorder
 from kvlab.engine.room import holds_of
+from kvlab.engine.shadow import TOKENS_AT_ONCE
 from kvlab.methods import columns, make_method, registered
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, limits, memory
@@ -109,9 +111,10 @@ def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:
     cache = make_cache(loaded.model, "full", 1.0, observer=recorder)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens)))
     shadows = [layer.shadow for layer in recorder.layers.values()]
-    tensors = [getattr(shadow, name) for shadow in shadows for name in ("keys", "values", "owner", "itself")]
+    tensors = [block for shadow in shadows for block in (*shadow.keys, *shadow.values, shadow.owner)]
     (planned,) = memory._shadow(work)
-    assert planned.bytes == sum(tensor.nbytes for tensor in tensors)
+    assert planned.bytes == sum(tensor.nbytes for tensor in tensors) and planned.place == "host"
+    assert (memory.TOKENS_AT_ONCE, memory.ROOM) == (TOKENS_AT_ONCE, ROOM)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -137,7 +140,7 @@ def test_peaks_and_disk_are_within_a_tenth(
     assert shares == pytest.approx(dict.fromkeys(shares, 1.0), abs=0.1)
     for index, (run, (_, holds, budget)) in enumerate(zip(runs, planned, strict=True)):
         size = sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
-        needed = disk.run_bytes(full, holds, budget) + (disk.probe_bytes(full) if index == 0 else 0)
+        needed = disk.run_bytes(full, holds, budget, len(runs)) + (disk.probe_bytes(full) if index == 0 else 0)
         assert needed == pytest.approx(size, rel=0.1), f"{run.record.method}: {needed / size:.2f} of its folder"
 
 
