@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import slot_attention
 from kvlab.cache import executor
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
@@ -51,8 +50,7 @@ class Bucket:
             return seen.attend_with_state(values)
         if seen.num_new == 1 and (every_step or not seen.is_plain):
             return seen.attend_one(values)
-        given = seen.query, seen.key, values, seen.bias
-        return slot_attention(*given, scaling=seen.scaling, softcap=seen.softcap, alibi=seen.alibi, sinks=seen.sinks)
+        return seen.attend(values)
 
     def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Plan, and change the table as planned if `check` does not object."""
