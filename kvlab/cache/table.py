@@ -11,7 +11,7 @@ from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
 from kvlab.methods.columns import Columns, whole_numbers
-from kvlab.methods.view import Slots
+from kvlab.methods.view import NEVER, Slots
 
 
 class SlotTable:
@@ -29,6 +29,7 @@ class SlotTable:
         self.is_dense = True
         self.weighted = False
         self.head_state: dict[str, Tensor] = {}  # (B, H, ...) what the method keeps of a head beside its slots
+        self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a number that lies on the device already
         self.left_bytes = 0  # of the table the last growth copied: for a moment both were held
 
     @property
@@ -52,12 +53,16 @@ class SlotTable:
         """All slots, free room included, with every score."""
         return self.columns.rated(self.slots)
 
+    def held(self) -> Slots:
+        """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
+        return self._first(self.width)
+
     def _first(self, count: int) -> Slots:
         return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
 
     def bias(self) -> Tensor | None:
         """`Slots.bias` of the first `width` slots; None where it would be 0."""
-        return None if self.is_dense and not self.weighted else self.visible().bias()
+        return None if self.is_dense and not self.weighted else self.visible().bias(self.never)
 
     def hold(self, tokens: int) -> None:
         """Make whole numbers wide enough for a text of `tokens` tokens."""

@@ -61,13 +61,33 @@ class Allocator(Protocol):
 
 @dataclass(frozen=True)
 class Victims:
-    """Slots that must go, lowest first; each tensor is (B, H, E), and `active` says how many of the E are meant."""
+    """Slots that must go, lowest first; each tensor is (B, H, E), and `active` says how many of the E are meant.
+
+    `certain`: the host knows that all of them are.
+    """
 
     index: Tensor
     active: Tensor
+    certain: bool = False
+
+    @classmethod
+    def lowest(cls, view: View, order: Tensor, most: int) -> Victims:
+        """The `most` lowest of `order` (B, H, S), all of which must go."""
+        index = order.argmin(-1, keepdim=True) if most == 1 else order.topk(most, dim=-1, largest=False).indices
+        every = view.of_budget(("active", most), lambda: torch.ones_like(index, dtype=torch.bool))
+        return cls(index, every, True)
+
+    def votes(self, votes: Tensor) -> Tensor | None:
+        """(B, H) what all of them have of `votes` (B, H, S); None unless they are `certain`."""
+        if not self.certain:
+            return None
+        found = votes.gather(2, self.index)
+        return found[..., 0] if found.shape[-1] == 1 else found.sum(-1)
 
     def keep(self, valid: Tensor) -> Tensor:
         """`valid` (B, H, S) without the victims."""
+        if self.certain:
+            return valid.scatter(2, self.index, False)
         return valid & ~torch.zeros_like(valid).scatter(2, self.index, self.active)
 
 
@@ -107,6 +127,11 @@ class Pipeline:
     def plan(self, view: View) -> Plan:
         """The decision for one layer."""
         return self.settle.settle(view, self.select)
+
+    @property
+    def fills_budget(self) -> bool:
+        """Whether a decision leaves every head that was over its budget with exactly its budget; settlers say so."""
+        return getattr(self.settle, "fills_budget", False)
 
     @property
     def heads_apart(self) -> bool:

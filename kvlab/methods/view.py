@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -49,9 +49,9 @@ class Slots:
         own = self.extra.get(HEAD_MASS)
         return self.log_mass[:, :, None] if own is None else self.log_mass[:, :, None] + own.transpose(2, 3)
 
-    def bias(self) -> Tensor:
-        """What attention adds to logits, (B, H, 1 or G, S): log mass, -inf where a slot is not valid."""
-        return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), NEVER)
+    def bias(self, never: Tensor | float = NEVER) -> Tensor:
+        """What attention adds to logits, (B, H, 1 or G, S): log mass, and `never`, -inf, where a slot is not valid."""
+        return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), never)
 
     def live(self) -> Tensor:
         """Valid slots of each head, (B, H) int64."""
@@ -153,6 +153,11 @@ class Seen(Protocol):
         """Attention of the last query, mean over the group; (B, H, S) float32."""
         ...
 
+    @property
+    def moves_logits(self) -> bool:
+        """Whether a slot's place changes its logits by itself, as with ALiBi."""
+        ...
+
     def of_slots(self) -> Seen:
         """The same pass as if the slots were all there is: without a state beside them that queries attend to too."""
         ...
@@ -179,7 +184,24 @@ class View:
     generator: torch.Generator | None = None
     statistics: dict[int, Tensor] = field(default_factory=dict)  # what the allocator noted of each layer at prefill
     head_state: dict[str, Tensor] = field(default_factory=dict)  # (B, H, ...) what plans noted of each head so far
+    certain: bool = False  # the host knows that every head is over its budget by exactly `most_excess`
+    smallest_budget: int = 0  # host-side bound, like `largest_budget`
+    remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
+
+    def of_budget(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What follows from `budget` alone: made once, and kept by `name` as long as the budget is the same tensor."""
+        known = self.remembered.get(name)
+        if known is None or known[0] is not self.budget:
+            known = self.remembered[name] = self.budget, make()
+        return known[1]
+
+    def never(self) -> Tensor:
+        """Minus infinity on the device, of no dimension."""
+        return self.of_budget("never", lambda: self.slots.score.new_full((), NEVER))
 
     def excess(self) -> Tensor:
         """How many slots each head must lose, (B, H) int64, never negative."""
+        if self.certain:
+            most = self.most_excess
+            return self.of_budget(("excess", most), lambda: torch.full_like(self.budget, most))
         return (self.slots.live() - self.budget).clamp_min(0)

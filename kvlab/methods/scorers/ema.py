@@ -39,11 +39,11 @@ class EmaScore:
     @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: uncorrected averages and the number of queries seen."""
-        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if self._most_rows < 2**8 else 0}
+        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if self.most_rows < 2**8 else 0}
         return own | {RAW_EMA: -math.inf} if self.raw else own
 
     @property
-    def _most_rows(self) -> int:
+    def most_rows(self) -> int:
         """Queries after which the correction has vanished, so that no more are counted."""
         return 2**8 - 1 if self.alpha ** (2**8 - 1) < NEGLIGIBLE else 2**15 - 1
 
@@ -59,7 +59,7 @@ class EmaScore:
         normalizer = torch.logsumexp(weighted, -1, keepdim=True)
         changed = {
             EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
-            SEEN_ROWS: (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(self._most_rows),
+            SEEN_ROWS: (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(self.most_rows),
         }
         if self.raw:
             changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
@@ -78,7 +78,7 @@ class EmaScore:
         average, rows = slots.extra[EMA], slots.extra[SEEN_ROWS]
         new = seen.last_mass().log().sub_(slots.log_mass).add_(math.log(1 - self.alpha))
         torch.logaddexp(average.add_(math.log(self.alpha)), new, out=average)
-        rows.clamp_max_(self._most_rows - 1).add_(1)
+        rows.clamp_max_(self.most_rows - 1).add_(1)
 
     def rate(self, slots: Slots) -> Tensor:
         """The score, which follows from the average."""
@@ -94,14 +94,15 @@ class EmaScore:
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
     """The bias-corrected log average: average - log(1 - alpha^rows), -inf where no query has looked yet."""
-    return average - _missing(rows.clamp_min(1), alpha)
+    return average - missing(rows.clamp_min(1), alpha)
 
 
 def correction(rows: Tensor, alpha: float) -> Tensor:
     """-log(1 - alpha^rows): what an average over so few queries lacks."""
-    return -_missing(rows.clamp_min(1), alpha)
+    return -missing(rows.clamp_min(1), alpha)
 
 
-def _missing(rows: Tensor, alpha: float) -> Tensor:
+def missing(rows: Tensor, alpha: float) -> Tensor:
+    """log(1 - alpha^rows) of counts that are at least 1."""
     # log(-expm1) is as accurate as log1p(-exp) here, and torch has no vectorised log1p.
     return (rows * math.log(alpha)).expm1_().neg_().log_()

@@ -65,21 +65,25 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
     return torch.cat([b.values for b in best], 2), torch.cat([b.indices for b in best], 2)
 
 
-def nearest_slot(slots: Slots, index: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_slot(
+    slots: Slots, index: Tensor, allowed: Tensor, never: Tensor | float = -torch.inf
+) -> tuple[Tensor, Tensor]:
     """(cosine, slot), each (B, H, E): the allowed slot with the key most similar to that of each slot in `index`.
 
-    In the keys' own type, sums in float32. Of 16-bit keys the cosine returned is measured again in float32.
+    In the keys' own type, sums in float32. Of 16-bit keys the cosine returned is measured again in float32. `never` is
+    minus infinity, on the device where it lies there.
     """
     sources, keys = at(slots.keys, index), slots.keys
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
-    lengths = torch.linalg.vector_norm(keys, dim=-1).float()
-    products = (sources @ keys.transpose(-1, -2)).float() / lengths.clamp_min(TINY)[:, :, None]
-    best = torch.where(allowed[:, :, None], products, -torch.inf).max(-1)
+    lengths = torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32).clamp_min_(TINY)
+    products = (sources @ keys.transpose(-1, -2)).float() / lengths[:, :, None]
+    best = torch.where(allowed[:, :, None], products, never).max(-1)
     if keys.dtype == torch.float32:
-        return best.values / at(lengths, index).clamp_min(TINY), best.indices
-    exact = cosine(sources, at(keys, best.indices))
-    return torch.where(torch.isfinite(best.values), exact, -torch.inf), best.indices
+        return best.values / at(lengths, index), best.indices
+    both = sources.float()[..., None, :] @ at(keys, best.indices).float()[..., None]
+    exact = both[..., 0, 0] / (at(lengths, index) * at(lengths, best.indices))
+    return exact.masked_fill(best.values.isneginf(), -torch.inf), best.indices
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
