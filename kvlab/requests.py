@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, m
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.recording import Recording
+from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
@@ -40,6 +41,9 @@ class MethodChoice(BaseModel):
         changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *own])
         kept = f", keeping {len(self.force_keep)} chosen" if self.force_keep else ""
         return f"{self.method} {amount}" + (f" ({changed})" if changed else "") + kept
+
+
+FULL = MethodChoice(method="full", budget=1.0)
 
 
 class ModelRequest(BaseModel):
@@ -86,6 +90,11 @@ class CompareRequest(ModelRequest):
     title: str = ""
     answer: str | None = Field(None, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    repeats: tuple[Planting, ...] = Field(
+        (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
+    )
+    batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
+    repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
     aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
 
     @model_validator(mode="before")
@@ -94,6 +103,12 @@ class CompareRequest(ModelRequest):
         if isinstance(given, dict) and given.get("facts") and isinstance(given.get("prompt"), str):
             return given | {"facts": find_facts(given["prompt"], given["facts"])}
         return given
+
+    @property
+    def runs(self) -> tuple[MethodChoice, ...]:
+        """Every run that will be made, in order: beside several choices the full cache, first, where none is it."""
+        alone = len(self.choices) == 1 or any(choice.method == "full" for choice in self.choices)
+        return self.choices if alone else (FULL, *self.choices)
 
     @field_validator("answer")
     @classmethod
@@ -104,6 +119,8 @@ class CompareRequest(ModelRequest):
     def _has_choices(self) -> CompareRequest:
         if not self.choices:
             raise ValueError("name at least one method")
+        if self.repeats and (self.answer is not None or self.facts):
+            raise ValueError("repeats plant their own answers and facts: leave out both")
         return self
 
 

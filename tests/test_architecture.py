@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "figures": {"analysis", "trace"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
+    "plugins": set(),
+    "checking": {"models", "cache", "methods"},
     "fitting": {"models", "cache", "attention", "methods", "trace"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
@@ -34,7 +36,7 @@ MAY_IMPORT = {
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
-    "model_files", "shapes",
+    "intervals", "model_files", "repeats", "shapes", "plugins",
 }  # fmt: skip
 
 

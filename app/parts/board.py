@@ -27,6 +27,8 @@ from kvlab.trace.reader import Run
 CHART, CELL = "board-chart", "board-cell"
 NO_REFERENCE = "the full cache does not answer either: rankings say how alike the caches are, not which is right"
 
+CLEAR_REFERENCE = f"{NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}."
+
 
 @dataclass(frozen=True)
 class Board:
@@ -76,7 +78,7 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     """The answer wanted, who wrote it, and the fact; over it a warning where the full cache fails too."""
     verdict = asked.reference
     if verdict.kind in ("nearly", "wrong"):
-        st.warning(f"{NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}.", icon=":material/warning:")
+        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
     wrote = {
         "right": "writes it",
         "unfinished": "has not written its own text yet",

@@ -6,15 +6,18 @@ import streamlit as st
 
 from app.parts.links import go, link
 from app.parts.text import duration, plain
-from app.state import runs_root
+from app.state import runs_root, session_id
 from kvlab import jobs
+from kvlab.analysis.labels import distinct
 from kvlab.errors import UserError
 from kvlab.jobs import JobStatus
+from kvlab.jobs.batch import missing_repeats
 from kvlab.requests import CompareRequest
-from kvlab.trace.catalogue import list_runs
+from kvlab.trace.catalogue import list_repeats, list_runs
 
 POLL_SECONDS = 1.0
 LOG_LINES = 400
+LEAST_SHARE = 0.05  # of the work, from which on the time left is told
 PREVIEW_CHARACTERS = 20_000
 STATE_BADGES = {
     "queued": ("Waiting", "gray"),
@@ -49,6 +52,7 @@ def _request(request: CompareRequest) -> None:
     """What was asked for, with the prompt letter by letter."""
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
+    facts += [f"{len(request.repeats)} repeats"] if request.repeats else []
     with st.expander("What was asked for"):
         st.caption(plain(" · ".join([*facts, f"level {request.level}", f"seed {request.seed}"])))
         st.caption(plain(", ".join(choice.label for choice in request.choices)))
@@ -88,6 +92,9 @@ def _panel(status: JobStatus) -> None:
 
 
 def _actions(status: JobStatus) -> None:
+    request = jobs.request_of(runs_root(), status.job_id)
+    if request.repeats:
+        _batch_actions(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
         if st.button(label, key="cancel_job", disabled=status.cancelling):
@@ -97,6 +104,29 @@ def _actions(status: JobStatus) -> None:
         "Compare the runs", type="primary", key="open_comparison"
     ):
         go("compare", comparison=status.job_id)
+
+
+def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
+    """Of a job with repeats: a way to those that are there, and to go on with those that are not."""
+    batch = request.batch or status.job_id
+    made = list_repeats(runs_root(), batch)
+    if made and st.button("Compare the repeats", type="primary", key="open_batch"):
+        go("compare", comparison=made[0].comparison_id)
+    missing = len(missing_repeats(runs_root(), batch, request)) if status.ended else 0
+    if missing and st.button(f"Go on with {missing} of {len(request.repeats)}", key="go_on"):
+        job_id = jobs.submit(runs_root(), request.model_copy(update={"batch": batch}), session_id())
+        jobs.ensure_worker(runs_root())
+        go("new_run", job=job_id)
+
+
+def _repeats(status: JobStatus, request: CompareRequest) -> None:
+    """The repeats that were begun, each with how it ended."""
+    made = list_repeats(runs_root(), request.batch or status.job_id)
+    for entry in made:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            badge(entry.status)
+            link("compare", plain(f"{entry.number} of {len(request.repeats)}"), comparison=entry.comparison_id)
+    st.text(f"{len(request.repeats) - len(made)} have not begun.")
 
 
 def _progress(status: JobStatus) -> None:
@@ -112,16 +142,42 @@ def _progress(status: JobStatus) -> None:
         stage = f"{STATE_BADGES[status.state][0]} after {duration(status.elapsed)}"
         share = 1.0 if status.state == "complete" else share
     else:
-        stage = f"{stage} · {duration(status.elapsed)}"
+        stage = " · ".join([*told_runs(status), stage, *told_left(share, status.elapsed), duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 
+def told_runs(status: JobStatus) -> list[str]:
+    """`3 of 13`: the run that is being made, once one has begun."""
+    made = len(list_runs(runs_root(), comparison_id=status.job_id))
+    return [f"{made} of {len(jobs.request_of(runs_root(), status.job_id).runs)}"] if made else []
+
+
+def told_left(share: float, elapsed: float) -> list[str]:
+    """`about 6 min left`, as the share done so far took; nothing before enough is done to tell."""
+    if share < LEAST_SHARE:
+        return []
+    left = elapsed * (1 - share) / share
+    return [f"about {round(left / 60)} min left" if left >= 90 else f"about {max(5, 5 * round(left / 5))} s left"]
+
+
 def _runs(status: JobStatus) -> None:
-    st.caption("Runs")
+    request = jobs.request_of(runs_root(), status.job_id)
+    if request.repeats:
+        st.caption("Repeats")
+        _repeats(status, request)
+        return
+    planned = request.runs
+    st.caption(f"Runs, {len(planned)} in all")
     made = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
-    if not made:
-        st.text("None had begun." if status.ended else "They appear here as each one begins.")
-    for run in made:
+    names = distinct(planned)
+    for run, name in zip(made, names, strict=False):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(run.status, run.message)
-            link("timeline", plain(run.label), run=run.run_id)
+            link("timeline", plain(name), run=run.run_id)
+    pending = names[len(made) :]
+    for name in pending if not status.ended else []:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            badge("queued")
+            st.markdown(plain(name))
+    if pending and status.ended:
+        st.caption(f"Never begun: {plain(', '.join(pending))}.")

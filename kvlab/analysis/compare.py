@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.labels import distinct
 from kvlab.analysis.memory import over_steps
 from kvlab.analysis.speed import Speed, speed_of
 from kvlab.trace.schema import RunRecord
@@ -27,14 +28,8 @@ class RunLike(Protocol):
 
 
 def unique_labels(runs: Sequence[RunLike]) -> list[str]:
-    """The runs' labels, told apart by a number where two are the same."""
-    labels = [run.record.label for run in runs]
-    seen: dict[str, int] = {}
-    result = []
-    for label in labels:
-        seen[label] = seen.get(label, 0) + 1
-        result.append(label if labels.count(label) == 1 else f"{label} #{seen[label]}")
-    return result
+    """A name for each run, of what differs between them and nothing else (`kvlab.analysis.labels`)."""
+    return distinct([run.record for run in runs])
 
 
 def headline(runs: Sequence[RunLike]) -> pd.DataFrame:

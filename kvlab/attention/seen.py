@@ -142,10 +142,17 @@ class PassSeen:
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
 
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
-        """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S)."""
-        alibi = None if self.alibi is None else self.alibi.of_last(position)
-        query = self.query[:, :, -1:]
-        return slot_logits(query, key, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
+        """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S).
+
+        Keys are taken in blocks.
+        """
+        query, blocks = self.query[:, :, -1:], []
+        for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
+            alibi = None if self.alibi is None else self.alibi.of_last(place)
+            blocks.append(
+                slot_logits(query, part, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
+            )
+        return torch.cat(blocks, -1) if blocks[1:] else blocks[0]
 
     def kept_logits(self, slots: int) -> Tensor | None:
         """(B, H, G, 1, S): logits of a single query at this pass's `slots`, if attention left them; else None."""

@@ -46,7 +46,7 @@ class Bucket:
 
     def attend(self, seen: PassSeen, every_step: bool) -> Tensor:
         """Output (N, W * G, q, d) of this pass; a method that needs each query's attention shares one pass with it."""
-        values = self.table.visible().values
+        values = self.table.states()[1]
         if seen.has_state:
             return seen.attend_with_state(values)
         if seen.num_new == 1 and (every_step or not seen.is_plain):
@@ -57,12 +57,12 @@ class Bucket:
     def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Plan, and change the table as planned if `check` does not object."""
         slots, table = view.slots, self.table
-        before = slots.map(torch.clone) if settings.watched_closely else slots
         plan = settings.pipeline.plan(view)
         check(plan)
         self.dropped += _votes_lost(slots, plan)
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
+        before = slots.map(torch.clone) if settings.watched_closely else slots  # not beside what planning takes
         after = executor.apply(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None
         table.note_heads(plan.head_state or {})

@@ -42,7 +42,7 @@ def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | N
         if first or part.num_new > 1 or not pipeline.notes:
             table.store(pipeline.score.update(slots, part, first))
         else:
-            pipeline.note(slots, part, moment.due or layer.settings.watched_closely)
+            pipeline.note(slots, part)
         if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
             layer.settings.statistics[layer.rank] = noted
     if moment.prompt:
@@ -78,7 +78,7 @@ def _views(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> 
         assert quota is not None
         excess = layer.waiting if moment.one else max(table.occupied - quota.smallest, 0)
         view = View(
-            slots=table.visible(),
+            slots=table.rated(),
             seen=part,
             budget=quota.slots,
             tokens_seen=tokens,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.rotary import Rotary
-from kvlab.methods.view import KEY_LENGTH, Slots
+from kvlab.methods.view import Slots, is_constant
 
 FEW_EDGES = 16
 
@@ -66,9 +66,14 @@ def append(slots: Slots, more: Slots) -> Slots:
 
 
 def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> None:
-    """Overwrite slot `index` (B, H, 1) of every head, in place, with one number each or with (B, H, 1[, d]) values."""
+    """Overwrite slot `index` (B, H, 1) of every head, in place, with one number each or with (B, H, 1[, d]) values.
+
+    What all slots share stays as it is.
+    """
     for name, value in new.items():
         tensor = _tensor(slots, name)
+        if is_constant(tensor):
+            continue
         at = _spread(index, tensor, 1)
         if isinstance(value, Tensor):
             tensor.scatter_(2, at, value.to(tensor.dtype))
@@ -97,7 +102,8 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
     values = combine(slots.values, value_sources, target, edges.active, edges.self_value_weight)
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
     for name, value in (after | (edges.extra_after or {})).items():
-        _put(_tensor(slots, name), target, value, edges.active)
+        if not is_constant(tensor := _tensor(slots, name)):
+            _put(tensor, target, value, edges.active)
     return replace(slots, keys=keys, values=values)
 
 
@@ -110,18 +116,7 @@ def _merged_keys(
         sources = rotary.turn(sources, edges.turn)
     sources = sources * edges.key_weight[..., None]
     own, scale, shift = edges.self_key_weight, edges.key_scale, edges.key_shift
-    keys = combine(slots.keys, sources, target, edges.active, own, scale, shift)
-    if KEY_LENGTH in slots.extra:
-        _measure_again(slots.extra[KEY_LENGTH], keys, target)
-    return keys
-
-
-def _measure_again(lengths: Tensor, keys: Tensor, target: Tensor) -> None:
-    """The lengths of the keys at `target`, in place; merging many, all of them."""
-    if target.shape[-1] <= FEW_EDGES:
-        lengths.scatter_(2, target, torch.linalg.vector_norm(_take(keys, target), dim=-1))
-    else:
-        lengths.copy_(torch.linalg.vector_norm(keys, dim=-1))
+    return combine(slots.keys, sources, target, edges.active, own, scale, shift)
 
 
 def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:

@@ -27,6 +27,24 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 }
 
 
+def print_batch(cells: pd.DataFrame) -> None:
+    """One line a method and budget of a batch (`kvlab.analysis.repeats.cells`): shares and means over its prompts."""
+    table = Table("run", "n", "right", "share (95 %)", "live kB", "KL on answer, nats/token", "KL on all", "agreement")
+    for row in cells.to_dict("records"):
+        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
+        means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
+        table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
+    table.caption = "means over prompts with 95 % intervals; share: of the prompts whose answer is right (Wilson)"
+    print_wide(table)
+
+
+def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
+    if pd.isna(row[name]):
+        return "–"
+    mean, low, high = (f"{row[f'{name}{bound}']:.{digits}f}" for bound in ("", "_low", "_high"))
+    return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
+
+
 def print_headline(frame: pd.DataFrame) -> None:
     """One line a run: bytes, speed, closeness to the full cache; the caption says what they are of."""
     columns = {name: column for name, column in COLUMNS.items() if name in frame}  # a verdict needs an answer

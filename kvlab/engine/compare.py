@@ -36,13 +36,12 @@ from kvlab.models.held import held_model
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel, pick_device
 from kvlab.planning.limits import TURNS_SHARE
-from kvlab.recording import attention_that_fits
+from kvlab.recording import Recording, attention_that_fits, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
-from kvlab.trace.schema import RunRecord
+from kvlab.trace.schema import RunRecord, check_id
 
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
-FULL = MethodChoice(method="full", budget=1.0)
 
 
 def compare(
@@ -58,12 +57,13 @@ def compare(
 
     With more than one choice the full cache is always run too, first. A stop (`cancelled`, or Ctrl-C) leaves the
     finished runs complete and the current one marked cancelled, then returns or re-raises.
-    Raises UserError for bad input before anything is written, and where memory runs out: the finished runs stay, the
-    current one is marked failed, and the device has its memory back.
+    Raises UserError for bad input before anything is run or written, and where memory runs out: the finished runs
+    stay, the current one is marked failed, and the device has its memory back.
     """
-    choices = list(request.choices)
-    if len(choices) > 1 and all(choice.method != "full" for choice in choices):
-        choices.insert(0, FULL)
+    if request.repeats:
+        raise UserError("A request with repeats makes several comparisons: give it to kvlab.jobs.batch.run_batch.")
+    comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
+    choices = request.runs
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
@@ -86,14 +86,13 @@ def compare(
     begun = time.perf_counter()
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
-    comparison_id = comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}"
     paths: list[Path] = []
     try:
         with room(request, loaded.device, ids.shape[1], Path(root), "full cache"):
             reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
-            record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids))
+            record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids), len(choices))
             with RunWriter(Path(root), record) as writer:
                 paths.append(writer.path)
                 watch.run_id = record.run_id
@@ -121,12 +120,14 @@ def run(
     level: RecordLevel = "full",
     root: Path | str = "runs",
     compress_every: int = 1,
+    record: Recording | str = "",
     seed: int = 0,
     **hyper_parameters: Any,
 ) -> Run:
     """Run one method over one prompt, record it, and return the opened run.
 
-    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. Raises UserError for bad input.
+    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. `record` bounds its arrays, such as
+    "layers=0-3,8,heads=0,every=4". Raises UserError for bad input.
     """
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     choice = MethodChoice(method=method, budget=amount.amount, hyper_parameters=hyper_parameters)
@@ -138,12 +139,13 @@ def run(
         max_new_tokens=max_new_tokens,
         level=level,
         compress_every=compress_every,
+        record=Recording.parse(record) if isinstance(record, str) else record,
         seed=seed,
     )
     return open_run(compare(request, root, loaded=loaded)[0])
 
 
-def _check_positions(choices: list[MethodChoice], tokens: int) -> None:
+def _check_positions(choices: tuple[MethodChoice, ...], tokens: int) -> None:
     for choice in choices:
         if choice.force_keep and max(choice.force_keep) >= tokens:
             raise UserError(
@@ -200,7 +202,7 @@ def _forced_pass(
 ) -> float | None:
     """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
     steps = max(len(reference.ids) - 1, 0)
-    asked = request.level, ids.shape[1], steps, request.record, writer.record.attention_rows
+    asked = request.level, ids.shape[1], steps, writer.record.recorded_states, writer.record.attention_rows
     recorder = None if request.level == "off" else Recorder(writer, *asked)
     cache = _cache(request, choice, loaded, observer=recorder)
     watch.advance(f"{choice.label}: prompt")
@@ -334,15 +336,18 @@ def _record(
     comparison_id: str,
     index: int,
     steps: int,
+    runs: int,
 ) -> RunRecord:
     method = make_method(choice.method, **choice.hyper_parameters)
     cache = make_cache(loaded, method, choice.budget)
     chat = chat_of(request, loaded.tokenizer)
     compressed, model = [layer.layer_idx for layer in cache.compressed_layers()], model_shape(loaded)
-    rows, left_out = request.record, ""
+    rows = states = request.record
+    left_out: dict[str, str] = {}
     if request.level == "full":
-        text = ids.shape[1] + max(steps - 1, 0), max(steps, 1)
-        rows, left_out = attention_that_fits(request.record, compressed, model.num_key_value_heads, *text)
+        tokens, asked = ids.shape[1] + max(steps - 1, 0), (request.record, compressed, model.num_key_value_heads)
+        states, left_out["keys"] = states_that_fit(*asked, model.head_dim, tokens, runs)
+        rows, left_out["attention"] = attention_that_fits(*asked, tokens, max(steps, 1))
     return RunRecord(
         run_id=f"{comparison_id}-{index:02d}-{choice.method}",
         comparison_id=comparison_id,
@@ -352,6 +357,7 @@ def _record(
         prompt=request.prompt,
         answer=request.answer,
         facts=request.facts,
+        repeat=request.repeat,
         method=choice.method,
         budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),
@@ -371,7 +377,8 @@ def _record(
         versions=versions(),
         prompt_tokens=ids.shape[1],
         recording=request.record,
+        states=states,
         attention_rows=rows,
-        left_out={"attention": left_out} if left_out else {},
+        left_out={name: sentence for name, sentence in left_out.items() if sentence},
         sliding_layers=tuple(index for index in range(len(cache.layers)) if index not in compressed),
     )

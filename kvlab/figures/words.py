@@ -19,8 +19,10 @@ def visible(text: str, limit: int = 24) -> str:
 
 
 def token_labels(positions: Iterable[int], texts: list[str]) -> list[str]:
-    """A unique label for each position: its number and its text."""
-    return [f"{position} {visible(texts[position]) if position < len(texts) else ''}".strip() for position in positions]
+    """A unique label for each position: its number, and its text in quotation marks, so that no digit is misread."""
+    return [
+        f"{position} “{visible(texts[position])}”" if position < len(texts) else f"{position}" for position in positions
+    ]
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -44,6 +46,13 @@ def percent(share: float | None) -> str:
 def signed_percent(change: float | None) -> str:
     """A change as a percentage with its sign, such as `+2.5 %`."""
     return ("+" if change is not None and change >= SMALLEST_SHARE else "") + percent(change)
+
+
+def lost(share: float | None) -> str:
+    """A share of attention that was lost, as `3 % lost`; a negative one as `3 % gained`: sag is positive where lost."""
+    if share is None or not math.isfinite(share):
+        return "not recorded"
+    return f"{percent(abs(share))} {'gained' if share < 0 else 'lost'}"
 
 
 def byte_size(count: float | None) -> str:

@@ -17,10 +17,12 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from kvlab.errors import UserError
 from kvlab.jobs import client, store
+from kvlab.jobs.batch import run_batch
 from kvlab.requests import CompareRequest, Progress
 from kvlab.trace.catalogue import is_alive
 
@@ -66,7 +68,10 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
             request = CompareRequest.model_validate_json(job["request"])
             _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
             runs = client.aside_root(root) if request.aside else root
-            _load(compare)(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
+            if request.aside:
+                store.clear_aside(runs)
+            work = partial(run_batch, compare=_load(compare)) if request.repeats else _load(compare)
+            work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
             state, message = "cancelled", "Stopped."

@@ -11,23 +11,34 @@ from torch import Tensor, nn
 
 from kvlab.methods.rotary import Rotary
 
-# Slot state that the cache itself knows, where a settler names it: the key's length, which it keeps current, and, as
-# (B, H, S, G), what each query head of the group adds to the slot's log mass.
-KEY_LENGTH, HEAD_MASS = "key_length", "head_mass"
+# Slot state that the cache itself knows, where a settler names it: as (B, H, S, G), what each query head of the group
+# adds to the slot's log mass.
+HEAD_MASS = "head_mass"
 NEVER = float("-inf")
+
+
+def one_number(value: float, like: Tensor) -> Tensor:
+    """(B, H, S) of one number that all slots of `like` (B, H, S, ...) share; it takes the bytes of one."""
+    return torch.as_strided(torch.tensor(value, device=like.device), like.shape[:3], (0, 0, 0))
+
+
+def is_constant(column: Tensor) -> bool:
+    """Whether a column of slots is one number that all of them share, and so must not be written to."""
+    return column.stride()[:3] == (0, 0, 0)
 
 
 @dataclass
 class Slots:
     """The slot table of one layer: B batch rows, H KV heads, S slots, d head_dim.
 
-    A slot stands for one token, or, once merged, for several; `position` names it (its pivot token).
+    A slot stands for one token, or, once merged, for several; `position` names it (its pivot token). A column that no
+    slot has for itself is one number (`is_constant`).
     """
 
     keys: Tensor  # (B, H, S, d) rotated at the stored position
     values: Tensor  # (B, H, S, d)
-    position: Tensor  # (B, H, S) int32
-    votes: Tensor  # (B, H, S) float32: original tokens this slot stands for
+    position: Tensor  # (B, H, S) int16 or int32 (`kvlab.methods.columns.whole_numbers`)
+    votes: Tensor  # (B, H, S) of that type: original tokens this slot stands for
     log_mass: Tensor  # (B, H, S) float32: additive attention logit
     score: Tensor  # (B, H, S) float32: the scorer's running importance
     valid: Tensor  # (B, H, S) bool
@@ -55,10 +66,21 @@ class Slots:
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keys", "values", "extra")}
         return own | self.extra
 
+    def own(self) -> dict[str, Tensor]:
+        """The metadata that slots have for themselves."""
+        return {name: column for name, column in self.metadata().items() if not is_constant(column)}
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
-        """The same table with `change` applied to every tensor."""
-        own = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
+        """The same table with `change` applied to every tensor; what was one number for all slots stays one."""
+        own = {f.name: _changed(getattr(self, f.name), change) for f in fields(self) if f.name != "extra"}
         return replace(self, **own, extra={name: change(tensor) for name, tensor in self.extra.items()})
+
+
+def _changed(column: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    changed = change(column)
+    if not is_constant(column) or is_constant(changed):
+        return changed
+    return torch.as_strided(column, changed.shape, (0, 0, 0))
 
 
 class Seen(Protocol):

@@ -92,7 +92,7 @@ def test_budget_votes_and_finiteness(seed: int, budget: int) -> None:
     slots, dropped = hand.layer.slots, hand.layer.dropped
     assert slots is not None
     assert (slots.live() <= budget).all()
-    votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1)
+    votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1).float()
     torch.testing.assert_close(votes + dropped, torch.full_like(votes, TOKENS))
     for tensor in (slots.keys, slots.values, slots.log_mass[slots.valid]):
         assert torch.isfinite(tensor).all()

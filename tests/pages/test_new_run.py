@@ -226,7 +226,29 @@ def test_a_running_job_shows_its_stage_and_log(runs_root: Path, open_page: Open)
     store.log_path(runs_root, job).write_text("a line <b>of</b> the log\n")
     page = open_page("new_run", job=job)
     assert "Running" in shown(page)
+    assert "prefill h2o" in page.get("progress")[0].proto.text
     assert "a line <b>of</b> the log" in [element.value for element in page.code]
+
+
+def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, open_page: Open):
+    choices = tuple(MethodChoice(method=method, budget=0.25) for method in ("h2o", "keepkv"))
+    job = jobs.submit(runs_root, CompareRequest(prompt="a prompt", choices=choices))
+    write_synthetic_run(runs_root, method="full", comparison_id=job)
+    write_synthetic_run(runs_root, method="h2o", comparison_id=job, status="running")
+    with store.database(runs_root) as connection:
+        store.take_place(connection, os.getpid())
+        store.claim(connection, os.getpid())
+        progress = Progress(stage="h2o", done=1, total=4)
+        connection.execute("UPDATE jobs SET progress = ?, started = ?", (progress.model_dump_json(), time.time() - 200))
+    page = open_page("new_run", job=job)
+    told = page.get("progress")[0].proto.text.replace("\\", "")
+    assert "2 of 3" in told, "the full cache is a run too"
+    assert "about 10 min left" in told, "a quarter took 200 s, so three quarters take 600 s"
+    assert "keepkv" in [element.value for element in page.markdown], "it waits"
+    assert not any("Never begun" in element.value for element in page.caption)
+    with store.database(runs_root) as connection:
+        store.finish(connection, job, "cancelled", "Stopped.")
+    assert any("Never begun: keepkv" in element.value for element in open_page("new_run", job=job).caption)
 
 
 def test_an_ended_job_lists_its_runs_and_leads_to_the_comparison(runs_root: Path, open_page: Open):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.view import KEY_LENGTH, View
+from kvlab.methods.view import View
 
 THRESHOLD = "threshold"
 NOT_YET = -2.0  # below every cosine
@@ -39,7 +39,14 @@ class CosineMerge:
     smoothing: float = 0.5
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
-    state: Mapping[str, float] = field(default_factory=lambda: {KEY_LENGTH: 0.0})
+    state: Mapping[str, float] = field(default_factory=dict)
+    seeks: ClassVar = True
+    merges: ClassVar = True
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
 
     @property
     def across_heads(self) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.methods.view import KEY_LENGTH, Slots
+from kvlab.methods.view import Slots
 
 Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256
@@ -22,7 +22,7 @@ def at(tensor: Tensor, index: Tensor) -> Tensor:
 
 def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """For each edge: the sum of `value` (B, H, E[, d]) over all active edges with the same target."""
-    own = torch.where(active if value.dim() == 3 else active[..., None], value, 0.0)
+    own = torch.where(active if value.dim() == 3 else active[..., None], value, 0)
     if target.shape[-1] == 1:  # decoding: there is nobody to share a target with
         return own
     index = target if value.dim() == 3 else target[..., None].expand_as(value)
@@ -68,13 +68,13 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
 def nearest_slot(slots: Slots, index: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
     """(cosine, slot), each (B, H, E): the allowed slot with the key most similar to that of each slot in `index`.
 
-    One pass over the keys, in their own type (sums in float32): their lengths are slot state. Of 16-bit keys the
-    cosine returned is measured again in float32.
+    In the keys' own type, sums in float32. Of 16-bit keys the cosine returned is measured again in float32.
     """
-    sources, keys, lengths = at(slots.keys, index), slots.keys, slots.extra[KEY_LENGTH]
+    sources, keys = at(slots.keys, index), slots.keys
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
-    products = (sources @ keys.transpose(-1, -2)).float() / lengths.float().clamp_min(TINY)[:, :, None]
+    lengths = torch.linalg.vector_norm(keys, dim=-1).float()
+    products = (sources @ keys.transpose(-1, -2)).float() / lengths.clamp_min(TINY)[:, :, None]
     best = torch.where(allowed[:, :, None], products, -torch.inf).max(-1)
     if keys.dtype == torch.float32:
         return best.values / at(lengths, index).clamp_min(TINY), best.indices

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ from kvlab.methods.settlers.mass import (
     turns,
 )
 from kvlab.methods.settlers.merge_first import merge_first
-from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, View
+from kvlab.methods.view import HEAD_MASS, View
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
@@ -77,11 +77,20 @@ class NearestMerge:
     group: GroupRule = "mean-logit"
     window: int = 32
     per_head_mass: bool = False
+    seeks: ClassVar = True
+    merges: ClassVar = True
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Key lengths, for the search of the nearest, and the query heads' own log masses."""
-        return {KEY_LENGTH: 0.0} | ({HEAD_MASS: 0.0} if self.per_head_mass else {})
+        """The query heads' own log masses."""
+        return {HEAD_MASS: 0.0} if self.per_head_mass else {}
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says; that of rule `bias` is the slot's own."""
+        if self.mass != "rule":
+            return Mass(self.mass, self.mass_alpha).of_votes
+        return None if self.rule == "bias" else 1.0
 
     def prompt_rows(self, tokens: int) -> int:
         """The queries that a fit looks at."""

@@ -43,15 +43,25 @@ class ResidualMerge:
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: 1 for a residual slot."""
-        return {RESIDUAL: 0.0}
+        """Own slot state: whether it is a residual slot."""
+        return {RESIDUAL: False}
+
+    @property
+    def merges(self) -> bool:
+        """Unless nothing is residual."""
+        return self.share > 0
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return Mass(self.mass, self.alpha).of_votes
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget; evictions if there are no residual slots."""
         if self.share == 0:
             return Evict().settle(view, select)
         slots = view.slots
-        residual = (slots.extra[RESIDUAL] > 0) & slots.valid
+        residual = slots.extra[RESIDUAL] & slots.valid
         # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
         live, room = slots.live(), view.budget - allowed
@@ -91,7 +101,7 @@ class ResidualMerge:
         return Plan(
             keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
             edges=self._edges(view, victims.index, target, active),
-            extra={RESIDUAL: (residual | (_flag(pivots, merges, residual) & start)).float()},
+            extra={RESIDUAL: residual | (_flag(pivots, merges, residual) & start)},
         )
 
     def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -47,6 +47,8 @@ class ValueMerge:
     reach: int | None = 16
     draw: Literal["bernoulli", "expected"] = "bernoulli"
     state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar = True
+    mass_of_votes: ClassVar[float] = 0.0
 
     @property
     def across_heads(self) -> bool:
