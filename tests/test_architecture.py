@@ -26,6 +26,8 @@ MAY_IMPORT = {
     "figures": {"analysis", "trace"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
+    # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
+    "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
     "fitting": {"models", "cache", "attention", "methods", "trace"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
@@ -34,7 +36,7 @@ MAY_IMPORT = {
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
-    "model_files", "shapes",
+    "model_files", "shapes", "returns",
 }  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
+from kvlab.cli.killed import killed
 from kvlab.cli.methods import methods
 from kvlab.cli.plan import plan
 from kvlab.cli.train_less import train_less
@@ -26,6 +27,7 @@ commands = typer.Typer(
 commands.command("methods")(methods)
 commands.command("run")(run)
 commands.command("compare")(compare)
+commands.command("killed")(killed)
 commands.command("plan")(plan)
 commands.command("eval")(evaluate)
 commands.command("bench")(bench)

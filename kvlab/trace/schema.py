@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue, mo
 from kvlab.answers import Fact
 from kvlab.recording import Recording
 from kvlab.requests import Fraction, RecordLevel, Slots
+from kvlab.returns import Return
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
 SCHEMA_VERSION = 2
@@ -97,6 +98,7 @@ class RunRecord(BaseModel):
     notes: tuple[str, ...] = Field((), description="what the settings mean at this budget and length, in sentences")
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
+    returned: Return | None = Field(None, description="what was given back on top of the budget")
     level: RecordLevel
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)
