@@ -10,7 +10,7 @@ from app.state import runs_root
 from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs import JobStatus
-from kvlab.requests import CompareRequest
+from kvlab.requests import RescueRequest, Work
 from kvlab.trace.catalogue import list_runs
 
 POLL_SECONDS = 1.0
@@ -45,8 +45,11 @@ def badge(state: str, reason: str = "") -> None:
     st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]
 
 
-def _request(request: CompareRequest) -> None:
+def _request(request: Work) -> None:
     """What was asked for, with the prompt letter by letter."""
+    if isinstance(request, RescueRequest):
+        link("killed", "What was found", run=request.run_id)
+        return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
     with st.expander("What was asked for"):

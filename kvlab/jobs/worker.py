@@ -21,10 +21,11 @@ from pathlib import Path
 
 from kvlab.errors import UserError
 from kvlab.jobs import client, store
-from kvlab.requests import CompareRequest, Progress
+from kvlab.requests import Progress, RescueRequest, read_request
 from kvlab.trace.catalogue import is_alive
 
-Compare = Callable[..., list[Path]]
+Compare = Callable[..., object]
+RESCUE = "kvlab.rescue:rescue"
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
 
@@ -63,10 +64,14 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
     talk = JobTalk(connection, job["job_id"], stop)
     with _output_to(store.log_path(root, job["job_id"])):
         try:
-            request = CompareRequest.model_validate_json(job["request"])
-            _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
-            runs = client.aside_root(root) if request.aside else root
-            _load(compare)(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
+            request, work, runs = read_request(job["request"]), compare, root
+            if isinstance(request, RescueRequest):
+                _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
+                work = RESCUE
+            else:
+                _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
+                runs = client.aside_root(root) if request.aside else root
+            _load(work)(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
             state, message = "cancelled", "Stopped."
