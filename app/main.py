@@ -16,6 +16,7 @@ if str(ROOT) not in sys.path:
 from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
+from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.state import theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
@@ -34,6 +35,7 @@ MENU = {
         ("lineage", "Lineage", "account_tree"),
         ("regret", "Regret and budget", "heart_broken"),
         ("difference", "Difference of two runs", "difference"),
+        ("killed", "Who killed it?", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),
         ("memory", "Memory and cost", "memory"),
         ("heads", "Head fingerprints", "fingerprint"),
@@ -68,7 +70,8 @@ def pages() -> dict[str, list[st.Page]]:
     }
     # The first page answers at the root, and not at its path; asked for by its own name it answers too.
     named = st.Page(ROOT / "pages" / "start.py", title="Start", url_path="start", visibility="hidden")
-    return {section: found for section, found in (sections | {" ": [named]}).items() if found}
+    sections |= {"Views from plug-ins": view_pages(), " ": [named]}
+    return {section: found for section, found in sections.items() if found}
 
 
 def main() -> None:

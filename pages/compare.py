@@ -14,6 +14,7 @@ from app.parts import page
 from app.parts.board import answer_form, board_of, board_section
 from app.parts.figure import page_file, show
 from app.parts.links import link
+from app.parts.repeats import batch_section
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
@@ -35,8 +36,13 @@ COLUMNS = {
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
     "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
-    "tokens/s": NUMBER(format="%.0f", help="Free decoding with recording off."),
-    "speed": NUMBER(format="%.2f x", help="Tokens a second against the full cache's run."),
+    "tokens/s": NUMBER(
+        format="%.4g", help="Recording off: the median of the readings, in no more digits than they bear."
+    ),
+    "readings": st.column_config.TextColumn(
+        help="How many, in turns over the runs, with their range; captured: steps replayed, eager: launched one by one."
+    ),
+    "speed": NUMBER(format="%.2g x", help="Against the full cache's run, where both were read in the same way."),
     "mean KL": NUMBER(
         format="%.3g",
         help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
@@ -60,6 +66,11 @@ def main() -> None:
     runs = current_comparison()
     if not runs:
         return
+    record = runs[0].record
+    if record.repeat is not None:
+        batch_section(record.repeat, record.comparison_id)
+        st.subheader(f"Prompt {record.repeat.number} of {record.repeat.of}")
+        st.caption(plain(f"The needle's {record.repeat.planting.words}."))
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
     if board is not None:
@@ -130,6 +141,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "of full": 100 * table["live_ratio"].astype(float),
         "speed": table["speed_ratio"].astype(float),
         "tokens/s": table["tokens_per_second"].astype(float),
+        "readings": table["readings"],
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "status": None if (table["status"] == "complete").all() else table["status"],
     }

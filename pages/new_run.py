@@ -7,7 +7,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.parts.answer import Question, answer_section
+from app.parts.answer import Question, answer_section, planted
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
@@ -29,6 +29,7 @@ LEVELS = {
     "off": "Off: texts and speed only, nothing slows the run down.",
 }
 NEW_TOKENS = 64
+NEEDLE_TOKENS = 80  # of a planted sentence and its question
 SETTINGS = ["default", "paper", "code"]
 
 
@@ -53,10 +54,13 @@ def model_section(prompt: str) -> tuple[str, int]:
     return model, count
 
 
-def cut_section(prompt: str, model: str) -> str:
-    """The prompt as it will be read: whole where it fits, else cut where the reader says, with the cut shown."""
+def cut_section(prompt: str, model: str, room: int = 0) -> str:
+    """The prompt as it will be read: whole where it fits, else cut where the reader says, with the cut shown.
+
+    `room` is how many tokens will come to it.
+    """
     asked = str(further_down("max_new_tokens", NEW_TOKENS))
-    new_tokens = int(asked) if asked.isdecimal() else NEW_TOKENS
+    new_tokens = room + (int(asked) if asked.isdecimal() else NEW_TOKENS)
     over = cutting.tokens_over(prompt, model.strip(), new_tokens) if prompt.strip() else 0
     if not over:
         return prompt
@@ -88,6 +92,12 @@ def cut_question(question: Question, prompt: str) -> Question:
     if len(left) < len(words):
         st.warning("The cut takes away words that the answer rests on.", icon=":material/content_cut:")
     return replace(question, prompt=prompt, facts=find_facts(prompt, left))
+
+
+def cut_repeats(question: Question, model: str) -> Question:
+    """The repeats of the text as it is cut; the needles are planted in what is left of it."""
+    text = cut_section(question.text, model, NEEDLE_TOKENS)
+    return question if text == question.text else planted(text, question.repeats)
 
 
 def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
@@ -157,10 +167,26 @@ def recording_section(default_title: str) -> dict[str, Any]:
             "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="prefill_chunk", bind="query-params"
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
+        record = what_to_record() if level == "full" else ""
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
-        "compress_every": every, "prefill_chunk": chunk or None, "seed": seed,
+        "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "record": record,
     }  # fmt: skip
+
+
+def what_to_record() -> str:
+    """Of which layers, KV heads and steps arrays are written, as `--record` takes it."""
+    st.caption("What arrays are recorded of: keys and values, attention rows, the probe. Tables are always whole.")
+    layers, heads, every = st.columns(3)
+    with layers:
+        some = st.text_input(
+            "Layers", key="record_layers", bind="query-params", placeholder="all", help="Such as 0-3,8"
+        )
+    with heads:
+        few = st.text_input("KV heads", key="record_heads", bind="query-params", placeholder="all", help="Such as 0,2")
+    with every:
+        steps = st.number_input("Attention rows every … steps", 1, 4096, 1, key="record_every", bind="query-params")
+    return intake.record_words(some, few, steps)
 
 
 def placement_section() -> dict[str, Any]:
@@ -203,9 +229,7 @@ def submit(
     try:
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
-        request = intake.make_request(
-            question.prompt, model, choices, answer=question.answer, facts=question.facts, **options
-        )
+        request = intake.make_request(model=model, chosen=choices, **question.asked, **options)
         fitting.check_fits(request, chosen, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
         jobs.ensure_worker(runs_root())
@@ -226,7 +250,10 @@ def form() -> None:
         prompt = question.prompt
         model, prompt_tokens = model_section(prompt)
         chat = chat_section()
-        question = cut_question(question, cut_section(prompt, model))
+        if question.repeats:
+            question = cut_repeats(question, model)
+        else:
+            question = cut_question(question, cut_section(prompt, model))
         try:
             chosen, budgets = method_section(prompt_tokens)
         except UserError as error:
@@ -236,6 +263,8 @@ def form() -> None:
         options = recording_section(title) | placement_section()
         if question.prompt.strip() and not question.error:
             full_answer(question, model, options | chat)
+        if question.repeats:
+            st.caption(f"For each of the {len(question.repeats)} prompts, which run one after another:")
         show_plan(fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root()))
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
             submit(question, model, chosen, budgets, typed, **options, **chat)

@@ -77,6 +77,8 @@ def main() -> None:
     except UserError as error:
         st.info(str(error))
         return
+    if run.record.state_note:
+        st.caption(run.record.state_note)
     zoom, details = st.columns([3, 2], gap="large")
     with zoom:
         zoomable_map(run, layer, head, step, what, mode, outlined)

@@ -26,7 +26,11 @@ MAY_IMPORT = {
     "figures": {"analysis", "trace"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
-    "fitting": {"models", "cache", "attention", "methods", "trace"},
+    "plugins": set(),
+    "checking": {"models", "cache", "methods"},
+    # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
+    "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
+    "fitting": {"models", "cache", "attention", "methods", "trace", "engine"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
@@ -34,7 +38,7 @@ MAY_IMPORT = {
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
-    "model_files", "shapes",
+    "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
 }  # fmt: skip
 
 

@@ -2,26 +2,54 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import streamlit as st
 
 from app.parts.text import plain
 from kvlab.answers import check_answer, find_facts
 from kvlab.errors import UserError
+from kvlab.figures.words import plural
 from kvlab.models.mini import phrasing
-from kvlab.tasks.plant import plant
+from kvlab.repeats import MOST_REPEATS, VARIED, Planting, plantings
+from kvlab.tasks.plant import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
 
 
 @dataclass(frozen=True)
 class Question:
-    """The prompt as it will be read, and what is asked of it; `error` says in one sentence what cannot be used."""
+    """The prompt as it will be read, and what is asked of it; `error` says in one sentence what cannot be used.
+
+    With `repeats` the prompt is the first of them, and `text` what their needles are planted in.
+    """
 
     prompt: str
     answer: str | None = None
     facts: tuple[tuple[int, int], ...] = ()
     error: str = ""
+    repeats: tuple[Planting, ...] = ()
+    text: str = ""
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """The fields of a request that it fills."""
+        if self.repeats:
+            return {"prompt": self.text, "repeats": self.repeats}
+        return {"prompt": self.prompt, "answer": self.answer, "facts": self.facts}
+
+
+def planted(text: str, repeats: tuple[Planting, ...]) -> Question:
+    """The question of the first of `repeats`, with the others to come where there are more.
+
+    Raises:
+        UserError: as `kvlab.tasks.plant.plant`.
+    """
+    first = repeats[0]
+    found = plant(text, first.depth, first.draw, first.wording)
+    facts = find_facts(found.prompt, [found.fact])
+    return Question(found.prompt, found.answer, facts, repeats=repeats if len(repeats) > 1 else (), text=text)
 
 
 def answer_section(prompt: str) -> Question:
@@ -79,15 +107,50 @@ def _planted(prompt: str) -> Question:
     with right:
         seed = int(st.number_input("Draw", 0, 9999, 0, key="plant_seed", bind="query-params"))
     try:
-        planted = plant(prompt, depth / 100, seed, kind)
+        repeats = _repeats(Planting(wording=kind, depth=depth / 100, draw=seed))
+        question = planted(prompt, repeats)
     except UserError as error:
         return _unusable(prompt, error)
-    question = planted.prompt.rsplit("\nQuestion: ", 1)[1].replace("\nAnswer:", " · Answer:")
+    if len(repeats) > 1:
+        st.caption(_in_words(repeats))
+    asks = question.prompt.rsplit("\nQuestion: ", 1)[1].replace("\nAnswer:", " · Answer:")
+    ((start, stop),) = question.facts
     st.caption(
-        f"Planted at {depth} %: “{plain(planted.fact)}” Appended: “{plain(question)}” "
-        f"The right answer is **{planted.answer}**."
+        f"{'The first is planted' if question.repeats else 'Planted'} at {100 * repeats[0].depth:g} %: "
+        f"“{plain(question.prompt[start:stop])}” Appended: “{plain(asks)}” The right answer is **{question.answer}**."
     )
-    return Question(planted.prompt, planted.answer, find_facts(planted.prompt, [planted.fact]))
+    return question
+
+
+def _repeats(first: Planting) -> tuple[Planting, ...]:
+    """The one planting, or as many as are asked for."""
+    left, right = st.columns([2, 3], vertical_alignment="bottom")
+    with left:
+        count = int(
+            st.number_input(
+                "Repeats",
+                1,
+                MOST_REPEATS,
+                1,
+                key="plant_repeats",
+                bind="query-params",
+                help="As many prompts, each with a name and a number of its own: every cell of the board then has its "
+                "share of right answers, with an interval",
+            )
+        )
+    if count == 1:
+        return (first,)
+    with right:
+        vary = st.pills("Vary", VARIED, selection_mode="multi", default=VARIED, key="plant_vary", bind="query-params")
+    return plantings(count, first, WORDINGS, tuple(vary))
+
+
+def _in_words(repeats: Sequence[Planting]) -> str:
+    depths = sorted(100 * one.depth for one in repeats)
+    spread = f"depths {depths[0]:g} to {depths[-1]:g} %" if depths[0] < depths[-1] else f"depth {depths[0]:g} %"
+    wordings = len({one.wording for one in repeats})
+    told = f"{len(repeats)} prompts, one after another: {spread}, {plural(wordings, 'wording')}, new names and numbers."
+    return f"{told} Level light is enough for the board; more is kept of every prompt at level full."
 
 
 def _unusable(prompt: str, error: UserError) -> Question:

@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app.parts.answer import Question
-from app.parts.board import NO_REFERENCE
+from app.parts.board import CLEAR_REFERENCE
 from app.parts.text import plain
 from app.state import open_cached, runs_root, session_id
 from kvlab import jobs
@@ -85,4 +85,4 @@ def _show(question: Question, job_id: str) -> None:
     elif judge(texts, question.answer).kind == "right":
         st.success(f"{wrote}, which is right.")
     else:
-        st.warning(f"{wrote}. {NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}.", icon=":material/warning:")
+        st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")

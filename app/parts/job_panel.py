@@ -6,13 +6,14 @@ import streamlit as st
 
 from app.parts.links import go, link
 from app.parts.text import duration, plain
-from app.state import runs_root
+from app.state import runs_root, session_id
 from kvlab import jobs
 from kvlab.analysis.labels import distinct
 from kvlab.errors import UserError
 from kvlab.jobs import JobStatus
-from kvlab.requests import CompareRequest
-from kvlab.trace.catalogue import list_runs
+from kvlab.jobs.batch import missing_repeats
+from kvlab.requests import CompareRequest, RescueRequest, Work
+from kvlab.trace.catalogue import list_repeats, list_runs
 
 POLL_SECONDS = 1.0
 LOG_LINES = 400
@@ -47,10 +48,14 @@ def badge(state: str, reason: str = "") -> None:
     st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]
 
 
-def _request(request: CompareRequest) -> None:
+def _request(request: Work) -> None:
     """What was asked for, with the prompt letter by letter."""
+    if isinstance(request, RescueRequest):
+        link("killed", "What was found", run=request.run_id)
+        return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
+    facts += [f"{len(request.repeats)} repeats"] if request.repeats else []
     with st.expander("What was asked for"):
         st.caption(plain(" · ".join([*facts, f"level {request.level}", f"seed {request.seed}"])))
         st.caption(plain(", ".join(choice.label for choice in request.choices)))
@@ -90,6 +95,9 @@ def _panel(status: JobStatus) -> None:
 
 
 def _actions(status: JobStatus) -> None:
+    request = jobs.request_of(runs_root(), status.job_id)
+    if isinstance(request, CompareRequest) and request.repeats:
+        _batch_actions(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
         if st.button(label, key="cancel_job", disabled=status.cancelling):
@@ -99,6 +107,29 @@ def _actions(status: JobStatus) -> None:
         "Compare the runs", type="primary", key="open_comparison"
     ):
         go("compare", comparison=status.job_id)
+
+
+def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
+    """Of a job with repeats: a way to those that are there, and to go on with those that are not."""
+    batch = request.batch or status.job_id
+    made = list_repeats(runs_root(), batch)
+    if made and st.button("Compare the repeats", type="primary", key="open_batch"):
+        go("compare", comparison=made[0].comparison_id)
+    missing = len(missing_repeats(runs_root(), batch, request)) if status.ended else 0
+    if missing and st.button(f"Go on with {missing} of {len(request.repeats)}", key="go_on"):
+        job_id = jobs.submit(runs_root(), request.model_copy(update={"batch": batch}), session_id())
+        jobs.ensure_worker(runs_root())
+        go("new_run", job=job_id)
+
+
+def _repeats(status: JobStatus, request: CompareRequest) -> None:
+    """The repeats that were begun, each with how it ended."""
+    made = list_repeats(runs_root(), request.batch or status.job_id)
+    for entry in made:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            badge(entry.status)
+            link("compare", plain(f"{entry.number} of {len(request.repeats)}"), comparison=entry.comparison_id)
+    st.text(f"{len(request.repeats) - len(made)} have not begun.")
 
 
 def _progress(status: JobStatus) -> None:
@@ -120,8 +151,9 @@ def _progress(status: JobStatus) -> None:
 
 def told_runs(status: JobStatus) -> list[str]:
     """`3 of 13`: the run that is being made, once one has begun."""
+    request = jobs.request_of(runs_root(), status.job_id)
     made = len(list_runs(runs_root(), comparison_id=status.job_id))
-    return [f"{made} of {len(jobs.request_of(runs_root(), status.job_id).runs)}"] if made else []
+    return [f"{made} of {len(request.runs)}"] if made and isinstance(request, CompareRequest) else []
 
 
 def told_left(share: float, elapsed: float) -> list[str]:
@@ -133,7 +165,14 @@ def told_left(share: float, elapsed: float) -> list[str]:
 
 
 def _runs(status: JobStatus) -> None:
-    planned = jobs.request_of(runs_root(), status.job_id).runs
+    request = jobs.request_of(runs_root(), status.job_id)
+    if isinstance(request, RescueRequest):
+        return  # its reruns are recorded nowhere; the page that shows what was found is linked above
+    if request.repeats:
+        st.caption("Repeats")
+        _repeats(status, request)
+        return
+    planned = request.runs
     st.caption(f"Runs, {len(planned)} in all")
     made = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
     names = distinct(planned)

@@ -18,12 +18,12 @@ from kvlab.atlas.exhibit import Needs, Verdict
 from kvlab.atlas.settings import PAPER, PRESET, as_published, of_rows
 from kvlab.atlas.sources import Sources
 from kvlab.counted import mean_words
-from kvlab.evaluate.bootstrap import Interval
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import canonical_json
 from kvlab.evaluate.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.figures import scores as figures
 from kvlab.figures.words import number
+from kvlab.intervals import Interval, Kind
 
 FULL = "full"
 OWN_TASKS = ("needle", "needle_multikey", "key_value", "few_shot")
@@ -153,7 +153,7 @@ def origin_of(rows: pd.DataFrame) -> str:
 
 
 def score_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """A row a task, arm and budget asked for, with 95 % bootstrap intervals; in the order of the rows.
+    """A row a task, arm and budget asked for, with 95 % intervals; in the order of the rows.
 
     Columns: task, metric, higher (a larger score is better), arm (method and options), method, options (JSON), budget,
     asked (as people say it), prompts (how many), and with `_low` and `_high` score, difference to the full cache on the
@@ -240,7 +240,7 @@ def shared_budgets(table: pd.DataFrame) -> pd.DataFrame:
 def full_score(rows: pd.DataFrame) -> Interval | None:
     """The full cache's mean score over the tasks where higher is better; None where it was asked none."""
     full = rows[(rows["method"] == FULL) & rows["metric"].map(higher_is_better)]
-    return mean_over_tasks(full, "score") if len(full) else None
+    return mean_over_tasks(full, "score", "score") if len(full) else None
 
 
 def gap(
@@ -263,7 +263,8 @@ def gap(
 def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], column: str = "score") -> Interval | None:
     """Mean over the tasks of `column` of the rows `one` minus `other` with equal `keys`; None where none is equal."""
     both = one[[*keys, column]].merge(other[[*keys, column]], on=list(keys), suffixes=("", "_other"))
-    return mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap") if len(both) else None
+    kind: Kind = "difference" if column == "score" else "any"
+    return mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap", kind) if len(both) else None
 
 
 def verdict_of(gaps: Iterable[Interval | None]) -> Verdict:

@@ -90,7 +90,7 @@ def _is_free(host: str, port: int) -> bool:
 
 
 def _page_for(root: Path, name: str) -> str:
-    """The address of a run or a comparison, named by its id or its folder."""
+    """The address of a run, a comparison or a batch, named by its id or its folder."""
     from kvlab.trace.catalogue import list_runs
 
     if not name:
@@ -99,8 +99,8 @@ def _page_for(root: Path, name: str) -> str:
     for run in list_runs(root):
         if wanted == run.run_id:
             return "/timeline?" + urlencode({"run": wanted})
-        if wanted == run.comparison_id:
-            return "/compare?" + urlencode({"comparison": wanted})
+        if wanted in (run.comparison_id, run.batch):
+            return "/compare?" + urlencode({"comparison": run.comparison_id})
     raise UserError(f"There is no run or comparison {wanted} in {root}: give its id, or another --runs folder.")
 
 

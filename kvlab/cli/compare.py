@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,15 +21,27 @@ from kvlab.cli.loading import (
     Thinking,
     thinking_of,
 )
+from kvlab.cli.repeats import (
+    Depth,
+    Repeats,
+    Resume,
+    Vary,
+    Wording,
+    new_batch_id,
+    plantings_asked,
+    run_repeats,
+    show_batch,
+)
 
 if TYPE_CHECKING:
-    from kvlab.requests import CompareRequest
+    from kvlab.requests import CompareRequest, Progress
 
 Prompt = Annotated[str | None, typer.Option(help="the prompt's text")]
 File = Annotated[Path | None, typer.Option(help="a UTF-8 text file with the prompt")]
 Sample = Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")]
 NewTokens = Annotated[int, typer.Option(help="tokens to generate")]
 Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
+LevelOfMany = Annotated[str, typer.Option(help="what to record: off, light or full; full, or light with --repeats")]
 Every = Annotated[int, typer.Option(help="decide every N decode steps")]
 Chunk = Annotated[int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")]
 Record = Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")]
@@ -118,7 +131,7 @@ def compare(
     fact: Facts = None,
     model: Model = "mini",
     new_tokens: NewTokens = 64,
-    level: Level = "full",
+    level: LevelOfMany = "",
     compress_every: Every = 1,
     prefill_chunk: Chunk = None,
     record: Record = "",
@@ -137,14 +150,24 @@ def compare(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    repeats: Repeats = 0,
+    vary: Vary = "depth,wording",
+    depth: Depth = 0.3,
+    wording: Wording = 1,
+    resume: Resume = "",
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Compare several methods and budgets, and the full cache, over one prompt."""
+    """Compare several methods and budgets, and the full cache, over one prompt, or over repeats of a needle in it."""
+    if resume:
+        _resume(resume, out, as_json)
+        return
     methods = _with_composition(methods, score=score, allocate=allocate, select=select, settle=settle)
+    planted = plantings_asked(repeats, vary, depth, wording, seed)
     options = {
         "model": model,
-        "level": level,
+        "level": level or ("light" if planted else "full"),
+        "repeats": planted,
         "compress_every": compress_every,
         "prefill_chunk": prefill_chunk,
         "record": record,
@@ -158,7 +181,7 @@ def compare(
         "system": system,
         "thinking": thinking_of(thinking),
         "seed": seed,
-        **_asked((prompt, file, sample), answer, fact),
+        **_asked((prompt, file, sample), answer, fact, bool(planted)),
     }
     _execute(methods, budgets, (prompt, file, sample), new_tokens, out, as_json, options, force)
 
@@ -187,18 +210,50 @@ def _execute(
     )
     if not force:
         check_fits(request, out)
+    if request.repeats:
+        show_batch(out, _batch_with_progress(request, out), as_json)
+        return
     paths = _with_progress(request, out)
     _show(paths, as_json)
 
 
+def _resume(batch: str, out: Path, as_json: bool) -> None:
+    from kvlab.jobs.batch import load_batch
+
+    show_batch(out, _batch_with_progress(load_batch(out, batch), out), as_json)
+
+
+def _batch_with_progress(request: CompareRequest, out: Path) -> str:
+    from kvlab.errors import UserError
+
+    batch = request.batch or new_batch_id()
+    known = request.model_copy(update={"batch": batch})
+    try:
+        _with_progress(known, out, lambda progress: run_repeats(known, out, progress))
+    except (typer.Exit, UserError):
+        typer.echo(f"Go on with it: kvlab compare --resume {batch} --out {out}", err=True)
+        raise
+    return batch
+
+
 def _asked(
-    source: tuple[str | None, Path | None, str | None], answer: str | None, facts: list[str] | None
+    source: tuple[str | None, Path | None, str | None],
+    answer: str | None,
+    facts: list[str] | None,
+    planted: bool = False,
 ) -> dict[str, Any]:
-    """The expected answer and the facts that were given, else those of the sample."""
+    """The expected answer and the facts that were given, else those of the sample; what is planted brings its own."""
     from kvlab.answers import check_answer
+    from kvlab.errors import UserError
     from kvlab.tasks.shipped_samples import shipped_samples
 
     own = next((sample for sample in shipped_samples() if source[2] and sample.name == Path(source[2]).stem), None)
+    if planted:
+        if answer is not None or facts or (own is not None and own.answer is not None):
+            raise UserError(
+                "Repeats plant their own needle: give a text without --answer, --fact or a sample's question."
+            )
+        return {"answer": None, "facts": ()}
     if answer is None and own is not None:
         answer = own.answer
     return {
@@ -237,22 +292,26 @@ def _title(source: tuple[str | None, Path | None, str | None]) -> str:
     return named.replace("_", " ").capitalize() if named else " ".join((prompt or "").split())[:60]
 
 
-def _with_progress(request: CompareRequest, out: Path) -> list[Path]:
+def _with_progress(
+    request: CompareRequest, out: Path, work: Callable[[Callable[[Progress], None]], list[Path]] | None = None
+) -> list[Path]:
+    """Runs the request, or `work`, which is given the progress bar's report."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as ProgressBar
 
     from kvlab.engine import compare as run_comparison
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     screen = Console(stderr=True)
-    with Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+    with ProgressBar(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None)
 
-        def report(progress: Any) -> None:
+        def report(progress: Progress) -> None:
             bar.update(task, description=progress.stage, completed=progress.done, total=progress.total)
 
         try:
-            return run_comparison(request, out, progress=report)
+            return work(report) if work else run_comparison(request, out, progress=report)
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("Stopped. What was finished is complete; the run in progress is marked cancelled.", err=True)
@@ -274,7 +333,10 @@ def _show(paths: list[Path], as_json: bool) -> None:
         typer.echo(frame.to_json(orient="records", indent=2))
         return
     print_headline(frame)
+    said: dict[str, list[str]] = {}
     for run in runs:
         for note in run.record.remarks:
-            typer.echo(f"{run.record.label}: {note}")
+            said.setdefault(note, []).append(str(run.record.label))
+    for note, labels in said.items():
+        typer.echo(f"{', '.join(labels)}: {note}")
     typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")

@@ -19,12 +19,30 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "live_bytes": ("live kB", lambda value: f"{value / 1000:,.0f}"),
     "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
     "allocated_bytes": ("allocated kB", lambda value: f"{value / 1000:,.0f}"),
-    "tokens_per_second": ("tokens/s", lambda value: f"{value:.0f}"),
+    "speed": ("tokens/s", str),
     "mean_kl": ("KL to full, nats/token", lambda value: f"{value:.4f}"),
     "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.0f} %"),
     "first_divergence": ("own text differs at token", lambda value: f"{value:.0f}"),
     "status": ("status", str),
 }
+
+
+def print_batch(cells: pd.DataFrame) -> None:
+    """One line a method and budget of a batch (`kvlab.analysis.repeats.cells`): shares and means over its prompts."""
+    table = Table("run", "n", "right", "share (95 %)", "live kB", "KL on answer, nats/token", "KL on all", "agreement")
+    for row in cells.to_dict("records"):
+        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
+        means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
+        table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
+    table.caption = "means over prompts with 95 % intervals; share: of the prompts whose answer is right (Wilson)"
+    print_wide(table)
+
+
+def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
+    if pd.isna(row[name]):
+        return "–"
+    mean, low, high = (f"{row[f'{name}{bound}']:.{digits}f}" for bound in ("", "_low", "_high"))
+    return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
 
 
 def print_headline(frame: pd.DataFrame) -> None:

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from kvlab.evaluate.bootstrap import Interval, mean_intervals, mean_over_groups
+from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.request import FULL
+from kvlab.intervals import Interval, Kind, mean_intervals, mean_over_groups
 
 CHUNK = "prefill_chunk"
 MODEL = ["question_aware", "model", "model_digest", CHUNK]
@@ -20,6 +21,7 @@ METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware
 MEASURES = (
     "score", "difference", "slots", "kept", "live_bytes", "seconds", "bits_per_byte", "kl", "top1_agreement",
 )  # fmt: skip
+SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
 
 
 def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "length")) -> pd.DataFrame:
@@ -48,14 +50,17 @@ def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = 
         prompts = _once_a_prompt(group, measures)
         named = dict(zip(by, names, strict=True))
         counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
-        lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist()))
+        lines.append(named | counts | _measures(prompts, measures, prompts["task"].tolist(), _are_scores(group)))
     return pd.DataFrame(lines, columns=[*by, "prompts", "tasks", *_bounded(measures)])
 
 
-def mean_over_tasks(rows: pd.DataFrame, column: str) -> Interval:
-    """Return the mean over the tasks of one column of the rows with its 95 % interval, as `over_tasks`."""
+def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Interval:
+    """Return the mean over the tasks of one column of the rows with its 95 % interval, as `over_tasks`.
+
+    `kind` says whether the column holds scores where higher is better, or differences of such.
+    """
     prompts = _once_a_prompt(rows, (column,))
-    return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist())
+    return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist(), kind=kind)
 
 
 def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
@@ -75,16 +80,25 @@ def _once_a_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:
     counts = {"samples": len(group), "pairs": int(group["difference"].notna().sum())}
-    return {**names, "metric": group["metric"].iloc[0], **counts, **_measures(group, MEASURES)}
+    measures = _measures(group, MEASURES, scores=_are_scores(group))
+    if names["method"] == FULL.method:  # its difference to itself is 0 by definition
+        measures |= dict.fromkeys(("difference_low", "difference_high"), measures["difference"])
+    return {**names, "metric": group["metric"].iloc[0], **counts, **measures}
+
+
+def _are_scores(rows: pd.DataFrame) -> bool:
+    """Whether every row's score is one from 0 to 1, and not a distance such as KL."""
+    return "metric" in rows and bool(rows["metric"].map(higher_is_better).all())
 
 
 def _measures(
-    frame: pd.DataFrame, measures: Sequence[str], groups: Sequence[object] | None = None
+    frame: pd.DataFrame, measures: Sequence[str], groups: Sequence[object] | None = None, scores: bool = False
 ) -> dict[str, float | None]:
     """Every measure's mean, low and high; None where no prompt has it."""
+    kinds: list[Kind] = [SCORES.get(name, "any") if scores else "any" for name in measures]
     numbers = np.column_stack([pd.to_numeric(frame[name]).to_numpy(np.float64, na_value=np.nan) for name in measures])
     values: list[float | None] = []
-    for interval in mean_intervals(numbers, groups):
+    for interval in mean_intervals(numbers, groups, kinds=kinds):
         values += [interval.mean, interval.low, interval.high] if interval else [None, None, None]
     return dict(zip(_bounded(measures), values, strict=True))
 

@@ -152,7 +152,7 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
                 x=here["x"], y=[WIDTH] * len(here), base=here["y"] - WIDTH / 2, width=WIDTH, showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
                 customdata=here[["run_id"]].assign(told=[_told(line) for line in here.itertuples()]).to_numpy(),
-                hovertemplate="%{customdata[1]}<extra></extra>", **_always_clear(),
+                hovertemplate="%{customdata[1]}<extra></extra>", **always_clear(),
             )
         )  # fmt: skip
     return traces
@@ -171,7 +171,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
             go.Bar(
                 x=known["x"] + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
                 width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
-                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **_always_clear(),
+                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **always_clear(),
             )
         )  # fmt: skip
         before += share
@@ -248,7 +248,7 @@ def _token_axis(
     )
 
 
-def _always_clear() -> dict[str, Any]:
+def always_clear() -> dict[str, Any]:
     """A click chooses a cell; plotly would pale all others."""
     return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
 

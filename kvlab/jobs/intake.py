@@ -9,11 +9,14 @@ from pydantic import ValidationError
 
 from kvlab.budget import Budget
 from kvlab.errors import UserError
+from kvlab.jobs.batch import repeat_request
 from kvlab.jobs.models import EMBEDDED, check_model, context_length
 from kvlab.jobs.parameters import PRESET
 from kvlab.jobs.prompts import check_prompt, count_tokens
 from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.recording import Recording
 from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.tasks.plant import WORDINGS
 from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
 
 # The choices of the form, each with what it is called there; `make_request` takes them as they are.
@@ -94,7 +97,8 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
     try:
         known = meant(options)
         request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
-        check_fits(request.prompt, request.model, request.max_new_tokens)
+        for text in _prompts(request):
+            check_fits(text, request.model, request.max_new_tokens)
         return request
     except ValidationError as error:
         first = error.errors()[0]
@@ -102,12 +106,31 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
         raise UserError(f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
 
 
+def _prompts(request: CompareRequest) -> list[str]:
+    """What will be read: the prompt, or the first repeats, whose wordings differ."""
+    if not request.repeats:
+        return [request.prompt]
+    numbers = range(1, 1 + min(len(request.repeats), WORDINGS))
+    return [repeat_request(request, "-", number).prompt for number in numbers]
+
+
 def meant(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a request from what a form offers for them."""
-    return {
-        name: FORM_WORDS.get(value, value) if name in ("load_in", "thinking") else value
-        for name, value in options.items()
-    }
+    """Fields of a request from what a form offers for them.
+
+    Raises:
+        UserError: what to record is not written as it should be.
+    """
+    words = {name: options[name] for name in ("load_in", "thinking") if name in options}
+    known = {name: FORM_WORDS.get(value, value) for name, value in words.items()}
+    if isinstance(options.get("record"), str):
+        known["record"] = Recording.parse(options["record"])
+    return dict(options) | known
+
+
+def record_words(layers: str, heads: str, every: int) -> str:
+    """What to record as `Recording.parse` takes it, from what a form's fields hold."""
+    fields = {"layers": layers.strip(), "heads": heads.strip(), "every": str(every) if every > 1 else ""}
+    return ",".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
 def check_fits(prompt: str, model: str, max_new_tokens: int) -> None:

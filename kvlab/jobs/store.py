@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shutil
 import sqlite3
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from kvlab.trace.catalogue import is_alive
 FOLDER = ".jobs"
 HEARTBEAT_SECONDS = 1.0
 SILENT_SECONDS = 20.0
+ASIDE_RUNS = 8  # kept of looks before a comparison
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -82,6 +84,17 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 def log_path(root: Path, job_id: str) -> Path:
     return Path(root) / FOLDER / f"{job_id}.log"
+
+
+def clear_aside(folder: Path, keep: int = ASIDE_RUNS) -> None:
+    """Remove all but the newest runs of requests that were `aside`: nobody looks at those for long, and none is listed.
+
+    A run that another process still reads stays readable there: its files are open.
+    """
+    runs = [path.parent for path in Path(folder).glob("*/run.json")]
+    newest = sorted(runs, key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in newest[keep:]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def queued_in_turn(connection: sqlite3.Connection) -> list[str]:

@@ -10,6 +10,8 @@ from kvlab.errors import UserError
 from kvlab.models.mini import phrasing
 from kvlab.tasks.haystack import Window, hide, sentence_starts
 
+WORDINGS = len(phrasing.NEEDLE_PHRASINGS)
+
 
 @dataclass(frozen=True)
 class Planted:
@@ -27,8 +29,10 @@ def plant(text: str, depth: float, seed: int, kind: int = 0) -> Planted:
     neither of which the text holds.
 
     Raises:
-        UserError: the text is empty, or holds every name that could be asked for.
+        UserError: the text is empty, or holds every name that could be asked for; or there is no such wording.
     """
+    if not 0 <= kind < WORDINGS:
+        raise UserError(f"There is no wording {kind + 1}: choose one of 1 to {WORDINGS}.")
     if not text.strip():
         raise UserError("There is no text to plant a needle in: paste some, or choose a file.")
     wording, (name, value) = phrasing.NEEDLE_PHRASINGS[kind], _draw(text, seed)

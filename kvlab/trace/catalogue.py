@@ -15,6 +15,7 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.repeats import BatchName
 from kvlab.requests import Fraction, Slots
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
@@ -26,9 +27,9 @@ KILLED = "the worker was killed"
 EXCERPT = 160
 COLUMNS = (
     "run_id", "comparison_id", "created", "status", "message", "title", "excerpt", "method", "label", "budget",
-    "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid",
+    "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid", "batch", "number",
 )  # fmt: skip
-VERSION = 1
+VERSION = 2  # of the columns: an index of another version is made again
 # What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
 NOT_ITS_FAULT = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
@@ -59,6 +60,8 @@ class RunEntry(BaseModel):
     max_new_tokens: Count
     decode_tokens_per_second: float | None
     worker_pid: Count | None
+    batch: BatchName | None = None
+    number: Count | None = None  # of the repeat in its batch, from 1
 
 
 class ComparisonEntry(BaseModel):
@@ -77,6 +80,16 @@ class ComparisonEntry(BaseModel):
     def title(self) -> str:
         """The title given, or else the beginning of the prompt."""
         return self.runs[0].title or self.runs[0].excerpt
+
+    @property
+    def batch(self) -> str | None:
+        """The batch it is a repeat of."""
+        return self.runs[0].batch
+
+    @property
+    def number(self) -> int:
+        """Of the repeat in its batch, from 1; 0 outside one."""
+        return self.runs[0].number or 0
 
     @property
     def status(self) -> RunStatus:
@@ -125,6 +138,20 @@ def list_comparisons(root: Path, limit: int | None = None) -> list[ComparisonEnt
     return found[:limit]
 
 
+def list_repeats(root: Path, batch: str) -> list[ComparisonEntry]:
+    """The comparisons of a batch by their number; where one was made anew, the one with most complete runs."""
+    best: dict[int, ComparisonEntry] = {}
+    for entry in reversed([entry for entry in list_comparisons(root) if entry.batch == batch]):
+        known = best.get(entry.number)
+        if known is None or _complete(entry) >= _complete(known):
+            best[entry.number] = entry
+    return [best[number] for number in sorted(best)]
+
+
+def _complete(entry: ComparisonEntry) -> int:
+    return sum(run.status == "complete" for run in entry.runs)
+
+
 def upsert(root: Path, record: RunRecord) -> None:
     """Put one run's present state into the index. A failure is logged only: `run.json` holds the truth."""
     try:
@@ -161,6 +188,7 @@ def _refill(root: Path, database: sqlite3.Connection) -> list[str]:
 
 def _insert(database: sqlite3.Connection, record: RunRecord) -> None:
     fields = record.model_dump() | {"excerpt": _excerpt(record.prompt), "model": record.model.name}
+    fields |= {"batch": record.repeat and record.repeat.batch, "number": record.repeat and record.repeat.number}
     changes = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS)
     database.execute(
         f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "

@@ -59,11 +59,12 @@ def write_synthetic_run(
     status: RunStatus = "complete",
     title: str = "",
     prompt: str | None = None,
+    **fields: object,
 ) -> Path:
     """The folder of a new run whose tables, arrays and record agree with each other; the text depends on `seed` only.
 
     `keepkv` and `zsmerge` merge, `pool` pools, `full` drops nothing, any other name evicts. A given `prompt` is cut
-    into pieces of a few characters and sets `prompt_tokens`.
+    into pieces of a few characters and sets `prompt_tokens`; `fields` are further ones of the record.
     """
     texts = np.random.default_rng(seed)
     pieces = _prompt_pieces(prompt, prompt_tokens, texts)
@@ -71,6 +72,7 @@ def write_synthetic_run(
     forced = list(texts.choice(WORDS, steps))
     free = list(texts.choice(WORDS, steps)) if method != "full" else forced
     record = _record(plan, seed, comparison_id, title, pieces, forced, free)
+    record = RunRecord.model_validate(record.model_dump() | fields)
     writer = RunWriter(Path(root), record)
     _write_tokens(writer, plan, pieces, forced, free, seed)
     for layer in range(layers if level != "off" else 0):

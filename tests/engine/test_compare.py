@@ -10,7 +10,9 @@ import pandas as pd
 import pytest
 
 from kvlab.engine import compare, run
+from kvlab.errors import UserError
 from kvlab.methods import registered
+from kvlab.repeats import Planting
 from kvlab.requests import CompareRequest, MethodChoice, Progress
 from kvlab.trace import Run, open_run
 from tests.families import ON_ANY_MODEL
@@ -240,3 +242,17 @@ def test_an_unsupported_family_says_so(tmp_path: Path) -> None:
     GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=16, n_head=2, vocab_size=32, n_positions=32)).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="'gpt2' are not supported"):
         compare(request_for(tmp_path, MethodChoice(method="h2o")), tmp_path / "runs")
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "x" * 300, "a\nb"])
+def test_a_name_that_is_no_folders_is_one_sentence_before_anything_runs(tmp_path: Path, name: str) -> None:
+    request = request_for(tmp_path / "no model", MethodChoice(method="h2o"))
+    with pytest.raises(UserError, match="cannot be called"):
+        compare(request, tmp_path / "runs", comparison_id=name)
+    assert not (tmp_path / "runs").exists()
+
+
+def test_repeats_are_not_one_comparison(tmp_path: Path) -> None:
+    request = request_for(tmp_path, MethodChoice(method="h2o"), repeats=(Planting(), Planting(draw=1)))
+    with pytest.raises(UserError, match="several comparisons"):
+        compare(request, tmp_path)

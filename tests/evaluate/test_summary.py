@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random as plain_random
+import re
 import subprocess
 import sys
 
@@ -15,9 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from kvlab.evaluate.bootstrap import mean_interval, mean_intervals, mean_over_groups, paired_difference, pairs_interval
 from kvlab.evaluate.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.evaluate.table import summary_json, summary_table
+from kvlab.intervals import (
+    mean_interval,
+    mean_intervals,
+    mean_over_groups,
+    paired_difference,
+    pairs_interval,
+    share_interval,
+)
 
 
 @settings(max_examples=40, deadline=None)
@@ -35,6 +43,73 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     intervals = [mean_interval(random.binomial(1, 0.7, 60).tolist(), seed=i, resamples=500) for i in range(300)]
     covered = np.mean([interval.low <= 0.7 <= interval.high for interval in intervals])
     assert 0.88 <= covered <= 0.99
+
+
+def wilson_by_hand(hits, count, z=1.959964):
+    """The shares p for which the observed one is just z standard errors of p away, found by halving."""
+    share = hits / count
+
+    def away(p):
+        return (share - p) ** 2 - z**2 * p * (1 - p) / count
+
+    def edge(inside, outside):
+        for _ in range(60):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if away(middle) < 0 else (inside, middle)
+        return inside
+
+    return edge(share, 0.0) if hits else 0.0, edge(share, 1.0) if hits < count else 1.0
+
+
+@pytest.mark.parametrize(("hits", "count"), [(1, 3), (7, 9), (20, 60), (2, 4)])
+def test_a_share_has_wilsons_interval(hits, count):
+    values = [1.0] * hits + [0.0] * (count - hits)
+    found = mean_interval(values, kind="score")
+    assert (found.low, found.high) == pytest.approx(wilson_by_hand(hits, count), abs=1e-6)
+    assert (share_interval(hits, count).low, share_interval(hits, count).high) == (found.low, found.high)
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0])
+@pytest.mark.parametrize("labels", [None, ["a", "a", "b", "b", "b"], list("abcde")])
+def test_equal_scores_are_not_certain(value, labels):
+    """Where all five answers are right (or wrong) the truth may still be another: the bootstrap says 1 to 1."""
+    drawn = mean_over_groups([value] * 5, labels)
+    assert drawn.low == drawn.high == value
+    found = mean_over_groups([value] * 5, labels, kind="score")
+    assert found.mean == value
+    assert 0.25 < found.high - found.low < 0.75
+    if labels != ["a", "a", "b", "b", "b"]:  # one sample, or tasks of one prompt, which are taken together
+        assert found.high - found.low == pytest.approx(1.96**2 / (5 + 1.96**2), abs=1e-3)
+    tied = mean_over_groups([0.0] * 5, labels, kind="difference")
+    assert tied.low == -tied.high < 0 == tied.mean
+
+
+def test_scores_between_and_other_numbers_are_drawn_as_before():
+    for values, kind in (([0.5, 0.5, 1.0], "score"), ([0.0, 0.0, 0.0], "any"), ([0.2, -0.4, 1.0], "difference")):
+        assert mean_interval(values, kind=kind) == mean_interval(values)
+
+
+@pytest.mark.parametrize(("gain", "loss"), [(0.3, 0.1), (0.05, 0.05), (0.6, 0.0), (0.45, 0.45)])
+def test_a_paired_difference_covers_the_truth_about_as_often_as_it_says(gain, loss):
+    random = np.random.default_rng(7)
+    drawn = random.choice([1.0, -1.0, 0.0], p=[gain, loss, 1 - gain - loss], size=(600, 25))
+    found = [mean_interval(values.tolist(), kind="difference", resamples=2) for values in drawn]
+    covered = np.mean([one.low <= gain - loss <= one.high for one in found])
+    assert 0.92 <= covered <= 1.0
+    if gain > 0.1:
+        assert covered < 0.99, "wider than it says"
+
+
+def test_a_mean_of_shares_over_tasks_covers_the_truth():
+    random = np.random.default_rng(8)
+    labels = ["a"] * 6 + ["b"] * 20
+    found = [
+        mean_over_groups(
+            [*random.binomial(1, 0.95, 6), *random.binomial(1, 0.5, 20)], labels, resamples=2, kind="score"
+        )
+        for _ in range(600)
+    ]
+    assert 0.92 <= np.mean([one.low <= 0.725 <= one.high for one in found]) <= 0.99
 
 
 def test_pairing_takes_out_what_both_have_in_common():
@@ -160,11 +235,11 @@ def test_a_prompt_under_several_budgets_is_one_sample():
     scores = [0.0, 1.0, 1.0, 0.0]
     many = pd.concat([rows({"h2o": scores}).assign(budget=budget / 10) for budget in range(1, 11)])
     found = mean_over_tasks(many, "score")
-    low, high = drawn_by_hand([scores])
     assert (found.mean, found.n) == (0.5, 4)
-    assert (found.low, found.high) == (low, high)
+    assert (found.low, found.high) == drawn_by_hand([scores])
     (line,) = over_tasks(with_measures(many), ["method"]).to_dict("records")
-    assert (line["prompts"], line["tasks"], line["score_low"], line["score_high"]) == (4, 1, low, high)
+    assert (line["prompts"], line["tasks"]) == (4, 1)
+    assert (line["score_low"], line["score_high"]) == pytest.approx(wilson_by_hand(2, 4), abs=1e-6)
 
 
 def printed(summary, width=120):
@@ -180,8 +255,9 @@ def test_the_table_gives_n_and_an_interval_with_every_mean():
     for line in printed(summarize(frame)).splitlines():
         if "h2o 20 %" in line:
             assert " 3 " in line
-            assert "0.667 [0.000, 1.000]" in line
-            assert "-0.500 [-1.000, +0.000], n 2" in line, "the full cache was asked two of the three"
+            low, high = wilson_by_hand(2, 3)
+            assert f"0.667 [{low:.3f}, {high:.3f}]" in line
+            assert re.search(r"-0\.500 \[-0\.\d{3}, \+0\.\d{3}\], n 2", line), "the full cache was asked two"
         if "gvote" in line:
             assert "30 [10, 60] %" in line
 
@@ -207,7 +283,7 @@ def test_table_and_json_show_every_line():
 
 
 def test_results_are_read_without_the_model_stack():
-    modules = "bootstrap, metrics, request, rows, store, summary, table"
+    modules = "metrics, request, rows, store, summary, table"
     stack = "{'torch', 'transformers'} & set(sys.modules)"
     code = f"import sys; from kvlab.evaluate import {modules}; sys.exit(bool({stack}))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

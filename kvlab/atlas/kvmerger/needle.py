@@ -74,10 +74,10 @@ def fate_claim(rows: pd.DataFrame) -> Claim:
         )
         return Claim(FATE, "cannot be judged", say)
     verdict: Verdict = "holds" if kept.mean() > gone.mean() + 0.1 else "does not hold"
+    held, lost = (score_words(mean_over_tasks(compressed[side], "score", "score")) for side in (alive, ~alive))
     finding = (
-        f"Mean score {score_words(mean_over_tasks(compressed[alive], 'score'))} where half of the needle's tokens or "
-        f"more were kept ({plural(len(kept), 'answer')}), {score_words(mean_over_tasks(compressed[~alive], 'score'))} "
-        f"where less was ({len(gone):,}); n counts prompts, 0.1 apart counts."
+        f"Mean score {held} where half of the needle's tokens or more were kept ({plural(len(kept), 'answer')}), "
+        f"{lost} where less was ({len(gone):,}); n counts prompts, 0.1 apart counts."
     )
     return Claim(FATE, verdict, finding)
 

@@ -11,10 +11,10 @@ from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
 from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.counted import mean_words, prompts
-from kvlab.evaluate.bootstrap import mean_interval, pairs_interval
 from kvlab.figures import compression_ratio as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number, plural
+from kvlab.intervals import mean_interval, pairs_interval
 from kvlab.trace.reader import Run
 
 VECTORS, SWEEP_VECTORS = 240_000, 40_000

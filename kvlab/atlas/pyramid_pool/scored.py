@@ -26,12 +26,12 @@ from kvlab.atlas.scores import (
     verdict_of,
 )
 from kvlab.atlas.sources import Sources
-from kvlab.evaluate.bootstrap import Interval, mean_interval
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures import tasks as task_figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import plural, spoken
+from kvlab.intervals import Interval, mean_interval
 
 OURS: Paper = "pyramid-pool"
 PAPER_MODEL = "meta-llama/Meta-Llama-3-8B-Instruct"

@@ -1,14 +1,25 @@
-"""Percentile bootstrap intervals of a mean (Efron 1979), and of a mean over groups. Torch-free."""
+"""Intervals of a mean and of a mean over groups: Wilson's for scores of 0 and 1, else the percentile bootstrap.
+
+Efron (1979) for the bootstrap. It has no width where all samples are equal, as three right answers of three would be
+certain; a score of 0 or 1 has Wilson's interval (1927) instead, a paired difference of two such scores Newcombe's way
+of putting two of them together (1998), and means over groups are put together alike (Zou and Donner 2008). Torch-free.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
 RESAMPLES = 4000
 LEVEL = 0.95
+# What a column holds. Scores and their differences are drawn again as any other where they are not whole numbers.
+Kind = Literal["any", "score", "difference"]
+WHOLE: dict[Kind, tuple[int, ...]] = {"any": (), "score": (0, 1), "difference": (-1, 0, 1)}
+Bounds = tuple[float, float, float]  # mean, low, high
 
 
 @dataclass(frozen=True)
@@ -27,8 +38,11 @@ def mean_intervals(
     seed: int = 0,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
+    kinds: Sequence[Kind] | None = None,
 ) -> list[Interval | None]:
     """Return the interval of every column of `table` (samples, columns); None of a column that is all NaN.
+
+    `kinds` says of every column what it holds; none: any numbers, all drawn again.
 
     Samples are drawn with replacement, the same for all columns; a NaN is left out and does not count. With `groups`
     (one label a sample) the mean is that of the groups' means, and samples are drawn within each group: the groups,
@@ -46,7 +60,60 @@ def mean_intervals(
             intervals = _intervals(data[rows][:, columns], labels[rows], seed, resamples, level)
             for column, interval in zip(columns, intervals, strict=True):
                 found[column] = interval
+    for column, kind in enumerate(kinds or ()):
+        values = data[known[:, column], column]
+        if len(values) and np.isin(values, WHOLE[kind]).all():
+            found[column] = _of_counts(values, labels[known[:, column]], kind, level)
     return found
+
+
+def wilson(hits: float, count: int, level: float = LEVEL) -> Bounds:
+    """Return (share, low, high) of `hits` among `count` samples, Wilson's score interval without correction."""
+    z, share = NormalDist().inv_cdf((1 + level) / 2), hits / count
+    centre = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * (share * (1 - share) / count + (z / (2 * count)) ** 2) ** 0.5
+    return share, min(max(centre - half, 0.0), share), max(min(centre + half, 1.0), share)
+
+
+def share_interval(hits: int, count: int, level: float = LEVEL) -> Interval:
+    """Return `wilson` as an interval; raises ValueError where there is no sample."""
+    if count < 1:
+        raise ValueError("a share needs at least one sample")
+    return Interval(*wilson(hits, count, level), count)
+
+
+def _of_counts(values: np.ndarray, labels: np.ndarray, kind: Kind, level: float) -> Interval:
+    """The mean over the groups of 0/1 scores or of their differences; groups of one sample are taken together."""
+    groups = [values[labels == label] for label in np.unique(labels)]
+    single = [group for group in groups if len(group) == 1]
+    strata = [(group, 1) for group in groups if len(group) > 1] + (
+        [(np.concatenate(single), len(single))] if single else []
+    )
+    parts = [((_difference if kind == "difference" else _share)(group, level), times) for group, times in strata]
+    weighted = [(bounds, times / len(groups)) for bounds, times in parts]
+    mean = sum(weight * centre for (centre, *_), weight in weighted)
+    below = sum((weight * (centre - low)) ** 2 for (centre, low, _), weight in weighted) ** 0.5
+    above = sum((weight * (high - centre)) ** 2 for (centre, _, high), weight in weighted) ** 0.5
+    return Interval(float(mean), float(mean - below), float(mean + above), len(values))
+
+
+def _share(values: np.ndarray, level: float) -> Bounds:
+    return wilson(float(values.sum()), len(values), level)
+
+
+def _difference(values: np.ndarray, level: float) -> Bounds:
+    """Gains less losses: two shares of the same samples, which rule each other out and so are correlated."""
+    gains, gains_low, gains_high = wilson(float((values > 0).sum()), len(values), level)
+    losses, losses_low, losses_high = wilson(float((values < 0).sum()), len(values), level)
+    both = gains * losses
+    together = -((both / ((1 - gains) * (1 - losses))) ** 0.5) if both else 0.0
+    below = _side(gains - gains_low, losses_high - losses, together)
+    above = _side(gains_high - gains, losses - losses_low, together)
+    return gains - losses, max(gains - losses - below, -1.0), min(gains - losses + above, 1.0)
+
+
+def _side(one: float, other: float, together: float) -> float:
+    return (one**2 + other**2 - 2 * together * one * other) ** 0.5
 
 
 def _intervals(data: np.ndarray, labels: np.ndarray, seed: int, resamples: int, level: float) -> list[Interval]:
@@ -87,9 +154,15 @@ def pairs_interval(table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES,
     return Interval(float(apart.sum() / (count * (count - 1))), float(low), float(high), count)
 
 
-def mean_interval(values: Sequence[float], seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:
-    """Return the mean of the values with its percentile bootstrap interval; raises ValueError where there is none."""
-    return mean_over_groups(values, None, seed, resamples, level)
+def mean_interval(
+    values: Sequence[float],
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+    level: float = LEVEL,
+    kind: Kind = "any",
+) -> Interval:
+    """Return the mean of the values with its interval, as `mean_intervals`; raises ValueError where there is none."""
+    return mean_over_groups(values, None, seed, resamples, level, kind)
 
 
 def mean_over_groups(
@@ -98,16 +171,17 @@ def mean_over_groups(
     seed: int = 0,
     resamples: int = RESAMPLES,
     level: float = LEVEL,
+    kind: Kind = "any",
 ) -> Interval:
     """Return the mean of the groups' means with its interval, as `mean_intervals`; raises ValueError without values."""
     column = np.asarray(values, dtype=np.float64)[:, None]
-    (found,) = mean_intervals(column, groups, seed, resamples, level)
+    (found,) = mean_intervals(column, groups, seed, resamples, level, [kind])
     if found is None:
         raise ValueError("a mean needs at least one value")
     return found
 
 
-def paired_difference(values: Sequence[float], base: Sequence[float], seed: int = 0) -> Interval:
+def paired_difference(values: Sequence[float], base: Sequence[float], seed: int = 0, kind: Kind = "any") -> Interval:
     """Return the mean of (value - base) over the same samples with its interval: pairs are drawn together."""
     gaps = np.asarray(values, dtype=np.float64) - np.asarray(base, dtype=np.float64)
-    return mean_interval(gaps.tolist(), seed)
+    return mean_interval(gaps.tolist(), seed, kind=kind)

@@ -1,0 +1,142 @@
+"""A batch of repeats on a page: how often each cell is right, the ranking over all prompts, the prompts of a cell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from app.parts.board import CLEAR_REFERENCE, NO_REFERENCE
+from app.parts.figure import show
+from app.parts.links import go
+from app.parts.text import plain
+from app.state import runs_root
+from app.state import theme as page_theme
+from kvlab.analysis import repeats as analysis
+from kvlab.counted import prompts
+from kvlab.errors import UserError
+from kvlab.figures import repeats as figures
+from kvlab.figures.board import verdict_words
+from kvlab.repeats import Repeat
+from kvlab.trace.catalogue import ComparisonEntry, list_repeats
+from kvlab.trace.labels import Labels, load_labels
+from kvlab.trace.reader import open_run
+from kvlab.trace.record import FILE as RECORD
+
+CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
+COLUMNS = {
+    "depth": st.column_config.NumberColumn(format="%.0f %%", help="Where in the text the needle stands"),
+    "KL answer": st.column_config.NumberColumn(format="%.3g", help="Nats a token, on the answer's tokens"),
+    "KL all": st.column_config.NumberColumn(format="%.3g", help="Nats a token, over the full cache's continuation"),
+}
+
+
+def batch_section(repeat: Repeat, comparison_id: str) -> None:
+    """All that the batch says together, then a way to each of its prompts; the page goes on with the one in view."""
+    entries = list_repeats(runs_root(), repeat.batch)
+    batch = _batch(entries)
+    if batch is None:
+        return
+    begun = len(batch.references)
+    st.markdown(
+        f"**{prompts(begun).capitalize()}** of {repeat.of} asked for: a needle of its own is planted in the same text "
+        f"each time. {figures.read_references(batch)}"
+    )
+    warn_of_references(batch)
+    if batch.cells.empty:
+        return
+    figure = figures.board(batch.cells, page_theme())
+    origin = f"batch {repeat.batch}, {prompts(begun)}"
+    show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
+    ranking(batch)
+    cell_section(batch, comparison_id)
+
+
+def warn_of_references(batch: analysis.Batch) -> None:
+    """A plain warning for the prompts that the full cache does not answer."""
+    failed = batch.references.loc[batch.references["reference"].isin(["nearly", "wrong"]), "number"].tolist()
+    known = (batch.references["reference"] != "unfinished").sum()
+    if failed and len(failed) == known:
+        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
+    elif failed:
+        which = ", ".join(map(str, failed))
+        st.warning(f"On prompt {which} of {known} {NO_REFERENCE}.", icon=":material/warning:")
+
+
+def ranking(batch: analysis.Batch) -> None:
+    """At equal bytes the most often right first, what the prompts tell apart, and every cell that is left out."""
+    groups, left_out = analysis.ranked(batch.cells)
+    if groups:
+        st.markdown("**Ranking over all prompts**, most often right first, at equal live bytes:")
+        lines = [f"- {plain(figures.rank_line(group))}. {plain(figures.read_apart(batch, group))}" for group in groups]
+        st.markdown("\n".join(lines))
+    reasons = [f"**full cache**: {figures.read_references(batch).removesuffix('.').lower()}"]
+    reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
+    st.caption(f"Not ranked: {'; '.join(reasons)}.")
+
+
+def choose_clicked() -> None:
+    """A click on any mark of a cell: its prompts are listed."""
+    points = st.session_state[CHART].selection.points
+    if points and (told := points[0].get("customdata")):
+        st.session_state[CELL] = f"{told[0]} | {told[1]}"
+
+
+def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
+    """The single prompts of one cell, and which of them the rest of the page is about."""
+    places = {f"{row.row} | {row.column}": (row.row, row.column) for row in batch.cells.itertuples()}
+    if st.session_state.get(CELL) not in places:
+        st.session_state[CELL] = _telling(batch.cells)
+    chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
+    single = analysis.single_prompts(batch, *places[chosen])
+    st.dataframe(_readable(single), hide_index=True, column_config=COLUMNS, alt="One row a prompt of the chosen cell")
+    names = {row.comparison_id: f"{row.number} of {row.of}: {verdict_words(row)}" for row in single.itertuples()}
+    if comparison_id not in names:
+        names[comparison_id] = "the one in view"
+    place = list(names).index(comparison_id)
+    picked = st.selectbox(
+        "Prompt in view below", list(names), index=place, format_func=names.__getitem__, key=f"{PROMPT}-{comparison_id}"
+    )
+    if picked != comparison_id:
+        go("compare", comparison=picked)
+
+
+def _telling(cells: pd.DataFrame) -> str:
+    """The cell to look into first: the one that is right on some prompts and wrong on others, nearest to half."""
+    share = cells["share"].astype(float).fillna(1.0)
+    row = cells.loc[(share - 0.5).abs().idxmin()]
+    return f"{row['row']} | {row['column']}"
+
+
+def _readable(single: pd.DataFrame) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "prompt": single["number"],
+            "answer": [verdict_words(row) for row in single.itertuples()],
+            "expected": single["answer"],
+            "full cache": single["reference"],
+            "depth": 100 * single["depth"],
+            "wording": single["wording"],
+            "KL answer": single["kl_answer"].astype(float),
+            "KL all": single["mean_kl"].astype(float),
+        }
+    )
+
+
+def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
+    tables = []
+    for entry in entries:
+        try:
+            paths = [runs_root() / run.run_id for run in entry.runs]
+            written = tuple((path / RECORD).stat().st_mtime_ns for path in paths)
+            labels = load_labels(runs_root(), entry.comparison_id)
+            tables.append(_judged(tuple(map(str, paths)), written, labels))
+        except UserError as error:
+            st.error(plain(f"Prompt {entry.number} is left out. {error}"))
+    return analysis.batch_of(tables) if tables else None
+
+
+@st.cache_data(max_entries=512, show_spinner="Scoring the repeats")
+def _judged(paths: tuple[str, ...], written: tuple[int, ...], labels: Labels) -> pd.DataFrame:
+    return analysis.judged([open_run(Path(path)) for path in paths], labels)

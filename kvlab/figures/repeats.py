@@ -1,0 +1,177 @@
+"""The board over repeats: in each cell how many prompts are right, with the interval, and means of bytes and KL."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import Any
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.analysis.repeats import Batch, told_apart
+from kvlab.figures.board import always_clear, budgets_in_order
+from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.figures.template import INK, QUIET, finish
+from kvlab.figures.words import byte_size, number, plural, visible
+
+WIDTH, BAR, FOOT = 0.94, 0.1, 0.26  # of a cell; the bar's half height and its place below the row's middle
+SPAN = 0.88  # of a cell's width that a share of 100 % takes
+ROOMY = 3  # columns: in more than these a cell says the share only
+
+
+def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Methods (down) by budgets (across) from `analysis.repeats.cells`; every mark carries its row and column first."""
+    rows, columns = cells["row"].drop_duplicates().tolist(), budgets_in_order(cells)
+    placed = cells.assign(
+        x=[columns.index(name) for name in cells["column"]], y=[rows.index(name) for name in cells["row"]]
+    )
+    figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme)])
+    height = 84 * len(rows)
+    finish(figure, title="How often did it still get the answer?", x="budget", y="method", theme=theme, legend=False,
+           height=height + 140)  # fmt: skip
+    figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
+    figure.update_layout(annotations=_words(placed, len(columns), theme), margin_b=12, margin_t=96)
+    grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
+    ink = {"color": INK[theme], "size": 13}
+    figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **grid)
+    figure.update_xaxes(range=[-0.5, len(columns) - 0.5])
+    figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), tickfont=ink, **grid)
+    return figure.update_yaxes(ticktext=["<br>".join(textwrap.wrap(name, 16)) for name in rows])
+
+
+def read_board(batch: Batch) -> str:
+    """What the cells show, and on how many prompts they rest."""
+    cells = batch.cells[batch.cells["n"] > 0]
+    if cells.empty:
+        return "No repeat has ended yet."
+    best = cells.sort_values(["share", "live_bytes"], ascending=[False, True]).iloc[0]
+    fewest, most = cells["n"].min(), cells["n"].max()
+    over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
+    beyond = f" of {batch.count} asked for" if most < batch.count else ""
+    return (
+        f"Each cell is a share of {over}{beyond} whose answer is right; the bar is its Wilson interval (95 %), the dot "
+        f"the share. Most often right, for the fewest bytes: {best['label']}, {share_words(best)}. KL in nats a token "
+        "and bytes are means over the prompts."
+    )
+
+
+def read_references(batch: Batch) -> str:
+    """On how many of the prompts the full cache answers."""
+    kinds = batch.references["reference"]
+    right, count = int((kinds == "right").sum()), int((kinds != "unfinished").sum())
+    return f"The full cache itself answers {right} of {plural(count, 'prompt')}."
+
+
+def rank_line(group: pd.DataFrame) -> str:
+    """A group of `analysis.repeats.ranked` in words."""
+    runs = ", ".join(f"{row.label} {share_words(row)}" for row in group.itertuples())
+    return f"about {byte_size(group['live_bytes'].median())}: {runs}"
+
+
+def read_apart(batch: Batch, group: pd.DataFrame) -> str:
+    """Which of a group the prompts tell apart from its first, and which they do not; "" for a group of one."""
+    rivals = told_apart(batch, group)
+    if rivals.empty:
+        return ""
+    first, parts = group.iloc[0]["label"], []
+    for apart, words in ((True, "more often right than"), (False, "not told apart from")):
+        here = rivals[rivals["apart"] == apart]
+        told = ", ".join(f"{row.label} ({row.first} to {row.other})" for row in here.itertuples())
+        parts += [f"{words} {told}"] if told else []
+    return f"{first} is {'; '.join(parts)} (prompts only it gets right, to those only the other does; sign test)."
+
+
+def share_words(line: Any) -> str:
+    """`9 of 13 (69 %, 42 to 87 %)`; one prompt has no interval."""
+    get = line.__getitem__ if isinstance(line, pd.Series) else lambda name: getattr(line, name)
+    if get("n") < 2:
+        return f"{get('right')} of {get('n')}"
+    share, low, high = (f"{100 * get(name):.0f}" for name in ("share", "share_low", "share_high"))
+    return f"{get('right')} of {get('n')} ({share} %, {low} to {high} %)"
+
+
+def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
+    """A card behind each cell, the more of the tint the more often right."""
+    tint = pick(HUES["blue"], theme)
+    shares = cells["share"].astype(float).fillna(0.0)
+    return go.Bar(
+        x=cells["x"], y=[WIDTH] * len(cells), base=cells["y"] - WIDTH / 2, width=WIDTH, showlegend=False,
+        marker={
+            "color": [mix(tint, SURFACES[theme], 0.97 - 0.37 * share) for share in shares],
+            "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
+        },
+        customdata=[[row.row, row.column, _told(row)] for row in cells.itertuples()],
+        hovertemplate="%{customdata[2]}<extra></extra>", **always_clear(),
+    )  # fmt: skip
+
+
+def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
+    """In each cell a line from no prompt to all, the interval on it and a dot at the share."""
+    known = cells[cells["n"] > 0]
+    at = lambda share: known["x"] - SPAN / 2 + SPAN * share  # noqa: E731
+    low, high, share = (at(known[name].astype(float)) for name in ("share_low", "share_high", "share"))
+    y, colour = known["y"] + FOOT, SEQUENTIAL[theme][-2] if theme == "light" else pick(HUES["blue"], theme)
+    told = [[row.row, row.column, _told(row)] for row in known.itertuples()]
+    quiet = mix(QUIET[theme], SURFACES[theme], 0.6)
+    shared = {"showlegend": False, "customdata": told, "hovertemplate": "%{customdata[2]}<extra></extra>"}
+    lines = [
+        go.Bar(orientation="h", y=y, x=wide, base=start, width=thick, marker={"color": ink, "line": {"width": 0}},
+               **shared, **always_clear())
+        for wide, start, thick, ink in (
+            ([SPAN] * len(known), known["x"] - SPAN / 2, 0.02, quiet),
+            (high - low, low, BAR, mix(colour, SURFACES[theme], 0.45)),
+        )
+    ]  # fmt: skip
+    dots = go.Scatter(x=share, y=y, mode="markers", marker={"size": 10, "color": colour}, **shared, **always_clear())
+    return [*lines, dots]
+
+
+def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
+    """Right of n, and where there is room the live bytes and the two KLs."""
+    words: list[dict[str, Any]] = []
+    for row in cells.itertuples():
+        main = f"<b>{row.right} of {row.n}</b> right" if row.n else "not finished"
+        size = byte_size(row.live_bytes) if pd.notna(row.live_bytes) else ""
+        left, right = row.x - 0.44, row.x + 0.44
+        words.append(_text(left, row.y - 0.31, "left", main, INK[theme], 13))
+        if columns <= ROOMY:
+            words.append(_text(right, row.y - 0.31, "right", size, INK[theme], 12))
+            words.append(_text(left, row.y - 0.06, "left", _closeness(row), INK[theme], 12))
+    return [word for word in words if word["text"]]
+
+
+def _text(x: float, y: float, anchor: str, text: str, colour: str, size: int) -> dict[str, Any]:
+    return {
+        "x": x,
+        "y": y,
+        "text": text,
+        "xanchor": anchor,
+        "showarrow": False,
+        "font": {"size": size, "color": colour},
+    }
+
+
+def _closeness(row: Any) -> str:
+    if pd.isna(row.mean_kl):
+        return ""
+    here = "" if pd.isna(row.kl_answer) else f"{number(row.kl_answer, 2)} answer · "
+    return f"KL {here}{number(row.mean_kl, 2)} all"
+
+
+def _told(row: Any) -> str:
+    """What the pointer over a cell says."""
+    parts = [
+        f"<b>{visible(row.label, 60)}</b>: right {share_words(row)}",
+        f"{row.nearly} nearly, {row.wrong} wrong",
+        f"KL on the answer {_mean(row, 'kl_answer')}, on all {_mean(row, 'mean_kl')}, nats a token",
+        f"live bytes {byte_size(row.live_bytes) if pd.notna(row.live_bytes) else 'not recorded'}",
+    ]
+    return "<br>".join(parts).replace("·", " ")
+
+
+def _mean(row: Any, name: str) -> str:
+    value = getattr(row, name)
+    if pd.isna(value):
+        return "not measured"
+    low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
+    return number(value) if row.n < 2 else f"{number(value)} ({number(low)} to {number(high)})"

@@ -1,0 +1,165 @@
+"""A batch: the comparisons of a request with repeats, one after another. What is done stays, and is not run again."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from kvlab.answers import find_facts
+from kvlab.errors import UserError
+from kvlab.repeats import Repeat
+from kvlab.requests import CompareRequest, Progress
+from kvlab.tasks.plant import plant
+from kvlab.trace.atomic import replace_text
+from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.schema import check_id
+
+FOLDER = "batches"
+Compare = Callable[..., list[Path]]
+LONGEST_TITLE = 60
+
+
+def run_batch(
+    request: CompareRequest,
+    root: Path,
+    compare: Compare,
+    *,
+    comparison_id: str,
+    progress: Callable[[Progress], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> list[Path]:
+    """Run every repeat of `request` that is not complete yet with `compare`; returns the folders of the runs made.
+
+    The batch is `request.batch`, or a new one called `comparison_id`. A stop leaves finished repeats complete.
+
+    Raises:
+        UserError: as `compare`, with the number of the repeat; the repeats before it stay.
+    """
+    root = Path(root)
+    batch = check_id(request.batch or comparison_id)
+    prompts = [repeat_request(request, batch, number) for number in range(1, len(request.repeats) + 1)]
+    save_batch(root, batch, request)
+    there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
+    missing = [one for one in prompts if one.repeat and one.repeat.number not in there]
+    clock, paths = _Clock(len(missing), progress), []
+    for one in missing:
+        if cancelled is not None and cancelled():
+            break
+        assert one.repeat is not None
+        try:
+            made = compare(
+                one, root, comparison_id=_free_id(root, one.repeat), progress=clock.of(one.repeat), cancelled=cancelled
+            )
+        except UserError as error:
+            raise UserError(f"Repeat {one.repeat.number} of {one.repeat.of}: {error}") from error
+        paths += made
+    return paths
+
+
+def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareRequest:
+    """The comparison that is repeat `number` (from 1) of the request: its needle planted, answer and fact with it.
+
+    Raises:
+        UserError: as `kvlab.tasks.plant.plant`.
+    """
+    planting = request.repeats[number - 1]
+    planted = plant(request.prompt, planting.depth, planting.draw, planting.wording)
+    repeat = Repeat(batch=batch, number=number, of=len(request.repeats), planting=planting)
+    named = request.title or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
+    changed = {
+        "prompt": planted.prompt,
+        "answer": planted.answer,
+        "facts": find_facts(planted.prompt, [planted.fact]),
+        "title": f"{number} of {repeat.of}: {named}",
+        "repeats": (),
+        "batch": None,
+        "repeat": repeat,
+    }
+    return request.model_copy(update=changed)
+
+
+def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:
+    """Write what the batch was asked for beside the runs, so that it can go on; returns the file.
+
+    Raises:
+        UserError: the disk is full or not writable.
+    """
+    file = root / FOLDER / f"{batch}.json"
+    replace_text(file, request.model_copy(update={"batch": batch}).model_dump_json(indent=2))
+    return file
+
+
+def load_batch(root: Path, batch: str) -> CompareRequest:
+    """The request that goes on with a batch.
+
+    Raises:
+        UserError: there is no such batch here, or its file is damaged.
+    """
+    file = Path(root) / FOLDER / f"{check_id(batch)}.json"
+    try:
+        return CompareRequest.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"There is no batch {batch!r} in {root}: name one from {Path(root) / FOLDER}.") from None
+    except (OSError, ValidationError) as error:
+        raise UserError(f"{file} is damaged: ask for the repeats anew.") from error
+
+
+def missing_repeats(root: Path, batch: str, request: CompareRequest) -> list[int]:
+    """Numbers of the repeats that have not come to their end."""
+    there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
+    return [number for number in range(1, len(request.repeats) + 1) if number not in there]
+
+
+def _made(root: Path, batch: str, runs: int) -> Iterator[tuple[int, bool]]:
+    """The number of every comparison of the batch, and whether all its runs are complete."""
+    for entry in list_comparisons(root):
+        if entry.batch == batch:
+            yield entry.number, len(entry.runs) == runs and entry.status == "complete"
+
+
+def _free_id(root: Path, repeat: Repeat) -> str:
+    """A comparison's id that no run has: where a repeat was cut short, what it made stays under its own."""
+    named = f"{repeat.batch}-{repeat.number:02d}"
+    taken = {entry.comparison_id for entry in list_comparisons(root)}
+    tries = (f"{named}-{attempt}" for attempt in range(2, len(taken) + 3))
+    return named if named not in taken else next(name for name in tries if name not in taken)
+
+
+class _Clock:
+    """Progress over all repeats, with the time left by those that ran so far."""
+
+    def __init__(self, missing: int, progress: Callable[[Progress], None] | None) -> None:
+        self.missing, self.progress = missing, progress
+        self.begun, self.ended = time.monotonic(), -1
+
+    def of(self, repeat: Repeat) -> Callable[[Progress], None] | None:
+        """What the next repeat reports to."""
+        self.ended += 1
+        report = self.progress
+        if report is None:
+            return None
+        ended, before = self.ended, repeat.of - self.missing
+
+        def told(part: Progress) -> None:
+            share = (ended + part.done / max(part.total, 1)) / self.missing
+            left = time_left(time.monotonic() - self.begun, share)
+            stage = f"{before + ended + 1} of {repeat.of}{', ' + left if left else ''}: {part.stage}"
+            done = (before + ended) * part.total + part.done
+            report(Progress(stage=stage, done=done, total=repeat.of * part.total, run_id=part.run_id))
+
+        return told
+
+
+def time_left(seconds: float, share: float) -> str:
+    """In words what is left after `seconds` for `share` of the work; "" where too little is done to tell."""
+    if share <= 0 or seconds < 2:
+        return ""
+    left = seconds * (1 - share) / share
+    if left < 60:
+        return "less than a minute left"
+    return f"about {math.ceil(left / 60)} min left" if left < 5400 else f"about {left / 3600:.1f} h left"

@@ -1,0 +1,141 @@
+"""Shares, intervals, rankings and what repeats tell apart, against plain counts over hand-made prompts."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvlab.analysis import repeats
+from kvlab.analysis.repeats import Batch, batch_of, judged, sign_test
+from kvlab.errors import UserError
+from kvlab.figures import repeats as figures
+from kvlab.repeats import Planting, Repeat
+from kvlab.trace import open_run
+from kvlab.trace.synthetic import write_synthetic_run
+
+RIGHTS = {
+    "snapkv": [1, 1, 1, 1, 1, 1, 1, 1, 0],
+    "h2o": [0, 0, 0, 0, 0, 0, 0, 1, 0],
+    "keepkv": [1, 1, 1, 0, 1, 1, 1, 1, 1],
+}
+
+
+def prompt_table(number: int, verdicts: dict[str, str], reference: str = "right") -> pd.DataFrame:
+    """What `judged` gives of one repeat, with the columns that matter here."""
+    lines = [
+        {
+            "label": f"{method} 20 %" if method != "full" else "full cache", "method": method, "row": method,
+            "column": "20 %", "verdict": verdict, "mean_kl": 0.1 * number, "kl_answer": 0.2, "top1_agreement": 0.9,
+            "live_bytes": 1000.0 + number, "live_ratio": 0.2, "number": number, "of": 12, "reference": reference,
+            "status": "complete", "comparison_id": f"b-{number}",
+        }
+        for method, verdict in {"full": reference, **verdicts}.items()
+    ]  # fmt: skip
+    return pd.DataFrame(lines)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    names = ("wrong", "right")
+    rows = zip(*RIGHTS.values(), strict=True)
+    tables = [
+        prompt_table(number, {method: names[hit] for method, hit in zip(RIGHTS, row, strict=True)})
+        for number, row in enumerate(rows, start=1)
+    ]
+    return batch_of(tables)
+
+
+def test_a_cell_has_its_share_its_interval_and_its_count(batch: Batch):
+    for cell in batch.cells.itertuples():
+        hits = RIGHTS[cell.method]
+        assert (cell.n, cell.right, cell.wrong) == (9, sum(hits), 9 - sum(hits))
+        assert cell.share == pytest.approx(sum(hits) / 9)
+        # Wilson's bounds are the shares from which the one observed is 1.96 standard errors away.
+        for bound in (cell.share_low, cell.share_high):
+            assert (cell.share - bound) ** 2 == pytest.approx(1.96**2 * bound * (1 - bound) / 9, rel=1e-3)
+        assert cell.mean_kl == pytest.approx(0.1 * 5)
+        assert 0.1 <= cell.mean_kl_low < cell.mean_kl < cell.mean_kl_high <= 0.9
+    assert set(batch.cells["method"]) == set(RIGHTS), "the full cache is no cell"
+    assert batch.count == 12
+
+
+def test_repeats_that_have_not_ended_do_not_count(batch: Batch):
+    unfinished = prompt_table(10, dict.fromkeys(RIGHTS, "unfinished"), "unfinished")
+    more = batch_of([batch.prompts, unfinished])
+    assert more.cells["n"].tolist() == [9, 9, 9]
+    none = batch_of([unfinished])
+    assert none.cells["n"].tolist() == [0, 0, 0]
+    assert repeats.ranked(none.cells)[0] == []
+    assert {reason for _, reason in repeats.ranked(none.cells)[1]} == {"no repeat has ended"}
+    assert figures.read_board(none) == "No repeat has ended yet."
+
+
+def test_the_most_often_right_goes_first_and_nothing_is_left_out_without_a_reason(batch: Batch):
+    cells = batch.cells.assign(live_bytes=[1000.0, 1050.0, None])
+    groups, left = repeats.ranked(cells)
+    assert [group["method"].tolist() for group in groups] == [["snapkv", "h2o"]]
+    assert left == [("keepkv 20 %", "its bytes were not recorded")]
+    groups, left = repeats.ranked(batch.cells)
+    assert sorted([*(label for group in groups for label in group["label"]), *dict(left)]) == sorted(
+        batch.cells["label"]
+    )
+    for group in groups:
+        assert group["share"].is_monotonic_decreasing
+
+
+def test_what_is_told_apart_rests_on_the_same_prompts(batch: Batch):
+    ((group,), _) = repeats.ranked(batch.cells)
+    first = group.iloc[0]["method"]
+    for rival in repeats.told_apart(batch, group).itertuples():
+        other = rival.label.split()[0]
+        pairs = list(zip(RIGHTS[first], RIGHTS[other], strict=True))
+        assert (rival.first, rival.other) == (pairs.count((1, 0)), pairs.count((0, 1)))
+        assert rival.n == 9
+        assert rival.apart == (other == "h2o"), "seven to none is more than chance, one to one is not"
+    words = figures.read_apart(batch, group)
+    assert "more often right than h2o 20 % (7 to 0)" in words
+    assert "not told apart from" in words
+
+
+@given(st.integers(0, 8), st.integers(0, 8))
+def test_the_sign_test_counts_the_splits_that_are_as_uneven(ahead: int, behind: int):
+    count = ahead + behind
+    splits = [sum(signs) for signs in product((0, 1), repeat=min(count, 16))]
+    as_uneven = sum(abs(2 * ups - count) >= abs(ahead - behind) for ups in splits)
+    assert sign_test(ahead, behind) == pytest.approx(as_uneven / len(splits))
+
+
+def test_cells_say_share_and_interval_and_one_prompt_says_none(batch: Batch):
+    words = figures.share_words(batch.cells.iloc[0])
+    assert words.startswith("8 of 9 (89 %, ")
+    assert figures.share_words(batch_of([batch.prompts[batch.prompts["number"] == 1]]).cells.iloc[0]) == "1 of 1"
+
+
+def test_the_figure_carries_its_cell_with_every_mark(batch: Batch):
+    figure = figures.board(batch.cells)
+    shown = {tuple(data[:2]) for trace in figure.data for data in trace.customdata}
+    assert shown == {(method, "20 %") for method in RIGHTS}
+    texts = " ".join(note.text for note in figure.layout.annotations)
+    for hits in RIGHTS.values():
+        assert f"{sum(hits)} of 9" in texts, "n stands in every cell"
+
+
+def test_a_repeat_is_judged_by_its_own_answer_and_another_comparison_is_refused(tmp_path: Path):
+    repeat = Repeat(batch="b", number=2, of=3, planting=Planting(wording=1, depth=0.4, draw=5))
+    options = {"prompt_tokens": 40, "steps": 8, "layers": 1, "heads": 1, "comparison_id": "b-02"}
+    plain = open_run(write_synthetic_run(tmp_path / "plain", method="full", **options))
+    answer = plain.record.forced_text.split()[1]
+    runs = [
+        open_run(write_synthetic_run(tmp_path, method=method, repeat=repeat, answer=answer, **options))
+        for method in ("full", "h2o")
+    ]
+    table = judged(runs)
+    assert (table["reference"] == "right").all()
+    assert table[["number", "of", "depth", "wording", "draw"]].drop_duplicates().values.tolist() == [[2, 3, 0.4, 2, 5]]
+    with pytest.raises(UserError, match="no repeat"):
+        judged([plain])
