@@ -31,7 +31,7 @@ class Parts:
         budget: `20 %` or `128 slots`; "" where the method takes none.
         preset: the named settings it started from, `default` where the label names none.
         settings: what was changed beside, as (name, value) in the label's order.
-        rest: what else the label says, such as `keeping 5 chosen`.
+        rest: what else the label says, such as `keeping tokens 3-4`.
     """
 
     method: str
@@ -99,7 +99,7 @@ def numbered(names: Sequence[str]) -> list[str]:
 
 
 def _begins(label: str, head: str) -> bool:
-    return label == head or label.startswith((f"{head} (", f"{head},"))
+    return label == head or label.startswith((f"{head} ", f"{head},"))
 
 
 def _settings(one: Parts, siblings: Sequence[Parts]) -> list[str]:

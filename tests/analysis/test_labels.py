@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -62,6 +63,15 @@ def test_the_same_run_twice_is_numbered_and_a_lone_run_has_a_whole_name(choices:
     assert distinct([first]) == [f"{first.method} {amount(first)}"]
 
 
+def test_what_was_given_back_tells_a_rerun_from_its_run():
+    label = "keepkv 30 % (paper)"
+    record = lambda label: SimpleNamespace(method="keepkv", budget=0.3, label=label)  # noqa: E731
+    given = record(f"{label} + tokens 738-742")
+    assert distinct([record(label), given]) == ["default", "+ tokens 738-742"]
+    other = SimpleNamespace(method="h2o", budget=0.3, label="h2o 30 %")
+    assert distinct([other, record(label), given]) == ["h2o", "keepkv default", "keepkv + tokens 738-742"]
+
+
 def test_the_full_cache_has_no_budget_to_be_named():
     full, h2o = MethodChoice(method="full", budget=1.0), MethodChoice(method="h2o", budget=0.2)
     assert distinct([full, h2o]) == ["full", "h2o"]
@@ -79,4 +89,4 @@ def test_a_label_comes_apart_into_what_it_was_made_of():
     found = parts(choice)
     assert (found.method, found.budget, found.preset) == ("keepkv", "64 slots", "paper")
     assert dict(found.settings) == {"a": "x, y", "b": "[1, 2]"}
-    assert found.rest == "keeping 2 chosen"
+    assert found.rest == "keeping tokens 1-2"
