@@ -162,7 +162,7 @@ def _launch(work: Work) -> None:
 def decide_whole(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> bool:
     """Score and decide about one table with `kernel`; false, and nothing is changed, where that cannot be done here."""
     global _failed
-    work = work_of(view, pipeline, bucket.dropped)
+    work = None if _failed else work_of(view, pipeline, bucket.dropped)
     if work is None:
         return False
     try:
