@@ -35,6 +35,7 @@ MENU = {
         ("lineage", "Lineage", "account_tree"),
         ("regret", "Regret and budget", "heart_broken"),
         ("difference", "Difference of two runs", "difference"),
+        ("killed", "Who killed it?", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),
         ("memory", "Memory and cost", "memory"),
         ("heads", "Head fingerprints", "fingerprint"),

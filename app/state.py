@@ -177,7 +177,10 @@ def step_reason(run: Run) -> str:
 
 
 def go_to(**place: int) -> None:
-    """Look at this layer, head, step or token from now on, on every page."""
+    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays."""
+    if ("layer" in place) != ("head" in place):
+        other = "head" if "layer" in place else "layer"
+        place |= {other: st.session_state.get(f"pick_{other}") or 0}
     for name, value in place.items():
         _remember(name, str(value))
 

@@ -25,6 +25,7 @@ from kvlab.atlas.sources import comparison_origin
 from kvlab.counted import ONE_PROMPT
 from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
+from kvlab.figures.template import MANY_LINES
 from kvlab.figures.words import byte_size, number
 from kvlab.trace.reader import Run
 
@@ -150,7 +151,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
 def in_focus(table: pd.DataFrame) -> str:
     """The run whose line is drawn over the others, where there are many; "" where all are drawn alike."""
     compressed = table[table["method"] != "full"]
-    if len(compressed) <= figures.MANY_LINES:
+    if len(compressed) <= MANY_LINES:
         return ""
     first = telling_cell(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
     labels = compressed["label"].tolist()

@@ -28,7 +28,9 @@ MAY_IMPORT = {
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
     "plugins": set(),
     "checking": {"models", "cache", "methods"},
-    "fitting": {"models", "cache", "attention", "methods", "trace"},
+    # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
+    "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
+    "fitting": {"models", "cache", "attention", "methods", "trace", "engine"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
@@ -36,7 +38,7 @@ MAY_IMPORT = {
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
-    "intervals", "model_files", "repeats", "shapes", "plugins",
+    "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
 }  # fmt: skip
 
 

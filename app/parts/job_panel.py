@@ -12,7 +12,7 @@ from kvlab.analysis.labels import distinct
 from kvlab.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
-from kvlab.requests import CompareRequest
+from kvlab.requests import CompareRequest, RescueRequest, Work
 from kvlab.trace.catalogue import list_repeats, list_runs
 
 POLL_SECONDS = 1.0
@@ -48,8 +48,11 @@ def badge(state: str, reason: str = "") -> None:
     st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]
 
 
-def _request(request: CompareRequest) -> None:
+def _request(request: Work) -> None:
     """What was asked for, with the prompt letter by letter."""
+    if isinstance(request, RescueRequest):
+        link("killed", "What was found", run=request.run_id)
+        return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
     facts += [f"{len(request.repeats)} repeats"] if request.repeats else []
@@ -93,7 +96,7 @@ def _panel(status: JobStatus) -> None:
 
 def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if request.repeats:
+    if isinstance(request, CompareRequest) and request.repeats:
         _batch_actions(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
@@ -148,8 +151,9 @@ def _progress(status: JobStatus) -> None:
 
 def told_runs(status: JobStatus) -> list[str]:
     """`3 of 13`: the run that is being made, once one has begun."""
+    request = jobs.request_of(runs_root(), status.job_id)
     made = len(list_runs(runs_root(), comparison_id=status.job_id))
-    return [f"{made} of {len(jobs.request_of(runs_root(), status.job_id).runs)}"] if made else []
+    return [f"{made} of {len(request.runs)}"] if made and isinstance(request, CompareRequest) else []
 
 
 def told_left(share: float, elapsed: float) -> list[str]:
@@ -162,6 +166,8 @@ def told_left(share: float, elapsed: float) -> list[str]:
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
+    if isinstance(request, RescueRequest):
+        return  # its reruns are recorded nowhere; the page that shows what was found is linked above
     if request.repeats:
         st.caption("Repeats")
         _repeats(status, request)

@@ -39,4 +39,6 @@ def _page(view: View) -> None:
         told = (str(error).strip().splitlines() or ["no message"])[0]
         st.error(f"The view {view.title} failed on this run: {type(error).__name__}: {told}")
         return
+    if not figure.layout.title.text:
+        figure.update_layout(title_text=view.title)
     show(figure, frame, reading, f"view-{view.name}", page.file_name(run, view.name), page.source(run))

@@ -50,6 +50,15 @@ def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | N
             pipeline.note(slots, part)
         if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
             layer.settings.statistics[layer.rank] = noted
+    if first and layer.settings.held is not None:
+        layer.settings.held[layer.rank] = seen[0]
+    else:
+        conclude(layer, seen, shown, first)
+
+
+def conclude(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | None, first: bool) -> None:
+    """Compress the layer if that is due, its slots scored."""
+    moment = _moment(layer, seen[0].num_new, first)
     if moment.prompt:
         assert layer.quota is not None
         layer.prompt_settled = True

@@ -11,6 +11,7 @@ from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
+from kvlab.cli.killed import killed
 from kvlab.cli.methods import methods
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
@@ -28,6 +29,7 @@ commands = typer.Typer(
 commands.command("methods")(with_plugins(methods))
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
+commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("eval")(with_plugins(evaluate))
 commands.command("bench")(with_plugins(bench))

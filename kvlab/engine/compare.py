@@ -28,6 +28,7 @@ from kvlab.engine.turns import read_in_turns
 from kvlab.engine.watch import Cancelled, Watch
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
+from kvlab.methods.giving_back import giving_back
 from kvlab.methods.gvote import GVote
 from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
@@ -147,10 +148,9 @@ def run(
 
 def _check_positions(choices: tuple[MethodChoice, ...], tokens: int) -> None:
     for choice in choices:
-        if choice.force_keep and max(choice.force_keep) >= tokens:
-            raise UserError(
-                f"Token {max(choice.force_keep)} cannot be kept: the prompt has {tokens:,} tokens, counted from 0."
-            )
+        kept = (*choice.force_keep, *(choice.returned.tokens if choice.returned else ()))
+        if kept and max(kept) >= tokens:
+            raise UserError(f"Token {max(kept)} cannot be kept: the prompt has {tokens:,} tokens, counted from 0.")
 
 
 def _run_one(
@@ -188,6 +188,9 @@ def _cache(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, *
         loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
     )
     cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
+    if choice.returned is not None:
+        layers = [layer.layer_idx for layer in cache.compressed_layers()]
+        cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
     return cache
 
 
@@ -366,6 +369,7 @@ def _record(
         notes=(*method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1]), *_layers_note(cache, loaded)),
         label=_label(choice, method),
         force_keep=choice.force_keep,
+        returned=choice.returned,
         level=request.level,
         max_new_tokens=request.max_new_tokens,
         compress_every=request.compress_every,

@@ -6,13 +6,11 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.palette import Style, Theme, run_styles
-from kvlab.figures.template import HEIGHT, QUIET, finish, log_axis
+from kvlab.figures.template import HEIGHT, PALE, QUIET, finish, log_axis
 from kvlab.figures.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
 MAX_MARKERS = 12
-PALE = 0.28
-MANY_LINES = 4  # from more on, one is in focus
 
 
 def tall_enough(frame: pd.DataFrame) -> int:

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import QUIET, finish
-from kvlab.figures.words import lost, number, percent, plural, signed_percent, visible
+from kvlab.figures.words import lost, number, percent, plural, signed_percent, token_label, visible
 
 RULES = {
     "exact": "exact at this query",
@@ -156,7 +156,7 @@ def candidate_similarity(
         figure.add_hline(y=threshold, line=line, annotation_text=f"threshold {threshold:g}",
                          annotation_position="bottom left")  # fmt: skip
     figure.add_vline(x=source, line={"color": pick(HUES["red"], theme), "dash": "dot", "width": 1.2})
-    title = f"1. Token {source} {visible(texts[source])} has to go: its most similar slot"
+    title = f"1. Token {token_label(source, texts[source])} has to go: its most similar slot"
     return finish(figure, title=title, x="position of the slot (dotted: the token itself)", y="cosine of keys",
                   theme=theme)  # fmt: skip
 
@@ -173,8 +173,8 @@ def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float
 def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Votes, averages and attention of a merge's parts and of the merged slot, from `analysis.one_merge.parts`."""
     names = [
-        f"{row.role}<br>{'' if row.token < 0 else row.token} {visible(row.text, 10)}<br>{number(row.votes)} "
-        f"{'vote' if row.votes == 1 else 'votes'}"
+        f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
+        f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
         for row in frame.itertuples()
     ]
     figure = go.Figure()

@@ -16,6 +16,7 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
+MANY_LINES, PALE = 4, 0.28  # of more lines one is in focus, the others have this opacity
 # What a place on an axis of this title is in the dashboard's address: a click on a mark goes there.
 PLACES = {
     "KV head": "head",

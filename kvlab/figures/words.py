@@ -18,11 +18,14 @@ def visible(text: str, limit: int = 24) -> str:
     return html.escape(shown, quote=False)
 
 
+def token_label(position: int, text: str, limit: int = 24) -> str:
+    """A token's position, and its text in quotation marks, so that no digit of the one is taken for the other's."""
+    return f"{position} “{visible(text, limit)}”"
+
+
 def token_labels(positions: Iterable[int], texts: list[str]) -> list[str]:
-    """A unique label for each position: its number, and its text in quotation marks, so that no digit is misread."""
-    return [
-        f"{position} “{visible(texts[position])}”" if position < len(texts) else f"{position}" for position in positions
-    ]
+    """A unique label for each position: `token_label`, or the number alone where there is no text."""
+    return [token_label(place, texts[place]) if place < len(texts) else f"{place}" for place in positions]
 
 
 def number(value: float | None, digits: int = 3) -> str:

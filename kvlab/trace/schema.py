@@ -26,6 +26,7 @@ from kvlab.errors import UserError
 from kvlab.recording import Recording
 from kvlab.repeats import Repeat
 from kvlab.requests import Fraction, RecordLevel, Slots
+from kvlab.returns import Return
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
 SCHEMA_VERSION = 2
@@ -136,6 +137,7 @@ class RunRecord(BaseModel):
     notes: tuple[str, ...] = Field((), description="what the settings mean at this budget and length, in sentences")
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
+    returned: Return | None = Field(None, description="what was given back on top of the budget")
     level: RecordLevel
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)

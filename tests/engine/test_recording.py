@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+import kvlab
 from kvlab.analysis.attended_distance import attention_map
 from kvlab.analysis.attention_rows import heads_with_attention, read_rows
 from kvlab.analysis.autopsy import autopsy, needle_mass
@@ -205,6 +206,15 @@ def test_beyond_the_limit_fewer_layers_are_kept_and_the_run_says_so(
     with pytest.raises(UserError, match="The probe's rows were recorded of layers 0, 2 only"):
         runs[0].history(1, 0)
     assert set(runs[0].record.left_out) == {"attention", "history"} and not whole[0].record.remarks
+
+
+def test_python_bounds_a_recording_in_the_same_words(tiny_model_folder: Path, tmp_path: Path) -> None:
+    loaded = load_model(str(tiny_model_folder), "cpu")
+    made = kvlab.run(PROMPT, "h2o", 0.3, model=loaded, max_new_tokens=4, root=tmp_path, record="layers=2,every=3")
+    assert made.record.recording == Recording(layers=(2,), every=3)
+    assert {path.name for path in (made.path / "arrays").glob("keys*")} == {"keys-layer-002.safetensors"}
+    with pytest.raises(UserError, match=r"^What to record cannot be 'layers=x'"):
+        kvlab.run(PROMPT, "h2o", 0.3, model=loaded, root=tmp_path, record="layers=x")
 
 
 def test_a_layer_that_the_model_lacks_is_refused_before_anything_runs(tiny_model_folder: Path, tmp_path: Path) -> None:

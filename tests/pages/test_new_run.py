@@ -15,6 +15,7 @@ from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs import fitting, registry, store
 from kvlab.planning import Machine
+from kvlab.recording import Recording
 from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, Progress
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -309,6 +310,27 @@ def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pyt
     page = page.selectbox(key="device").select("cuda").run()
     assert not page.exception
     assert not page.warning
+
+
+def test_what_is_recorded_is_sent_and_bad_values_are_one_sentence(
+    form: AppTest, runs_root: Path, started_workers: list[Path]
+):
+    page = paste(form, "some text")
+    for layers, heads, sentence in (
+        ("0-", "", "What to record cannot be 'layers=0-': write layers=0-3,8,heads=0,every=4, or some of the three."),
+        ("99", "", "Layer 99 cannot be recorded: the model's layers are numbered 0 to 5."),
+        ("", "9", "KV head 9 cannot be recorded: the model's KV heads are numbered 0 to 3."),
+    ):
+        page.text_input(key="record_layers").input(layers)
+        page.text_input(key="record_heads").input(heads)
+        page = submit(page.run())
+        assert [text.replace("\\", "") for text in messages(page)] == [sentence]
+    page.text_input(key="record_layers").input("0-1, 3")
+    page.text_input(key="record_heads").input("")
+    page.number_input(key="record_every").set_value(4)
+    page = submit(page.run())
+    assert messages(page) == []
+    assert jobs.request_of(runs_root, only_job(runs_root).job_id).record == Recording.parse("layers=0,1,3,every=4")
 
 
 def test_a_chunk_of_the_prompt_is_sent_where_one_is_given(form: AppTest, runs_root: Path, started_workers: list[Path]):

@@ -46,15 +46,20 @@ class Watch {
       if (drag && leads) drag.style.cursor = "pointer";
       if (!leads || this.known.has(chart) || !chart.on) continue;
       this.known.add(chart);
-      chart.on("plotly_click", (event) => { if (!this.gone) this.go(chart.layout?.meta?.go, event.points?.[0]); });
+      chart.on("plotly_click", (event) => { if (!this.gone) this.go(chart.layout?.meta ?? {}, event.points?.[0]); });
     }
   }
 
+  /* A place on an axis: a number, one that a label such as `12 “word”` begins with, or the number of a rank. */
+  number(value, ranks) {
+    return ranks ? ranks[Math.round(Number(value))] : Number.parseInt(String(value).replace(/^\D+/, ""), 10);
+  }
+
   /* Numbered, so that the same cell clicked again counts as another click. */
-  go(leads, point) {
+  go({ go: leads, ranks }, point) {
     const asked = { ...point?.customdata?.go };
     for (const axis of ["x", "y"]) {
-      const value = Number.parseInt(String(point?.[axis]).replace(/^\D+/, ""), 10);
+      const value = this.number(point?.[axis], ranks?.[axis]);
       if (leads?.[axis] && Number.isFinite(value)) asked[leads[axis]] = value;
     }
     if (Object.keys(asked).length) this.component.setTriggerValue("go", { ...asked, count: ++this.count });
