@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -223,6 +224,30 @@ class TestWhereItCannotBeMade:
         monkeypatch.setenv(kernels.SWITCH, "off")
         assert fused.decision_kernel(there) is None
         assert fused.decision_kernel(torch.device("cpu")) is None
+
+
+def test_it_is_launched_where_the_layer_lies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model over several devices has layers that do not lie on the current one."""
+    entered: list[torch.device] = []
+
+    class Device:
+        def __init__(self, device: torch.device) -> None:
+            self.device = device
+
+        def __enter__(self) -> None:
+            entered.append(self.device)
+
+        def __exit__(self, *error: object) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "device", Device)
+    launched: list[list[torch.device]] = []
+    stand_in = ModuleType("kvlab.cache.decision_kernel")
+    stand_in.decide = lambda work: launched.append(list(entered))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
+    there = torch.device("cuda:1")
+    keys = SimpleNamespace(is_cuda=True, device=there)
+    fused._launch(SimpleNamespace(keys=keys))  # type: ignore[arg-type]
+    assert launched == [[there]]
 
 
 def test_what_the_kernel_does_not_know_is_left_to_the_pipeline() -> None:
