@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 CUDA, HOST = torch.device("cuda:0"), torch.device("cpu")
 MOVES = {"to", "cuda", "cpu", "copy_"}
+FLASH = "_scaled_dot_product_flash_attention"
 MAKES = {"tensor", "as_tensor"}  # from numbers of the host
 
 
@@ -59,11 +60,21 @@ class PretendCuda(TorchFunctionMode):
             assert not copies, f"{name} copies a number of the host to the device"
         assert not (from_host and (ours or on_device)) or name in MOVES | MAKES, f"{name} mixes host and device"
         given, named = _each(_to_host, given), _each(_to_host, named)
+        function, given, named = _as_the_host_has_it(name, function, given, named)
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*given, **named)
         if name == "copy_" or not (ours or on_device):
             return result
         return _each(_label if on_device else _unlabel, result)
+
+
+def _as_the_host_has_it(name: str, function: Callable, given: Any, named: Any) -> tuple[Callable, Any, Any]:
+    """Kernels of half precision that only CUDA has, by what says the same on a CPU."""
+    if name == FLASH:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, given[:5], named
+    if name == "bmm" and "out_dtype" in named:
+        return function, tuple(factor.to(named["out_dtype"]) for factor in given), {}
+    return function, given, named
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
