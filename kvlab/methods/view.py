@@ -126,8 +126,11 @@ class Seen(Protocol):
         """The layer's seeded source of random numbers; None outside a cache."""
         ...
 
-    def project_queries(self, hidden_states: Tensor) -> Tensor:
-        """(B, Hq, n, d): this layer's queries for `hidden_states` (B, n, hidden), bias and norm applied, unrotated."""
+    def project_queries(self, hidden_states: Tensor, position: Tensor | None = None) -> Tensor:
+        """(B, Hq, n, d): this layer's queries for `hidden_states` (B, n, hidden), bias and norm applied, unrotated.
+
+        Where `position` (B,) is given, with the factor that some models put on queries so far on (Llama 4).
+        """
         ...
 
     def logits_of(self, query: Tensor) -> Tensor:
