@@ -14,6 +14,8 @@ from kvlab.errors import UserError
 # tokens x 256 steps would take 8.6 GB for attention rows beside 4.3 GB for keys and values.
 MOST_ATTENTION_BYTES = 2**29
 MOST_HISTORY_BYTES = 2**29  # of a comparison's probe, likewise
+MOST_DECISION_BYTES = 2**28  # of one run: 32 layers x 8 KV heads x 131,072 tokens take 168 MB
+DECISION_BYTES_A_TOKEN = 5  # a score in single precision, and whether the token stayed
 LEAST_LAYERS = 4  # before steps are left out as well
 BYTES_A_TOKEN = 4  # true mass and slot mass, or mass and log score, in half precision
 FORM = "write layers=0-3,8,heads=0,every=4, or some of the three"
@@ -131,6 +133,19 @@ def history_that_fits(
     kept = spread(layers, 1)
     sentence = f"The probe's rows were recorded of {_named(kept)} only, with {rows} queries of the prompt: {would}."
     return kept, rows, sentence
+
+
+def decision_that_fits(
+    layers: Sequence[int], heads: int, tokens: int, most: int = MOST_DECISION_BYTES
+) -> tuple[list[int], str]:
+    """(layers whose decision about a prompt of `tokens` is kept, a sentence on what was left out or nothing)."""
+    one = max(heads * tokens * DECISION_BYTES_A_TOKEN, 1)
+    if len(layers) * one <= most:
+        return list(layers), ""
+    kept = spread(layers, most // one) if most >= one else []
+    would = f"all of it would take {_size(len(layers) * one)}, and a run keeps at most {_size(most)}"
+    which = f"was recorded of {_named(kept)} only" if kept else "was left out"
+    return kept, f"The prompt's decision {which}: {would}."
 
 
 def spread(values: Sequence[int], count: int) -> list[int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache
+from kvlab.engine.decision import write_decision
 from kvlab.engine.events import absent_columns, event_columns
 from kvlab.engine.health import growth, lengths, non_finite
 from kvlab.engine.measure import Answer, answer, given_answer, mass_columns, rows_by_position
@@ -103,6 +104,8 @@ class Recorder:
         if not self.full:
             return
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
+        if view.phase == "prefill":
+            write_decision(self.writer, layer_idx, before, plan, layer.shadow.tokens)
         layer.slots = after
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
             layer.lengths = lengths(after)

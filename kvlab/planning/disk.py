@@ -7,6 +7,7 @@ from kvlab.planning.limits import MOST_FUTURE
 from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
 from kvlab.planning.parts import Part
 from kvlab.planning.work import Work
+from kvlab.recording import DECISION_BYTES_A_TOKEN, decision_that_fits
 
 HALF = 2
 # Bytes a row after compression, measured on mini; and what a folder takes with nothing in it.
@@ -24,13 +25,21 @@ def run_bytes(work: Work, holds: Holds, budget: float | int) -> int:
     if work.level == "light":
         return tables
     events = event_rows(work, holds, budget) * (MERGED_ROW if holds.seeks else EVICTED_ROW)
-    return tables + events + state_bytes(work) + attention_row_bytes(work)
+    decided = decision_bytes(work) if holds.compresses else 0
+    return tables + events + state_bytes(work) + attention_row_bytes(work) + decided
 
 
 def state_bytes(work: Work) -> int:
     """Unit keys and values with their lengths, of all layers."""
     model = work.model
     return 2 * model.full_layers * model.key_value_heads * work.seen * (model.head_dim + 1) * HALF
+
+
+def decision_bytes(work: Work) -> int:
+    """What the method thought of each prompt token when it compressed the prompt."""
+    model = work.model
+    layers, _ = decision_that_fits(range(model.full_layers), model.key_value_heads, work.tokens)
+    return len(layers) * model.key_value_heads * work.tokens * DECISION_BYTES_A_TOKEN
 
 
 def probe_bytes(work: Work) -> int:

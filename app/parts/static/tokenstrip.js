@@ -203,7 +203,8 @@ class View extends Words {
     slider.value = this.index();
     slider.disabled = this.steps.length < 2;
     this.part("step").textContent = `step ${step} of ${this.steps[this.steps.length - 1]}`;
-    const phase = step === 0 ? "the prompt was read" : `after token ${read - 1} “${visible(this.texts[read - 1] ?? "")}”`;
+    const reading = step === 0 ? "the prompt was read" : `after token ${read - 1} “${visible(this.texts[read - 1] ?? "")}”`;
+    const phase = this.data.phases?.[this.index()] ?? reading;
     this.part("phase").textContent = `${phase}: ${this.slots.length.toLocaleString("en")} slots for ${read.toLocaleString("en")} tokens`;
     this.root.dataset.step = step;
     this.root.dataset.identity = this.identity;
