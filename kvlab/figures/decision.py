@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.decision import FATES, budget_for, line_of, nearly_kept
 from kvlab.figures.merges import whole_numbers
-from kvlab.figures.palette import HUES, LOSS, STATE_COLOURS, Theme, pick
+from kvlab.figures.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.template import colour_bar, finish
 from kvlab.figures.words import number, plural, visible
 
@@ -25,7 +25,7 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
     """
     line, shown = line_of(frame), thinned(frame, chosen)
     figure = go.Figure()
-    for fate in FATES:
+    for fate in (fate for fate in FATES if (frame["fate"] == fate).any()):
         part = shown[shown["fate"] == fate]
         state, symbol = LOOK[fate]
         colour = pick(STATE_COLOURS[state] if fate != "dropped" else HUES["grey"], theme)
@@ -43,7 +43,8 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
         last = frame.loc[~frame["kept"], "rank"].min() - 0.5
         ink = pick(HUES["ink"], theme)
         words = f"the line: {line.budget:,} slots, {line.placed:,} of them by place"
-        figure.add_hline(y=float(last), line={"width": 1.5, "dash": "dash", "color": ink}, annotation_text=words)
+        label = {"text": words, "bgcolor": SURFACES[theme]}
+        figure.add_hline(y=float(last), line={"width": 1.5, "dash": "dash", "color": ink}, annotation=label)
     named = frame[frame["token"].isin(chosen)]
     if len(named):
         figure.add_scatter(
@@ -84,7 +85,8 @@ def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> 
     wanted = budget_for(frame, chosen) if len(chosen) else None
     if wanted is not None:
         more = wanted - line.budget
-        need = "stayed within this budget" if more == 0 else f"would have taken {wanted:,} slots here, {more:,} more"
+        need = f"would have taken {wanted:,} slots here, {more:,} more, with as many kept by place"
+        need = "stayed within this budget" if more == 0 else need
         told += f" {'The chosen token' if len(set(chosen)) == 1 else 'All chosen tokens'} {need}."
     if len(thinned(frame, chosen)) < len(frame):
         told += f" Drawn are {len(thinned(frame, chosen)):,} tokens, all near the line among them."
@@ -104,6 +106,7 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         xgap=1,
         ygap=1,
         zmin=0,
+        zmax=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)),
         colorscale=LOSS[theme],
         colorbar=colour_bar("slots lacking", theme),
         hovertemplate="layer %{y}, head %{x}: %{z:,} slots lacking<br>it had %{customdata:,}<extra></extra>",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvlab.analysis import decision
@@ -34,6 +34,7 @@ def table_of(scores: list[float], kept: set[int]) -> pd.DataFrame:
 SCORES = st.lists(st.integers(0, 12).map(float), min_size=6, max_size=40)
 
 
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(SCORES, st.integers(3, 12), st.integers(0, 2), st.integers(1, 3), st.data())
 def test_the_budget_a_token_would_have_taken_is_the_smallest_that_keeps_it(scores, budget, sinks, recent, data):
     budget = max(budget, sinks + recent)
