@@ -46,7 +46,12 @@ def main() -> None:
         st.info("Nothing was recorded for this layer and head yet.")
         return
     plays = st.segmented_control(
-        "Play", ["the run", "the prompt's decision"], default="the run", key="play", bind="query-params", required=True
+        "What to play",
+        ["the run", "the prompt's decision"],
+        default="the run",
+        key="play",
+        bind="query-params",
+        required=True,
     )
     if plays == "the run":
         linked_view(run, layer, head)
