@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
+from app.parts.decision import decision_section, played_decision
 from app.parts.figure import show
 from app.parts.tables import MOST_ROWS, show_table
 from app.parts.tokenstrip import tokenstrip
@@ -44,7 +45,19 @@ def main() -> None:
     if run.select("steps", layer, head, ["step"]).empty:
         st.info("Nothing was recorded for this layer and head yet.")
         return
-    linked_view(run, layer, head)
+    plays = st.segmented_control(
+        "What to play",
+        ["the run", "the prompt's decision"],
+        default="the run",
+        key="play",
+        bind="query-params",
+        required=True,
+    )
+    if plays == "the run":
+        linked_view(run, layer, head)
+    else:
+        played_decision(run, layer, head)
+    decision_section(run, layer, head, asked_token())
     whole_history(run, layer, head)
 
 
@@ -191,8 +204,14 @@ def chosen_slot(lineage: Lineage, step: int) -> int | None:
 
 def chosen_token(lineage: Lineage) -> int | None:
     """The position of the token the URL names, if the run has it."""
+    asked = asked_token()
+    return asked if asked is not None and asked < lineage.tokens else None
+
+
+def asked_token() -> int | None:
+    """The position of the token the URL names."""
     asked = st.query_params.get("token", "")
-    return int(asked) if asked.isdecimal() and int(asked) < lineage.tokens else None
+    return int(asked) if asked.isdecimal() else None
 
 
 def remember_step() -> None:

@@ -104,3 +104,21 @@ def test_of_many_slots_those_that_matter_are_listed(runs_root: Path, open_page: 
     left = every[~every["position"].isin(shown["position"])]
     worst = (shown["votes"].min(), shown[shown["votes"] == shown["votes"].min()]["mass"].min())
     assert all((votes, mass) <= worst for votes, mass in zip(left["votes"], left["mass"], strict=True))
+
+
+def test_the_prompts_decision_is_shown_for_the_token_in_the_address_and_played(synthetic_runs, open_page):
+    run = next(path for path in synthetic_runs.glob("newer-h2o*"))
+    page = open_page("timeline", run=run.name, token="20")
+    text = "\n".join(str(element.value).replace("\\", "") for element in [*page.subheader, *page.caption])
+    assert not page.exception
+    assert "The prompt's decision" in text and "kept a slot" in text
+    assert "The chosen token" in text and "heads" in text
+    played = open_page("timeline", run=run.name, play="the prompt's decision", frame="3")
+    assert not played.exception
+
+
+def test_where_nothing_was_decided_it_says_so(synthetic_runs, open_page):
+    run = next(path for path in synthetic_runs.glob("newer-full*"))
+    page = open_page("timeline", run=run.name)
+    assert not page.exception
+    assert any("No decision about the prompt was recorded" in str(element.value) for element in page.caption)
