@@ -138,14 +138,9 @@ def pick_token(run: Run) -> int | None:
 
 
 def place_of(run: Run) -> tuple[int, int]:
-    """The layer and head in view: of the address, which is ahead of the pickers while a page is drawn, or telling."""
-    named = [st.query_params.get(name, "") for name in ("layer", "head")]
-    if not any(named):
-        layer, head, _ = telling_head(run)
-        return layer, head
-    first = (recorded_layers(run)[0], 0)
-    layer, head = (int(value) if value.isdecimal() else other for value, other in zip(named, first, strict=True))
-    return layer, head
+    """The layer and head in view, asked in a callback: the session knows them before the address does."""
+    layer, head = (st.session_state.get(f"chosen_{name}") for name in ("layer", "head"))
+    return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
 
 
 def recorded_layers(run: Run) -> list[int]:
@@ -197,16 +192,19 @@ def _place(run: Run, name: str, known: Sequence[int], sentence: str) -> tuple[in
     pair = ("layer", "head")
     if not any(part in st.query_params for part in pair):
         kept = {part: st.session_state.get(f"chosen_{part}") for part in pair}
-        if kept[name] not in {str(value) for value in known}:
+        if None in kept.values() or kept[name] not in {str(value) for value in known}:
             telling = telling_head(run)
             return getattr(telling, name), f"Opened here: {telling.reason}."
-        _remember(name, str(kept[name]))
+        for part, value in kept.items():
+            _remember(part, str(value))
     # A link that names one of the two means the first of the other.
-    value = st.query_params.get(name) or st.session_state.get(f"chosen_{name}")
-    if value in {str(one) for one in known}:
+    asked = st.query_params.get(name)
+    value = int(asked) if asked in {str(one) for one in known} else known[0]
+    if asked in (None, str(value)):
         _remember(name, str(value))
-        return int(value), None
-    return known[0], None
+    else:
+        st.session_state[f"chosen_{name}"] = str(value)  # what the address asks for wrongly stays in it, and is said
+    return value, None
 
 
 def _open_or_explain(entry: RunEntry) -> Run | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.opened import wanted_of
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.links import go
@@ -15,6 +16,7 @@ from app.state import current_run, runs_root, session_id
 from app.state import theme as page_theme
 from kvlab import jobs
 from kvlab.analysis import autopsy
+from kvlab.analysis.facts import fact_positions
 from kvlab.analysis.lineage import states_at
 from kvlab.errors import UserError
 from kvlab.figures import autopsy as figures
@@ -65,7 +67,7 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
             on_change=forget_span,
             placeholder="such as a name, a number or a sentence of the prompt",
         )
-    span, found = asked_span(lineage.tokens), []
+    span, found = asked_span(lineage.tokens) or (fact_span(run) if not words.strip() else None), []
     if span is None and words.strip():
         try:
             found = autopsy.find_span(texts, words)
@@ -77,6 +79,8 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         with right:
             pick_place(texts, words, span)
     codes = states_at(lineage, int(lineage.steps[-1]))
+    if span is not None and span == fact_span(run):
+        st.caption("Opened with the fact that the answer needs; choose other words above, or click one of the text.")
     st.caption("After the last step, in this head")
     tokentext(
         texts,
@@ -89,6 +93,16 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         scroll=span[0] if span else None,
     )
     return span
+
+
+def fact_span(run: Run) -> tuple[int, int] | None:
+    """The tokens of the fact behind the comparison's answer, where there is one."""
+    wanted = wanted_of([run])
+    try:
+        found = fact_positions(run.tokens, run.record.prompt, wanted.facts[:1] if wanted else ())
+    except UserError:
+        return None
+    return (int(found[0]), int(found[-1])) if len(found) else None
 
 
 def offer_needle(run: Run) -> None:

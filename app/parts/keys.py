@@ -41,7 +41,7 @@ def page_keys(run: Run | None = None, *, steps: bool = True, more: tuple[tuple[s
     """A small button that lists the keys; with `run`, its heads are walked through by j and k."""
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
-    with context_bar.place():
+    with context_bar.place(), st.container(key="context-keys", width="content"):
         _component(key=KEY, data=data, on_turn_change=(lambda: _turn(run)) if run else (lambda: None))
 
 

@@ -138,12 +138,14 @@ def test_the_bar_stays_in_sight_while_the_page_scrolls(address: str, browser: An
     bar = page.locator(".st-key-context-bar")
     bar.wait_for()
     page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
-    for _ in range(2):
-        place = bar.bounding_box()
-        assert 0 <= place["y"] < 40 and place["y"] + place["height"] < 180
-        assert "keepkv" in bar.inner_text()
-        page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 700)")
-        page.wait_for_timeout(300)
+    page.get_by_test_id("stPopoverButton").first.wait_for()
+    assert "keepkv" in bar.inner_text()
+    for down in (0, 700):
+        page.evaluate("down => document.querySelector('[data-testid=stMain]').scrollTo(0, down)", down)
+        page.wait_for_function(
+            "() => { const bar = document.querySelector('.st-key-context-bar').getBoundingClientRect();"
+            " return bar.top >= 0 && bar.top < 40 && bar.bottom < 180; }"
+        )
     ground = bar.evaluate("bar => getComputedStyle(bar.parentElement).backgroundColor")
     assert ground == "rgb(255, 255, 255)", "what scrolls under it does not show through"
     page.context.close()

@@ -100,7 +100,7 @@ def test_every_step_in_the_browser_is_the_step_of_the_fold(
     browser: Any, address: str, runs: dict[str, Run], method: str
 ):
     run, lineage = runs[method], history(runs[method])
-    page = visit(browser, f"{address}/timeline?run={run.record.run_id}&step=0")
+    page = visit(browser, f"{address}/timeline?run={run.record.run_id}&layer=0&head=0&step=0")
     for step in lineage.steps.tolist():
         at_step(page, step)
         codes = page.locator(".kv-strip .t").evaluate_all(
@@ -121,7 +121,7 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     slot = int(np.bincount(owner[owner >= 0]).argmax())
     texts = run.tokens["text"].tolist()
     word = next(token for token in np.flatnonzero(owner == slot).tolist() if texts[token].strip())
-    page = visit(browser, f"{address}/timeline?run={run.record.run_id}&step=4")
+    page = visit(browser, f"{address}/timeline?run={run.record.run_id}&layer=0&head=0&step=4")
     at_step(page, 4)
     page.wait_for_selector("[class*='st-key-timeline-states'] .main-svg >> nth=0", state="attached")
     settle(page, ".kv-strip")
@@ -141,7 +141,7 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
 
 
 def test_playing_moves_on_and_tells_the_address_where_it_stopped(browser: Any, address: str, runs: dict[str, Run]):
-    page = visit(browser, f"{address}/timeline?run={runs['h2o'].record.run_id}&step=0")
+    page = visit(browser, f"{address}/timeline?run={runs['h2o'].record.run_id}&layer=0&head=0&step=0")
     at_step(page, 0)
     page.get_by_label("Play", exact=True).click()
     at_step(page, 6)
@@ -181,7 +181,7 @@ def test_the_wheel_zooms_and_the_value_under_the_pointer_is_the_cosine(
 ):
     run = runs["keepkv"]
     unit = run.keys(0, 0)[0].astype(np.float32)
-    page = visit(browser, f"{address}/similarity?run={run.record.run_id}")
+    page = visit(browser, f"{address}/similarity?run={run.record.run_id}&layer=0&head=0")
     page.wait_for_selector(".kv-map[data-window='0,96,0,96']")
     settle(page, ".kv-map canvas")
     canvas = page.locator(".kv-map canvas").bounding_box()
@@ -204,7 +204,7 @@ def test_the_wheel_zooms_and_the_value_under_the_pointer_is_the_cosine(
     ("label", "start"), [("PNG", b"\x89PNG"), ("SVG", b"<svg"), ("CSV", b"position"), ("HTML", b"<!doctype")]
 )
 def test_every_format_can_be_taken_away(browser: Any, address: str, runs: dict[str, Run], label: str, start: bytes):
-    page = visit(browser, f"{address}/timeline?run={runs['h2o'].record.run_id}")
+    page = visit(browser, f"{address}/timeline?run={runs['h2o'].record.run_id}&layer=0&head=0")
     page.wait_for_selector("[class*='st-key-timeline-states'] .main-svg >> nth=0", state="attached")
     settle(page, "[class*='st-key-menu-timeline-mosaic']")
     page.locator("[class*='st-key-menu-timeline-mosaic'] button").first.click()

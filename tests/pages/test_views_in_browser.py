@@ -85,7 +85,7 @@ def test_the_rest_of_a_page_follows_its_first_picture(browser: Any, address: str
 
 
 def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any, address: str):
-    page = visit(browser, f"{address}/sag?run={RUN}&step=3")
+    page = visit(browser, f"{address}/sag?run={RUN}&step=3&layer=0&head=0")
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
     page.wait_for_url(re.compile("step=4"))
