@@ -20,6 +20,7 @@ from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, list_comparisons
 from kvlab.trace.reader import Run, open_run
+from kvlab.trace.schema import RunRecord
 
 OPEN_RUNS = 8
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
@@ -52,13 +53,18 @@ def current_run() -> Run | None:
     return run
 
 
-def current_comparison() -> list[Run]:
-    """The readable runs of the comparison named by the URL or picked in the sidebar, in the order they were made."""
+def current_comparison(show_batch: Callable[[RunRecord], None] = lambda _: None) -> list[Run]:
+    """The readable runs of the comparison named by the URL or picked in the sidebar, in the order they were made.
+
+    Where it is a repeat, `show_batch` draws its batch before the page says which single prompt it is about.
+    """
     comparison = _pick_comparison()
     if comparison is None:
         return []
     opened = [_open_or_explain(entry) for entry in comparison.runs]
     runs = [run for run in opened if run is not None]
+    if runs and runs[0].record.repeat is not None:
+        show_batch(runs[0].record)
     if runs:
         say_one_prompt(runs[0])
     return runs

@@ -7,6 +7,7 @@ import streamlit as st
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.keys import page_keys
+from app.parts.reference import warn_of_reference
 from app.parts.text import plain
 from app.parts.tokentext import along_text, difference_classes, tokentext
 from app.state import current_comparison, pick_head, pick_layer
@@ -30,6 +31,7 @@ def main() -> None:
     if len(runs) < 2:
         st.info("This comparison has one run only: compare at least two.", icon=":material/info:")
         return
+    warn_of_reference(runs)
     a, b = pick_two(runs)
     outputs(a, b)
     if a.record.level != "full" or b.record.level != "full":

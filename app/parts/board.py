@@ -11,6 +11,7 @@ import streamlit as st
 from app.parts import page
 from app.parts.figure import show
 from app.parts.links import link
+from app.parts.reference import warning
 from app.parts.text import plain, shorten
 from app.state import runs_root
 from app.state import theme as page_theme
@@ -25,9 +26,6 @@ from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
 
 CHART, CELL = "board-chart", "board-cell"
-NO_REFERENCE = "the full cache does not answer either: rankings say how alike the caches are, not which is right"
-
-CLEAR_REFERENCE = f"{NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}."
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,7 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     """The answer wanted, who wrote it, and the fact; over it a warning where the full cache fails too."""
     verdict = asked.reference
     if verdict.kind in ("nearly", "wrong"):
-        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
+        warning()
     wrote = {
         "right": "writes it",
         "unfinished": "has not written its own text yet",
