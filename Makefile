@@ -8,7 +8,7 @@ PORT ?=
 # Image export and the browser tests use the machine's own Chromium; nothing here downloads a browser.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv
 
-.PHONY: demo compare test conformance parity lint format clean
+.PHONY: demo compare test conformance kernels parity lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -22,6 +22,10 @@ test: $(VENV)/.installed-dev
 # Every variant of every method on every family, in both types; `make test` takes two families a variant.
 conformance: $(VENV)/.installed-dev
 	KVLAB_CONFORMANCE=full $(BIN)/python -m pytest -n 2 --dist worksteal -rs tests/conformance
+
+# Every kernel for two generations of GPUs, all widths, groups and types; needs the extra `kernels`, no GPU.
+kernels: $(VENV)/.installed-dev
+	KVLAB_KERNEL_GRID=full $(BIN)/python -m pytest -n 2 --dist worksteal tests/core/test_kernel_compiles.py
 
 # kvpress wants an older transformers, so it gets an environment of its own (1.4 GB).
 parity: $(VENV)/.installed-dev

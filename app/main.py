@@ -13,12 +13,15 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
+from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
+from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.state import theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
 
+FIRST = "first"
 MENU = {
     "": [("start", "Start", "home"), ("new_run", "New run", "add_circle")],
     "Runs": [
@@ -32,6 +35,7 @@ MENU = {
         ("lineage", "Lineage", "account_tree"),
         ("regret", "Regret and budget", "heart_broken"),
         ("difference", "Difference of two runs", "difference"),
+        ("killed", "Who killed it?", "mystery"),
         ("autopsy", "Needle autopsy", "search_insights"),
         ("memory", "Memory and cost", "memory"),
         ("heads", "Head fingerprints", "fingerprint"),
@@ -52,12 +56,21 @@ def pages() -> dict[str, list[st.Page]]:
     """The menu: every page whose script exists, by section."""
     sections = {
         section: [
-            st.Page(script, title=title, icon=f":material/{icon}:", url_path=name, default=name == "start")
+            st.Page(
+                script,
+                title=title,
+                icon=f":material/{icon}:",
+                url_path=FIRST if name == "start" else name,
+                default=name == "start",
+            )
             for name, title, icon in entries
             if (script := ROOT / "pages" / f"{name}.py").exists()
         ]
         for section, entries in MENU.items()
     }
+    # The first page answers at the root, and not at its path; asked for by its own name it answers too.
+    named = st.Page(ROOT / "pages" / "start.py", title="Start", url_path="start", visibility="hidden")
+    sections |= {"Views from plug-ins": view_pages(), " ": [named]}
     return {section: found for section, found in sections.items() if found}
 
 
@@ -71,6 +84,7 @@ def main() -> None:
     registry.prefetch()
     page = st.navigation(pages(), expanded=True)
     caption_bar(page.url_path)
+    context_bar.begin()
     page.run()
     offer(page.url_path)
 

@@ -1,34 +1,32 @@
-"""What the page shows, kept in the URL: comparison, run, layer, head, step; and bounded caches of open runs.
+"""What a page looks at: comparison, run, layer, head and step, kept in the URL and over a change of page.
 
-A link to any view is the address in the browser. What the URL asks for and does not exist gets one sentence.
+A link to any view is the address in the browser. What the URL asks for and does not exist gets one sentence. Where
+nobody chose, the page opens at a place that tells something (`kvlab.analysis.telling`), and the picker says why. The
+pickers stand in the bar on top of the page (`app.parts.context_bar`).
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import streamlit as st
 
-from app.parts.text import day_or_time, plain, shorten
+from app.opened import open_cached, runs_root, telling_head, telling_pair, telling_run, telling_step
+from app.parts import context_bar as bar
+from app.parts.text import day_or_time, shorten
+from kvlab.analysis.labels import distinct, parts
+from kvlab.analysis.telling import Prefer
 from kvlab.atlas.sources import Sources
 from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, list_comparisons
-from kvlab.trace.reader import Run, open_run
-from kvlab.trace.schema import RunRecord
+from kvlab.trace.reader import Run
 
-OPEN_RUNS = 8
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
-
-
-def runs_root() -> Path:
-    """The folder of runs: `KVLAB_RUNS`, or `runs` in the folder the server was started from."""
-    return Path(os.environ.get("KVLAB_RUNS") or "runs").absolute()
+OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # what a page opened by itself: another may open with another run
 
 
 def session_id() -> str:
@@ -41,81 +39,91 @@ def theme() -> Theme:
     return "dark" if st.context.theme.type == "dark" else "light"
 
 
-def current_run() -> Run | None:
-    """The run named by the URL or picked in the sidebar; None, with a sentence on the page, when there is none."""
-    comparison = _pick_comparison()
-    if comparison is None:
-        return None
-    entry = _pick_run(comparison)
-    run = _open_or_explain(entry) if entry else None
-    if run is not None:
-        say_one_prompt(run)
-    return run
+def current_run(prefer: Prefer = "any") -> Run | None:
+    """The run named by the URL or picked in the bar; None, with a sentence on the page, when there is none.
 
-
-def current_comparison(show_batch: Callable[[RunRecord], None] = lambda _: None) -> list[Run]:
-    """The readable runs of the comparison named by the URL or picked in the sidebar, in the order they were made.
-
-    Where it is a repeat, `show_batch` draws its batch before the page says which single prompt it is about.
+    `prefer` is the kind of run that the page opens with where nobody chose one.
     """
     comparison = _pick_comparison()
     if comparison is None:
+        return None
+    entry = _pick_run(comparison, prefer)
+    run = _open_or_explain(entry) if entry else None
+    if run is not None:
+        _say_run(run)
+    return run
+
+
+def current_comparison() -> list[Run]:
+    """The readable runs of the comparison named by the URL or picked in the bar, in the order they were made."""
+    comparison = _pick_comparison()
+    if comparison is None:
         return []
-    opened = [_open_or_explain(entry) for entry in comparison.runs]
-    runs = [run for run in opened if run is not None]
-    if runs and runs[0].record.repeat is not None:
-        show_batch(runs[0].record)
+    runs = [run for found in comparison.runs if (run := _open_or_explain(found)) is not None]
     if runs:
-        say_one_prompt(runs[0])
+        _say_runs(runs)
     return runs
 
 
-def say_one_prompt(run: Run) -> None:
-    """One line under a page's heading: that all its numbers are of one prompt, and of which."""
-    record = run.record
-    named = f"{shorten(record.title, 60)}, " if record.title else ""
-    told = f"{ONE_PROMPT.capitalize()} ({named}{record.prompt_tokens:,} tokens)"
-    st.caption(plain(f"{told}: means here are over its heads, layers, steps or tokens."))
+def current_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
+    """The two of `runs` that the address names as `a` and `b`, or that are picked in the bar."""
+    by_id = {run.record.run_id: run for run in runs}
+    names = dict(zip(by_id, distinct([run.record for run in runs]), strict=True))
+    telling = telling_pair(runs)
+    ids, reason = telling or (tuple(by_id)[-2:], "the last two")
+    chosen = []
+    for key, first in zip(("a", "b"), ids, strict=True):
+        asked = _asked(key, by_id, f"This comparison has no run `{st.query_params.get(key)}`: choose another.")
+        st.session_state[f"pick_{key}"] = asked or first
+        why = None if asked else f"Opened with this pair: {reason}."
+        label = f"Run {key.upper()}"
+        bar.choice(key, label, list(by_id), names.__getitem__, why, on_change=_choose, args=((key,),))
+        chosen.append(by_id[asked or first])
+    return chosen[0], chosen[1]
 
 
 def current_sources() -> Sources:
     """All that an exhibit can be drawn from: the run in view, its comparison, and the results in the folder of runs."""
     comparison = _pick_comparison()
-    entry = _pick_run(comparison) if comparison else None
+    entry = _pick_run(comparison, "any") if comparison else None
     if comparison is None or entry is None:
         return Sources(runs_root())
     runs = [run for found in comparison.runs if (run := _open_or_explain(found)) is not None]
     chosen = next((run for run in runs if run.record.run_id == entry.run_id), None)
+    if chosen is not None:
+        _say_run(chosen)
     return Sources(runs_root(), chosen, runs)
 
 
 def pick_layer(run: Run) -> int:
-    """The layer named by the URL or picked here; layers that recorded nothing are not offered."""
-    model = run.record.model
-    layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
+    """The layer named by the URL or picked in the bar; layers that recorded nothing are not offered."""
+    layers = recorded_layers(run)
     if not layers:
         st.warning("Every layer of this model keeps its own sliding window, so nothing was recorded for any of them.")
         st.stop()
-    _explain_invalid("layer", layers, f"is not a recorded layer of this run: choose one of {_span(layers)}")
-    help_text = "Layers with their own sliding window record nothing." if run.record.sliding_layers else None
-    return st.selectbox("Layer", layers, key="layer", bind="query-params", help=help_text)
+    sentence = f"is not a recorded layer of this run: choose one of {_span(layers)}"
+    layer, reason = _place(run, "layer", layers, sentence)
+    st.session_state["pick_layer"] = layer
+    return bar.choice("layer", "Layer", layers, str, reason, on_change=_choose, args=(("layer", "head"),))
 
 
 def pick_head(run: Run) -> int:
-    """The KV head named by the URL or picked here."""
+    """The KV head named by the URL or picked in the bar."""
     heads = list(range(run.record.model.num_key_value_heads))
-    _explain_invalid("head", heads, f"is not a KV head of this run: choose one of {_span(heads)}")
+    head, reason = _place(run, "head", heads, f"is not a KV head of this run: choose one of {_span(heads)}")
     group = run.record.model.num_attention_heads // run.record.model.num_key_value_heads
-    return st.selectbox("KV head", heads, key="head", bind="query-params", help=f"Serves {group} query heads.")
+    serves = f"Serves {group} query heads. {reason or ''}"
+    st.session_state["pick_head"] = head
+    return bar.choice("head", "KV head", heads, str, serves, on_change=_choose, args=(("layer", "head"),))
 
 
 def pick_step(run: Run) -> int:
-    """The step named by the URL or picked here; 0 is the prefill."""
-    last = last_step(run)
-    _explain_invalid("step", range(last + 1), f"is not a step of this run: choose one of 0 to {last}")
-    if last == 0:
-        return 0
-    return st.slider("Step", 0, last, key="step", bind="query-params", help="0 is the prefill, then one step a token.")
+    """The step named by the URL or picked in the bar; 0 is the prefill."""
+    steps = list(range(last_step(run) + 1))
+    step = chosen_step(run, steps)
+    st.session_state["pick_step"] = step
+    told = f"0 is the prefill, then one step a token. {step_reason(run)}"
+    return bar.choice("step", "Step", steps, str, told, on_change=_choose, args=(("step",),))
 
 
 def pick_token(run: Run) -> int | None:
@@ -123,7 +131,58 @@ def pick_token(run: Run) -> int | None:
     last = max(run.record.prompt_tokens + last_step(run) - 1, 0)
     _explain_invalid("token", range(last + 1), f"is not a token of this run: choose one of 0 to {last}")
     help_text = f"Position in the text, 0 to {last}; empty lets the figure choose."
-    return st.number_input("Token", 0, last, None, 1, key="token", bind="query-params", help=help_text)
+    with bar.place():
+        return st.number_input(
+            "Token", 0, last, None, 1, key="token", bind="query-params", help=help_text, width=bar.WIDTHS["step"]
+        )
+
+
+def place_of(run: Run) -> tuple[int, int]:
+    """The layer and head in view: of the address, which is ahead of the pickers while a page is drawn, or telling."""
+    named = [st.query_params.get(name, "") for name in ("layer", "head")]
+    if not any(named):
+        layer, head, _ = telling_head(run)
+        return layer, head
+    first = (recorded_layers(run)[0], 0)
+    layer, head = (int(value) if value.isdecimal() else other for value, other in zip(named, first, strict=True))
+    return layer, head
+
+
+def recorded_layers(run: Run) -> list[int]:
+    """The layers of which the run recorded something."""
+    return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
+
+
+def chosen_step(run: Run, steps: Sequence[int]) -> int:
+    """The step of `steps` that the address names, else the one chosen on another page, else a telling one."""
+    known = {str(step): step for step in steps}
+    asked = st.query_params.get("step")
+    if asked is not None and asked not in known:
+        st.warning(f"Step `{asked}` is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
+        return steps[-1]
+    kept = asked or st.session_state.get("chosen_step")
+    if kept in known:
+        go_to(step=known[kept])
+        return known[kept]
+    first = telling_step(run).step
+    return first if first in known.values() else steps[-1]
+
+
+def step_reason(run: Run) -> str:
+    """Why the page opened at its step; "" where the reader chose it."""
+    if "step" in st.query_params:
+        return ""
+    step, reason = telling_step(run)
+    return f"Opened at step {step}: {reason}."
+
+
+def go_to(**place: int) -> None:
+    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays."""
+    if ("layer" in place) != ("head" in place):
+        other = "head" if "layer" in place else "layer"
+        place |= {other: st.session_state.get(f"pick_{other}") or 0}
+    for name, value in place.items():
+        _remember(name, str(value))
 
 
 def last_step(run: Run) -> int:
@@ -132,20 +191,22 @@ def last_step(run: Run) -> int:
     return int(steps.max()) if len(steps) else 0
 
 
-def open_cached(path: Path) -> Run:
-    """The open run at `path`; at most a few stay open, and a run still being written is read anew as it grows.
-
-    Raises:
-        UserError: as `kvlab.trace.open_run`.
-    """
-    stamps = [file.stat().st_mtime_ns for name in ("run.json", "parts.json") if (file := path / name).exists()]
-    return _open(str(path), tuple(stamps))
-
-
-@st.cache_resource(max_entries=OPEN_RUNS, show_spinner=False)
-def _open(path: str, stamps: tuple[int, ...]) -> Run:
-    # The stamps are part of the key only: a name with a leading underscore would leave them out of it.
-    return open_run(Path(path))
+def _place(run: Run, name: str, known: Sequence[int], sentence: str) -> tuple[int, str | None]:
+    """The layer or head to look at, and, where nobody chose one, why it is this one."""
+    _explain_invalid(name, known, sentence)
+    pair = ("layer", "head")
+    if not any(part in st.query_params for part in pair):
+        kept = {part: st.session_state.get(f"chosen_{part}") for part in pair}
+        if kept[name] not in {str(value) for value in known}:
+            telling = telling_head(run)
+            return getattr(telling, name), f"Opened here: {telling.reason}."
+        _remember(name, str(kept[name]))
+    # A link that names one of the two means the first of the other.
+    value = st.query_params.get(name) or st.session_state.get(f"chosen_{name}")
+    if value in {str(one) for one in known}:
+        _remember(name, str(value))
+        return int(value), None
+    return known[0], None
 
 
 def _open_or_explain(entry: RunEntry) -> Run | None:
@@ -172,7 +233,12 @@ def _pick_comparison() -> ComparisonEntry | None:
         return None
     by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     wanted = _wanted_comparison(comparisons) or comparisons[0].comparison_id
-    chosen = _sidebar_choice("comparison", list(by_id), wanted, lambda name: _comparison_label(by_id[name]))
+    words = {name: _comparison_label(comparison) for name, comparison in by_id.items()}
+    chosen = _bar_choice("comparison", "Prompt", list(by_id), wanted, words.__getitem__)
+    if chosen:
+        _remember("comparison", wanted)
+        bar.prompt_room()
+        bar.clicks(lambda place: go_to(**place))
     return by_id[chosen] if chosen else None
 
 
@@ -190,45 +256,64 @@ def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
     return None
 
 
-def _pick_run(comparison: ComparisonEntry) -> RunEntry | None:
+def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     by_id = {run.run_id: run for run in comparison.runs}
-    # The full cache drops nothing, so a page about what was dropped starts with another run.
-    first = next((run.run_id for run in comparison.runs if run.method != "full"), comparison.runs[0].run_id)
-    remembered = st.session_state.get("chosen_run")
-    wanted = st.query_params.get("run") or (remembered if remembered in by_id else first)
-    chosen = _sidebar_choice(
-        "run", list(by_id), wanted, lambda name: by_id[name].label + STATUS_NOTE[by_id[name].status]
-    )
+    names = dict(zip(by_id, distinct(comparison.runs), strict=True))
+    asked, kept, reason = st.query_params.get("run"), st.session_state.get("chosen_run"), None
+    if asked is not None and asked != st.session_state.get(OPENED):
+        wanted = asked
+        st.session_state.pop(OPENED, None)
+    elif kept in by_id:
+        wanted = kept
+    else:
+        wanted, told = _run_to_open(comparison, prefer) if asked not in by_id else (asked, st.session_state[OPENED_WHY])
+        reason = f"Opened with this run: {told}."
+        st.session_state[OPENED], st.session_state[OPENED_WHY] = wanted, told
+    words = lambda name: names[name] + STATUS_NOTE[by_id[name].status]  # noqa: E731
+    chosen = _bar_choice("run", "Run", list(by_id), wanted, words, reason)
+    if chosen and reason is None:
+        _remember("run", wanted)
+    elif chosen and asked != wanted:
+        st.query_params["run"] = wanted
     return by_id[chosen] if chosen else None
 
 
-def _sidebar_choice(name: str, options: Sequence[str], wanted: str, label: Callable[[str], str]) -> str | None:
-    """The option the URL names, changeable in the sidebar; None with a sentence when it does not exist."""
+def _run_to_open(comparison: ComparisonEntry, prefer: Prefer) -> tuple[str, str]:
+    """The run a page opens with, and why; runs that cannot be read do not count."""
+    runs = []
+    for entry in comparison.runs:
+        try:
+            runs.append(open_cached(runs_root() / entry.run_id))
+        except UserError:
+            continue
+    if not runs:
+        return comparison.runs[0].run_id, "the first"
+    ids, reason = telling_run(runs, prefer)
+    return ids[0], reason
+
+
+def _bar_choice(
+    name: str, label: str, options: Sequence[str], wanted: str, words: Callable[[str], str], why: str | None = None
+) -> str | None:
+    """The option the URL names, changeable in the bar; None with a sentence when it does not exist."""
     known = wanted in options
     if not known:
-        st.error(f"There is no {name} `{wanted}` in {runs_root()}: pick another in the sidebar.")
-    widget = f"pick_{name}"
-    st.session_state[widget] = wanted if known else None
-    st.sidebar.selectbox(
-        name.capitalize(),
-        options,
-        index=0 if known else None,
-        format_func=label,
-        key=widget,
-        on_change=_choose,
-        args=(name, widget),
-    )
-    if known:
-        _remember(name, wanted)
+        st.error(f"There is no {name} `{wanted}` in {runs_root()}: pick another above.")
+    st.session_state[f"pick_{name}"] = wanted if known else None
+    bar.choice(name, label, list(options), words, why, on_change=_choose, args=((name,),))
     return wanted if known else None
 
 
-def _choose(name: str, widget: str) -> None:
+def _choose(names: tuple[str, ...]) -> None:
     """Called before the script runs again: the choice becomes the URL, which the script then follows."""
-    if name == "comparison":
-        _forget("run")
-    if st.session_state[widget]:
-        _remember(name, st.session_state[widget])
+    if "comparison" in names:
+        for name in ("run", "a", "b", "step", "token"):
+            _forget(name)
+    if "run" in names:
+        st.session_state.pop(OPENED, None)
+    for name in names:
+        if st.session_state.get(f"pick_{name}") is not None:
+            _remember(name, str(st.session_state[f"pick_{name}"]))
 
 
 def _remember(name: str, value: str) -> None:
@@ -242,11 +327,47 @@ def _forget(name: str) -> None:
     st.query_params.pop(name, None)
 
 
+def _asked(name: str, known: Mapping[str, Any], sentence: str) -> str | None:
+    """What the URL asks for, else what was chosen on this page before; None, with the sentence, where it is unknown."""
+    asked = st.query_params.get(name) or st.session_state.get(f"chosen_{name}")
+    if asked in known:
+        _remember(name, str(asked))
+        return asked
+    if st.query_params.get(name) is not None:
+        st.warning(sentence)
+    return None
+
+
 def _explain_invalid(name: str, allowed: Sequence[int], sentence: str) -> None:
-    """Say why the URL's value is not shown; read before the widget exists, as the widget then drops it."""
+    """Say why the URL's value is not shown."""
     asked = st.query_params.get(name)
     if asked is not None and asked not in {str(value) for value in allowed}:
         st.warning(f"{name.capitalize()} `{asked}` {sentence}.")
+
+
+def _say_run(run: Run) -> None:
+    """The line of the bar about one run: one prompt, model, method, budget and changed settings."""
+    record, made = run.record, parts(run.record)
+    bar.say(bar.one_line(_prompt_words(run), record.model.name, made.method, made.budget, made.changed))
+    bar.prompt_text(record.prompt)
+
+
+def _say_runs(runs: Sequence[Run]) -> None:
+    """The line of the bar about a comparison: one prompt, model, and the methods, budgets and changed settings."""
+    made = [parts(run.record) for run in runs]
+    methods, budgets, changed = (
+        ", ".join(dict.fromkeys(word for word in words if word))
+        for words in zip(*((one.method, one.budget, one.changed) for one in made), strict=True)
+    )
+    count = f"{len(runs)} runs" if len(runs) > 1 else "one run"
+    model = runs[0].record.model.name
+    bar.say(bar.one_line(_prompt_words(runs[0]), model, f"{count}: {methods}", budgets, changed))
+    bar.prompt_text(runs[0].record.prompt)
+
+
+def _prompt_words(run: Run) -> str:
+    named = f"{shorten(run.record.title, 60)}, " if run.record.title else ""
+    return f"{ONE_PROMPT.capitalize()} ({named}{run.record.prompt_tokens:,} tokens)"
 
 
 def _span(numbers: Sequence[int]) -> str:
@@ -260,5 +381,5 @@ def _sentence(message: str) -> str:
 
 
 def _comparison_label(comparison: ComparisonEntry) -> str:
-    # As much as the narrow sidebar shows; two comparisons of one prompt differ in their time.
-    return f"{shorten(comparison.title or comparison.comparison_id, 20)} · {day_or_time(comparison.created)}"
+    # Two comparisons of one prompt differ in their time.
+    return f"{shorten(comparison.title or comparison.comparison_id, 28)} · {day_or_time(comparison.created)}"

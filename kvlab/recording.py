@@ -10,11 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvlab.errors import UserError
 
-# Of one run, all layers together, in host memory and on disk. A full recording of 32 layers x 8 KV heads x 32,768
-# tokens x 256 steps would take 8.6 GB for attention rows beside 4.3 GB for keys and values.
-MOST_ATTENTION_BYTES = 2**29
+# Five runs of 32 layers x 8 KV heads x 128 numbers x 32,768 tokens x 256 steps stay under 24 GB of disk: keys and
+# values take 4.36 GB a run and are whole; attention rows, which would take 8.7 GB, get some of what is left.
+MOST_STATE_BYTES = 21_900_000_000  # keys and values of a comparison, all runs together
+MOST_ATTENTION_BYTES = 2**28  # of one run, all layers together, in host memory and on disk
 MOST_HISTORY_BYTES = 2**29  # of a comparison's probe, likewise
 LEAST_LAYERS = 4  # before steps are left out as well
+HALF = 2  # bytes of a number in half precision
 BYTES_A_TOKEN = 4  # true mass and slot mass, or mass and log score, in half precision
 FORM = "write layers=0-3,8,heads=0,every=4, or some of the three"
 
@@ -82,6 +84,34 @@ class Recording(BaseModel):
                     f"{name[0].upper()}{name[1:]} {asked[-1]} cannot be recorded: "
                     f"the model's {name}s are numbered 0 to {count - 1}."
                 )
+
+
+def state_bytes(layers: int, heads: int, head_dim: int, tokens: int) -> int:
+    """What keys and values with their lengths take on disk."""
+    return 2 * layers * heads * tokens * (head_dim + 1) * HALF
+
+
+def states_that_fit(
+    asked: Recording,
+    layers: Sequence[int],
+    heads: int,
+    head_dim: int,
+    tokens: int,
+    runs: int,
+    most: int = MOST_STATE_BYTES,
+) -> tuple[Recording, str]:
+    """(what keys and values are recorded of in each of a comparison's `runs`, a sentence on what was left out or "").
+
+    `layers` are the compressed ones, `heads` the model's KV heads, `tokens` those of prompt and forced text.
+    """
+    wanted = asked.of_layers(layers)
+    layer = runs * state_bytes(1, len(asked.of_heads(heads)), head_dim, tokens)
+    if len(wanted) * layer <= most:
+        return asked, ""
+    kept = spread(wanted, most // layer)
+    would = f"all of them would take {_size(len(wanted) * layer)} in {runs} runs, and a comparison keeps {_size(most)}"
+    what = f"recorded of {_named(kept)} only" if kept else "left out"
+    return asked.model_copy(update={"layers": tuple(kept)}), f"Keys and values were {what}: {would}."
 
 
 def attention_that_fits(

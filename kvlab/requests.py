@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, field_validator, model_validator
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
+from kvlab.returns import Return, spans
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
@@ -27,6 +28,8 @@ class MethodChoice(BaseModel):
     budget: Slots | Fraction = 0.2
     hyper_parameters: dict[str, JsonValue] = Field(default_factory=dict)
     force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="positions of tokens that must stay")
+    returned: Return | None = Field(None, description="what is given back on top of the budget")
+    called: str = Field("", description="the name of the run that is made again; none: made of method and settings")
 
     @property
     def preset(self) -> JsonValue:
@@ -39,8 +42,12 @@ class MethodChoice(BaseModel):
         amount = f"{self.budget} slots" if isinstance(self.budget, int) else f"{100 * self.budget:g} %"
         own = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
         changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *own])
-        kept = f", keeping {len(self.force_keep)} chosen" if self.force_keep else ""
-        return f"{self.method} {amount}" + (f" ({changed})" if changed else "") + kept
+        name = self.called or f"{self.method} {amount}" + (f" ({changed})" if changed else "")
+        kept = [f"keeping tokens {spans(self.force_keep)}"] if self.force_keep else []
+        return " ".join([name, *kept, *([self.returned.words] if self.returned else [])])
+
+
+FULL = MethodChoice(method="full", budget=1.0)
 
 
 class ModelRequest(BaseModel):
@@ -101,6 +108,12 @@ class CompareRequest(ModelRequest):
             return given | {"facts": find_facts(given["prompt"], given["facts"])}
         return given
 
+    @property
+    def runs(self) -> tuple[MethodChoice, ...]:
+        """Every run that will be made, in order: beside several choices the full cache, first, where none is it."""
+        alone = len(self.choices) == 1 or any(choice.method == "full" for choice in self.choices)
+        return self.choices if alone else (FULL, *self.choices)
+
     @field_validator("answer")
     @classmethod
     def _answer_says_something(cls, answer: str | None) -> str | None:
@@ -114,11 +127,25 @@ class CompareRequest(ModelRequest):
             raise ValueError("repeats plant their own answers and facts: leave out both")
         return self
 
-    @property
-    def runs(self) -> int:
-        """How many runs a comparison makes: with more than one choice the full cache is always run too."""
-        full = len(self.choices) > 1 and all(choice.method != "full" for choice in self.choices)
-        return len(self.choices) + full
+
+class RescueRequest(BaseModel):
+    """What to give back to a recorded run that does not answer, so that it does."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["rescue"] = "rescue"
+    run_id: str
+    most_reruns: int = Field(40, ge=1, le=1000)
+    device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
+    title: str = ""
+
+
+Work = CompareRequest | RescueRequest
+
+
+def read_request(text: str | bytes) -> Work:
+    """A request for the queue from its JSON; raises pydantic's ValidationError where it is none."""
+    return TypeAdapter(Work).validate_json(text)
 
 
 class Progress(BaseModel):

@@ -32,7 +32,7 @@ def main() -> None:
         "Choose words of the text, such as a needle: did their tokens keep slots of their own, live on in merged ones, "
         "or get dropped, in which head and at which step? Then put them back and run again.",
     )
-    run = current_run()
+    run = current_run("wrong")
     if run is None:
         return
     page.explain_status(run)

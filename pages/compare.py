@@ -20,12 +20,13 @@ from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
 from kvlab.analysis import compare
-from kvlab.analysis.board import ranked
+from kvlab.analysis.board import ranked, telling_cell
 from kvlab.analysis.textdiff import diff
 from kvlab.atlas.sources import comparison_origin
 from kvlab.counted import ONE_PROMPT
 from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
+from kvlab.figures.template import MANY_LINES
 from kvlab.figures.words import byte_size, number
 from kvlab.trace.reader import Run
 
@@ -36,8 +37,13 @@ COLUMNS = {
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
     "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
-    "tokens/s": NUMBER(format="%.0f", help="Free decoding with recording off."),
-    "speed": NUMBER(format="%.2f x", help="Tokens a second against the full cache's run."),
+    "tokens/s": NUMBER(
+        format="%.4g", help="Recording off: the median of the readings, in no more digits than they bear."
+    ),
+    "readings": st.column_config.TextColumn(
+        help="How many, in turns over the runs, with their range; captured: steps replayed, eager: launched one by one."
+    ),
+    "speed": NUMBER(format="%.2g x", help="Against the full cache's run, where both were read in the same way."),
     "mean KL": NUMBER(
         format="%.3g",
         help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
@@ -58,9 +64,10 @@ def main() -> None:
         "Methods over the same prompt. All decode the full cache's continuation, so that every token can be compared, "
         "and write their own, shown at the end. **KL** is the distance from the full cache's probabilities.",
     )
-    runs = current_comparison(batch_section)
+    runs = current_comparison()
     if not runs:
         return
+    batch_section(runs[0].record)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
     if board is not None:
@@ -68,8 +75,9 @@ def main() -> None:
     answer_form(runs, board)
     headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
-    along_the_text(runs)
-    bytes_and_slots(runs, table)
+    focus = in_focus(table)
+    along_the_text(runs, focus)
+    bytes_and_slots(runs, table, focus)
     texts(runs, table)
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
@@ -112,36 +120,45 @@ def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def notes(runs: Sequence[Run]) -> None:
-    for run in runs:
+    for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:
-            st.caption(f"**{plain(run.record.label)}**: {note}")
+            st.caption(f"**{plain(name)}**: {note}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
     """The headline in the units and order a person reads it."""
+    # The most important first: on a narrow page the last columns are those that one scrolls to.
     columns = {
         "method": table["label"],
-        "status": table["status"],
-        "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
-        "of full": 100 * table["live_ratio"].astype(float),
-        "allocated": 100 * table["allocated_ratio"].astype(float),
-        "tokens/s": table["tokens_per_second"].astype(float),
-        "speed": table["speed_ratio"].astype(float),
+        "answer": [figures_of_board.verdict_words(row) for row in table.itertuples()] if "verdict" in table else None,
         "mean KL": table["mean_kl"].astype(float),
         "agrees": 100 * table["top1_agreement"].astype(float),
-        "own text": [difference(row) for row in table.itertuples()],
+        # What the answer was says more than where the texts part.
+        "own text": None if "verdict" in table else [difference(row) for row in table.itertuples()],
+        "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
+        "of full": 100 * table["live_ratio"].astype(float),
+        "speed": table["speed_ratio"].astype(float),
+        "tokens/s": table["tokens_per_second"].astype(float),
+        "readings": table["readings"],
+        "allocated": 100 * table["allocated_ratio"].astype(float),
+        "status": None if (table["status"] == "complete").all() else table["status"],
     }
-    if "verdict" in table:
-        # What the answer was says more than where the texts part, and the row must not be cut.
-        del columns["own text"]
-        answers = [figures_of_board.verdict_words(row) for row in table.itertuples()]
-        first = {"method": columns["method"], "answer": pd.Series(answers, index=table.index)}
-        columns = first | {name: columns[name] for name in ("status", "mean KL", "agrees")} | columns
-    shown = pd.DataFrame(columns)
-    return shown.drop(columns="status") if (table["status"] == "complete").all() else shown
+    return pd.DataFrame({name: values for name, values in columns.items() if values is not None}, index=table.index)
 
 
-def along_the_text(runs: Sequence[Run]) -> None:
+def in_focus(table: pd.DataFrame) -> str:
+    """The run whose line is drawn over the others, where there are many; "" where all are drawn alike."""
+    compressed = table[table["method"] != "full"]
+    if len(compressed) <= MANY_LINES:
+        return ""
+    first = telling_cell(compressed) if "verdict" in compressed else compressed["run_id"].iloc[0]
+    labels = compressed["label"].tolist()
+    index = compressed["run_id"].tolist().index(first)
+    words = "The other runs are drawn pale. A click on a name in a legend hides its line."
+    return st.selectbox("In focus", labels, index, key="focus", bind="query-params", help=words, width=320)
+
+
+def along_the_text(runs: Sequence[Run], focus: str) -> None:
     table, theme = compare.along_text(runs), page_theme()
     if table.empty or not table.loc[table["method"] != "full", "kl"].notna().any():
         st.info(
@@ -152,7 +169,7 @@ def along_the_text(runs: Sequence[Run]) -> None:
     st.subheader("Along the text")
     origin = comparison_origin(runs)
     show(
-        figures.kl_along_text(table, theme),
+        figures.kl_along_text(table, theme, focus),
         table,
         figures.read_kl_along_text(table),
         "compare-kl",
@@ -161,16 +178,16 @@ def along_the_text(runs: Sequence[Run]) -> None:
     )
     left, right = st.columns(2, gap="large")
     with left:
-        figure = figures.agreement_along_text(table, theme)
+        figure = figures.agreement_along_text(table, theme, focus)
         show(
             figure, table, figures.read_agreement_along_text(table), "compare-agreement", "agreement-along-text", origin
         )
     with right:
-        figure = figures.extra_nll_along_text(table, theme)
+        figure = figures.extra_nll_along_text(table, theme, focus)
         show(figure, table, figures.read_extra_nll_along_text(table), "compare-nll", "nll-along-text", origin)
 
 
-def bytes_and_slots(runs: Sequence[Run], table: pd.DataFrame) -> None:
+def bytes_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> None:
     theme, origin = page_theme(), comparison_origin(runs)
     memory = compare.memory_over_steps(runs)
     if memory.empty:
@@ -187,7 +204,7 @@ def bytes_and_slots(runs: Sequence[Run], table: pd.DataFrame) -> None:
     with right:
         slots = compare.slots_by_layer(runs)
         show(
-            figures.slots_by_layer(slots, theme),
+            figures.slots_by_layer(slots, theme, focus),
             slots,
             figures.read_slots_by_layer(slots),
             "compare-slots",
@@ -204,7 +221,7 @@ def bytes_and_slots(runs: Sequence[Run], table: pd.DataFrame) -> None:
         format_func=measures.__getitem__,
         required=True,
     )
-    figure = figures.memory_over_steps(memory, measure, theme)
+    figure = figures.memory_over_steps(memory, measure, theme, focus)
     show(figure, memory, figures.read_memory_over_steps(memory, measure), "compare-memory", f"memory-{measure}", origin)
 
 

@@ -6,14 +6,13 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
-from app.parts.keys import page_keys
 from app.parts.reference import warn_of_reference
 from app.parts.text import plain
 from app.parts.tokentext import along_text, difference_classes, tokentext
-from app.state import current_comparison, pick_head, pick_layer
+from app.state import current_comparison, current_pair
 from app.state import theme as page_theme
 from kvlab.analysis import difference
-from kvlab.analysis.compare import unique_labels
+from kvlab.analysis.labels import distinct
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.figures import difference as figures
 from kvlab.trace.reader import Run
@@ -32,42 +31,15 @@ def main() -> None:
         st.info("This comparison has one run only: compare at least two.", icon=":material/info:")
         return
     warn_of_reference(runs)
-    a, b = pick_two(runs)
+    a, b = current_pair(runs)
+    if a is b:
+        st.warning("A and B are the same run: everything is in both.")
     outputs(a, b)
     if a.record.level != "full" or b.record.level != "full":
         page.explain_level(a if a.record.level != "full" else b, "the single events, so which tokens stayed is unknown")
         return
     if not (view.nothing_recorded(a) or view.nothing_recorded(b)):
-        tokens(a, b)
-
-
-def pick_two(runs: list[Run]) -> tuple[Run, Run]:
-    """The runs the address names as `a` and `b`; the last two where it names none."""
-    by_id = {run.record.run_id: run for run in runs}
-    names = dict(zip(by_id, unique_labels(runs), strict=True))
-    columns = st.columns([2, 2, 1], vertical_alignment="bottom")
-    chosen = []
-    for column, key, place in zip(columns, ("a", "b"), (-2, -1), strict=False):
-        asked = st.query_params.get(key)
-        if asked is not None and asked not in by_id:
-            st.warning(f"This comparison has no run `{asked}`: choose another.")
-        widget = f"difference-{key}"
-        st.session_state[widget] = asked if asked in by_id else list(by_id)[place]
-        with column:
-            label = f"Run {key.upper()}"
-            found = st.selectbox(
-                label, list(by_id), key=widget, format_func=names.__getitem__, on_change=remember, args=(key, widget)
-            )
-            chosen.append(found)
-    if chosen[0] == chosen[1]:
-        st.warning("A and B are the same run: everything is in both.")
-    with columns[2]:
-        page_keys(by_id[chosen[0]])
-    return by_id[chosen[0]], by_id[chosen[1]]
-
-
-def remember(name: str, widget: str) -> None:
-    st.query_params[name] = st.session_state[widget]
+        tokens(a, b, *view.place(a))
 
 
 def outputs(a: Run, b: Run) -> None:
@@ -80,13 +52,13 @@ def outputs(a: Run, b: Run) -> None:
     for column, (label, token) in zip(st.columns(3), facts, strict=True):
         column.metric(label, "never" if token is None else f"at token {token}", help="In their own continuations.")
     table = difference.kl_of_both(a, b)
-    labels = (a.record.label, b.record.label)
+    labels = names(a, b)
     figure = along_text(figures.kl_of_both(table, labels, page_theme(), hues(a, b)), offset=a.record.prompt_tokens - 1)
     show(figure, table, figures.read_kl_of_both(table), "difference-kl", "kl-of-both", origin(a, b))
 
 
 @st.fragment
-def tokens(a: Run, b: Run) -> None:
+def tokens(a: Run, b: Run, layer: int, head: int) -> None:
     st.subheader("Tokens they keep")
     step = view.run_scrubber(a)
     kept_a, kept_b = (kept(run, *page.stamp(run), step) for run in (a, b))
@@ -100,19 +72,20 @@ def tokens(a: Run, b: Run) -> None:
         table = difference.along_positions(kept_a, kept_b, layers)
         figure = along_text(figures.along_positions(table, theme, hues(a, b)))
         show(figure, table, figures.read_along_positions(table), "difference-along", "kept-along-text", origin(a, b))
-    words(a, b, kept_a, kept_b)
+    words(a, b, kept_a, kept_b, layer, head)
 
 
-def words(a: Run, b: Run, kept_a: difference.Kept, kept_b: difference.Kept) -> None:
-    first, second, _ = st.columns([1, 1, 4], vertical_alignment="bottom")
-    with first:
-        layer = pick_layer(a)
-    with second:
-        head = pick_head(a)
+def words(a: Run, b: Run, kept_a: difference.Kept, kept_b: difference.Kept, layer: int, head: int) -> None:
     texts = token_texts(a.tokens, difference.tokens_read(a))
     codes = difference.classes(kept_a, kept_b, layer, head, len(texts))
-    st.caption(f"A is {plain(a.record.label)}, B is {plain(b.record.label)}; layer {layer}, head {head}")
+    first, second = names(a, b)
+    st.caption(f"A is {plain(first)}, B is {plain(second)}; layer {layer}, head {head}")
     tokentext(texts, codes, difference_classes(page_theme(), hues(a, b)), identity=str(a.path), key="difference-text")
+
+
+def names(a: Run, b: Run) -> tuple[str, str]:
+    first, second = distinct([a.record, b.record])
+    return first, second
 
 
 def hues(a: Run, b: Run) -> figures.Hues:

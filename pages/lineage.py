@@ -25,7 +25,7 @@ def main() -> None:
         "A merged slot is a weighted sum of tokens. The **river** shows which flowed in, the curves how much of each "
         "is left after further merges: its **half-life**.",
     )
-    run = current_run()
+    run = current_run("merging")
     if run is None:
         return
     page.explain_status(run)

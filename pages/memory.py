@@ -11,7 +11,7 @@ from app.parts import page, view
 from app.parts.figure import show
 from app.parts.keys import page_keys
 from app.parts.tokentext import along_text
-from app.state import current_sources, say_one_prompt
+from app.state import current_sources
 from app.state import theme as page_theme
 from kvlab.analysis import cost, health
 from kvlab.analysis.memory import over_steps
@@ -33,7 +33,6 @@ def main() -> None:
     sources = current_sources()
     if (run := sources.run) is None:
         return
-    say_one_prompt(run)
     page.explain_status(run)
     if run.memory.empty:
         page.explain_level(run, "memory at every step")
@@ -44,11 +43,8 @@ def main() -> None:
 
 
 def bytes_over_steps(run: Run) -> None:
-    left, right = st.columns([2, 5], vertical_alignment="bottom")
-    with left:
-        shape = st.segmented_control("Draw", SHAPES, default=SHAPES[0], key="shape", bind="query-params", required=True)
-    with right:
-        page_keys(steps=True)
+    page_keys(steps=True)
+    shape = st.segmented_control("Draw", SHAPES, default=SHAPES[0], key="shape", bind="query-params", required=True)
     offset, name = run.record.prompt_tokens - 1, page.file_name(run, "memory")
     if shape == SHAPES[0]:
         table = cost.memory_stack(run.memory, run.record)

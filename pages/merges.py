@@ -8,11 +8,10 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.parts import page
+from app.parts import page, view
 from app.parts.figure import show
-from app.parts.keys import page_keys
 from app.parts.later import after_the_first_picture
-from app.state import current_run, pick_head, pick_layer
+from app.state import current_run
 from app.state import theme as page_theme
 from kvlab.analysis import merges, sag
 from kvlab.figures import merges as merge_figures
@@ -28,7 +27,7 @@ def main() -> None:
         "What left the cache and how, how many tokens each slot stands for (votes), and what that did to attention: "
         "**sag** is attention a merge loses, **regret** the attention that dropped tokens would still get.",
     )
-    run = current_run()
+    run = current_run("merging")
     if run is None:
         return
     page.explain_status(run)
@@ -55,19 +54,10 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
 
 def scope(run: Run) -> tuple[int | None, int | None]:
     """The chosen layer and head, or (None, None) for all of them together."""
-    left, middle, right, _ = st.columns([2.4, 1, 1, 1.6])
-    with left:
-        which = st.segmented_control(
-            "Show", ["all heads", "one head"], default="all heads", key="scope", bind="query-params", required=True
-        )
-    if which == "all heads":
-        return None, None
-    with middle:
-        layer = pick_layer(run)
-    with right:
-        head = pick_head(run)
-    page_keys(run, steps=False)
-    return layer, head
+    which = st.segmented_control(
+        "Show", ["all heads", "one head"], default="all heads", key="scope", bind="query-params", required=True
+    )
+    return (None, None) if which == "all heads" else view.place(run, steps=False)
 
 
 def facts(run: Run, steps: pd.DataFrame) -> None:
@@ -76,7 +66,11 @@ def facts(run: Run, steps: pd.DataFrame) -> None:
         ("Slots merged", f"{total['merged']:,.0f}", "All merges and pools, over the layers and heads shown."),
         ("Slots evicted", f"{total['evicted']:,.0f}", "Slots dropped with what they held."),
         ("Guard activations", f"{total['guard_activations']:,.0f}", "How often the method's guard stepped in."),
-        ("Mean sag", percent(total["sag"]), "True mass of merged tokens minus what their slots receive."),
+        (
+            "Mean sag",
+            percent(total["sag"]),
+            "Attention merged tokens lose; below 0 their slots get more than they would.",
+        ),
         ("Mean regret", percent(total["regret"]), "Share of the full cache's attention that goes to dropped tokens."),
         ("Mean output error", percent(total["output_error"]), "Relative distance from the full cache's output."),
     ]

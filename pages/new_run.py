@@ -171,10 +171,26 @@ def recording_section(default_title: str) -> dict[str, Any]:
             "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="prefill_chunk", bind="query-params"
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
+        record = what_to_record() if level == "full" else ""
     return {
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
-        "compress_every": every, "prefill_chunk": chunk or None, "seed": seed,
+        "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "record": record,
     }  # fmt: skip
+
+
+def what_to_record() -> str:
+    """Of which layers, KV heads and steps arrays are written, as `--record` takes it."""
+    st.caption("What arrays are recorded of: keys and values, attention rows, the probe. Tables are always whole.")
+    layers, heads, every = st.columns(3)
+    with layers:
+        some = st.text_input(
+            "Layers", key="record_layers", bind="query-params", placeholder="all", help="Such as 0-3,8"
+        )
+    with heads:
+        few = st.text_input("KV heads", key="record_heads", bind="query-params", placeholder="all", help="Such as 0,2")
+    with every:
+        steps = st.number_input("Attention rows every … steps", 1, 4096, 1, key="record_every", bind="query-params")
+    return intake.record_words(some, few, steps)
 
 
 def placement_section() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from app.parts.figure import show
 from app.parts.later import after_the_first_picture
 from app.parts.tables import show_table
 from app.parts.tokentext import along_text
-from app.state import current_run
+from app.state import current_run, go_to
 from app.state import theme as page_theme
 from kvlab.analysis import regret, sag
 from kvlab.figures import memory as memory_figures
@@ -45,7 +45,7 @@ def main() -> None:
 @st.fragment
 def missed(run: Run, layer: int, head: int) -> None:
     table = regret.regret_over_steps(run.steps, run.tokens)
-    step = view.run_scrubber(run, first=regret.worst_step(table))
+    step = view.run_scrubber(run)
     theme, origin, offset = page_theme(), page.source(run), run.record.prompt_tokens - 1
     left, right = st.columns(2, gap="large")
     with left:
@@ -90,13 +90,9 @@ def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
     st.button(
         f"Go to layer {layer}, head {head}, which misses most at step {step} ({percent(share)})",
         on_click=go_to,
-        args=(layer, head),
+        kwargs={"layer": layer, "head": head},
         key="worst-head",
     )
-
-
-def go_to(layer: int, head: int) -> None:
-    st.session_state["layer"], st.session_state["head"] = layer, head
 
 
 def budgets(run: Run) -> None:

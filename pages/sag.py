@@ -26,7 +26,7 @@ def main() -> None:
         "What each step did to one head's attention (**sag**) and output, beside the bound KeepKV proves for merging: "
         "2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.",
     )
-    run = current_run()
+    run = current_run("merging")
     if run is None:
         return
     page.explain_status(run)

@@ -1,4 +1,4 @@
-"""Similarity: exact cosine maps of keys and values, at any zoom, with merge sets outlined."""
+"""Similarity: exact cosine maps of keys and values, at any zoom, with merged slots outlined."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from app.parts import page
 from app.parts.figure import heading, note, show
 from app.parts.keys import page_keys
 from app.parts.tilemap import clamp, tilemap
-from app.state import current_run, pick_head, pick_layer
+from app.state import current_run, pick_head, pick_layer, pick_step
 from app.state import theme as page_theme
 from kvlab.analysis import similarity as maps
 from kvlab.analysis.clusters import as_outlines
@@ -27,7 +27,7 @@ TILE = 384
 MAP = "similarity-map"
 WALL_LAYERS = 12
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
-OUTLINES = ("merge sets", "threshold", "none")
+OUTLINES = ("merged slots", "threshold", "none")
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
 
 
@@ -45,17 +45,14 @@ def main() -> None:
     if run.record.level != "full":
         page.explain_level(run, "keys and values")
         return
+    layer, head, step = pick_layer(run), pick_head(run), pick_step(run)
     page_keys(run, steps=False, more=MAP_KEYS)
-    columns = st.columns([1, 1, 1.2, 1.4, 2.2], vertical_alignment="bottom")
+    columns = st.columns([1.2, 1.4, 2.2], vertical_alignment="bottom")
     with columns[0]:
-        layer = pick_layer(run)
-    with columns[1]:
-        head = pick_head(run)
-    with columns[2]:
         what = st.segmented_control(
             "Vectors", ["keys", "values"], default="keys", key="what", bind="query-params", required=True
         )
-    with columns[3]:
+    with columns[1]:
         mode = st.segmented_control(
             "Blocks show their",
             list(MODES),
@@ -65,7 +62,7 @@ def main() -> None:
             format_func=MODES.__getitem__,
             required=True,
         )
-    with columns[4]:
+    with columns[2]:
         outlined = st.segmented_control(
             "Outline",
             OUTLINES,
@@ -80,9 +77,11 @@ def main() -> None:
     except UserError as error:
         st.info(str(error))
         return
+    if run.record.state_note:
+        st.caption(run.record.state_note)
     zoom, details = st.columns([3, 2], gap="large")
     with zoom:
-        zoomable_map(run, layer, head, what, mode, outlined)
+        zoomable_map(run, layer, head, step, what, mode, outlined)
     with details:
         neighbours(run, layer, head, what)
     band(run, layer, head, what)
@@ -90,7 +89,7 @@ def main() -> None:
 
 
 @st.fragment
-def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, outlined: str) -> None:
+def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: maps.Mode, outlined: str) -> None:
     unit = page.unit_vectors(run, what, layer, head)
     lineage, _, texts = page.head_history(run, layer, head)
     window = clamp(asked_window(), len(unit))
@@ -99,7 +98,7 @@ def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, ou
     tile = maps.tile(unit, window[:2], window[2:], TILE, shown)
     sets = empty_outlines()
     if outlined == OUTLINES[0] and len(lineage.steps):
-        sets = sets_in(run, layer, head, window)
+        sets = sets_in(run, layer, head, step, window)
     elif outlined == OUTLINES[1]:
         sets = sets_at_threshold(run, layer, head, what, window)
     frame = tile.frame()
@@ -125,11 +124,8 @@ def zoomable_map(run: Run, layer: int, head: int, what: str, mode: maps.Mode, ou
         )
 
 
-def sets_in(run: Run, layer: int, head: int, window: tuple[int, int, int, int]) -> pd.DataFrame:
-    """Merge sets at the URL's step (the last by default) that meet the window and are larger than a cell."""
-    asked = st.query_params.get("step", "")
-    lineage = page.head_history(run, layer, head)[0]
-    step = int(asked) if asked.isdecimal() and int(asked) in lineage.steps else int(lineage.steps[-1])
+def sets_in(run: Run, layer: int, head: int, step: int, window: tuple[int, int, int, int]) -> pd.DataFrame:
+    """Merge sets at a step that meet the window and are larger than a cell."""
     cell = max(1, (window[1] - window[0]) // TILE)
     sets = merge_sets_of(run, *page.stamp(run), layer, head, step)
     return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])), cell)

@@ -10,7 +10,7 @@ from app.parts.figure import show
 from app.parts.tables import show_table
 from app.parts.tokenstrip import tokenstrip
 from app.parts.tokentext import along_text
-from app.state import current_run
+from app.state import chosen_step, current_run, go_to, step_reason
 from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
@@ -66,7 +66,7 @@ def show_without_events(run: Run) -> None:
 @st.fragment
 def linked_view(run: Run, layer: int, head: int) -> None:
     lineage, events, texts = page.head_history(run, layer, head)
-    step = chosen_step(lineage)
+    step = chosen_step(run, lineage.steps.tolist())
     masses = page.masses_at(run, layer, head, step)
     slot = chosen_slot(lineage, step)
     if masses is None:
@@ -77,6 +77,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         identity=f"{run.path}/{layer}/{head}/{lineage.steps[-1]}",
         step=step,
         selected=chosen_token(lineage),
+        why=step_reason(run),
         masses=masses,
         theme=page_theme(),
         key=STRIP,
@@ -173,18 +174,6 @@ def trust(table: pd.DataFrame) -> None:
         )
 
 
-def chosen_step(lineage: Lineage) -> int:
-    """The step the URL names; the first where it names none."""
-    asked = st.query_params.get("step")
-    steps = lineage.steps.tolist()
-    if asked is None:
-        return steps[0]
-    if asked.isdecimal() and int(asked) in steps:
-        return int(asked)
-    st.warning(f"Step `{asked}` is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
-    return steps[0]
-
-
 def chosen_slot(lineage: Lineage, step: int) -> int | None:
     """The slot at `step` of the token the URL names, if it lives in one."""
     token = chosen_token(lineage)
@@ -200,7 +189,7 @@ def chosen_token(lineage: Lineage) -> int | None:
 
 def remember_step() -> None:
     if (step := st.session_state[STRIP].get("step")) is not None:
-        st.query_params["step"] = str(int(step))
+        go_to(step=int(step))
 
 
 def remember_token() -> None:

@@ -58,6 +58,20 @@ PER_LAYER = {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 97}
 GEMMA3N = {**WINDOWED, **PER_LAYER, "laurel_rank": 8, "intermediate_size": 96, "activation_sparsity_pattern": [0.0] * 3}
 FACTORS = {"short_factor": [1.0 + 0.05 * i for i in range(8)], "long_factor": [2.0 + 0.5 * i for i in range(8)]}
 
+# Hybrids: a layer with a recurrent state between two with attention, or both in one layer.
+BETWEEN = {"layer_types": ["full_attention", "linear_attention", "full_attention"]}
+CONVOLVED = {"layer_types": ["full_attention", "conv", "full_attention"], "conv_L_cache": 3}
+DELTA = {
+    **BETWEEN,
+    **{"linear_conv_kernel_dim": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4},
+}
+MAMBA = {"mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1, "mamba_chunk_size": 8}
+GRANITE_HYBRID = {
+    **{**BETWEEN, **EXPERTS, **MAMBA},
+    **{"shared_intermediate_size": 64, "attention_multiplier": 0.25, "logits_scaling": 2.0},
+}
+
 
 def scaled(kind: str, **options: object) -> dict:
     """Rotary frequencies of a kind, made for 64 positions and stretched to 512."""
@@ -119,6 +133,42 @@ MORE: dict[str, tuple[str, dict]] = {
     "nemotron": ("nemotron", {}),
     "exaone4": ("exaone4", WINDOWED),
     "ernie4-5": ("ernie4_5", {}),
+    "qwen3-next": ("qwen3_next", {**DELTA, **EXPERTS}),
+    "qwen3.5": ("qwen3_5_text", DELTA),
+    "qwen3.5-moe": ("qwen3_5_moe_text", {**DELTA, **EXPERTS}),
+    "olmo-hybrid": ("olmo_hybrid", DELTA),
+    "lfm2": ("lfm2", {**CONVOLVED, "block_auto_adjust_ff_dim": False}),
+    "lfm2-moe": ("lfm2_moe", {**CONVOLVED, **EXPERTS, "num_dense_layers": 1}),
+    "jamba": (
+        "jamba",
+        {**EXPERTS, "attn_layer_period": 2, "attn_layer_offset": 0, "mamba_d_state": 8, "mamba_dt_rank": 8},
+    ),
+    "bamba": ("bamba", {**MAMBA, "attn_layer_indices": [0, 2]}),
+    "granitemoe-hybrid": ("granitemoehybrid", GRANITE_HYBRID),
+    "granitemoe-hybrid-rotated": ("granitemoehybrid", {**GRANITE_HYBRID, "position_embedding_type": "rope"}),
+    "nemotron-h": (
+        "nemotron_h",
+        {
+            **{
+                "num_hidden_layers": 4,
+                "layers_block_type": ["full_attention", "linear_attention", "mlp", "full_attention"],
+            },
+            **{"mamba_num_heads": 8, "mamba_head_dim": 16, "ssm_state_size": 16, "n_groups": 2, "chunk_size": 8},
+        },
+    ),
+    "falcon-h1": ("falcon_h1", {**MAMBA, "mamba_d_ssm": 128}),
+    "zamba2": (
+        "zamba2",
+        {
+            **{
+                "num_hidden_layers": 2,
+                "layers_block_type": ["linear_attention", "hybrid"],
+                "mamba_d_state": 16,
+                "n_mamba_heads": 8,
+            },
+            **{"mamba_ngroups": 1, "chunk_size": 8, "num_mem_blocks": 1, "use_mem_rope": True, "adapter_rank": 8},
+        },
+    ),
 }
 MORE["gemma3n-shared"][1].update(
     layer_types=["full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],

@@ -26,6 +26,10 @@ MAY_IMPORT = {
     "figures": {"analysis", "trace"},
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
+    "plugins": set(),
+    "checking": {"models", "cache", "methods"},
+    # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
+    "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
     "fitting": {"models", "cache", "attention", "methods", "trace"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
@@ -34,7 +38,7 @@ MAY_IMPORT = {
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
-    "intervals", "model_files", "repeats", "shapes",
+    "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
 }  # fmt: skip
 
 

@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.figure import show
+from app.parts.killed import button as killed_button
 from app.parts.links import link
 from app.parts.reference import warning
 from app.parts.text import plain, shorten
@@ -69,6 +70,7 @@ def board_section(runs: Sequence[Run], board: Board) -> None:
         reading = figures.read_board(board.frame)
         figure = figures.board(board.frame, page_theme())
         show(figure, board.frame, reading, CHART, "board", comparison_origin(runs), on_click=choose_clicked)
+        who_killed(runs, board)
         cell_section(runs, board)
 
 
@@ -89,6 +91,19 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     right = f"Of the compressed runs {got} get it right" if got else "No compressed run gets it right"
     asked_for = f"Asked for: **{plain(shorten(asked.wanted.answer))}**. The full cache {wrote}."
     st.markdown(f"{asked_for} {right}. {fact}{assumed}.")
+
+
+def who_killed(runs: Sequence[Run], board: Board) -> None:
+    """For every run that lost the answer a button that looks for what would have kept it."""
+    table = board.table
+    lost = set(table.loc[(table["method"] != "full") & table["verdict"].isin(["nearly", "wrong"]), "run_id"])
+    if not lost or board.asked.reference.kind != "right":
+        return
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown("**Who killed it?**", width="content")
+        for run in runs:
+            if run.record.run_id in lost:
+                killed_button(run, f"killed-{run.record.run_id}", plain(run.record.label))
 
 
 def choose_clicked() -> None:

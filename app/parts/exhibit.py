@@ -57,15 +57,12 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
 def controls(exhibit: Exhibit, sources: Sources) -> Choice:
     """What the reader chooses; only the controls the exhibit asks for, and only with a run to choose in."""
     names: Sequence[Control] = exhibit.controls if sources.run is not None and sources.run.memory.size else ()
-    count = len(names) + len(exhibit.entries)
-    if not count:
-        return Choice()
-    places = iter(st.columns([1] * count + [max(0.5, 6 - count)])[:count])
     chosen: dict[str, int | None] = {}
     for name in names:
         assert sources.run is not None
-        with next(places):
-            chosen[name] = PICKERS[name](sources.run)
+        chosen[name] = PICKERS[name](sources.run)
+    count = len(exhibit.entries)
+    places = iter(st.columns([1] * count + [max(0.5, 6 - count)])[:count])
     numbers = []
     for entry in exhibit.entries:
         with next(places):

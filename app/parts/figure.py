@@ -12,6 +12,7 @@ import streamlit as st
 from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.figures import export
+from kvlab.figures.marks import has_colour_bar, same_lines
 
 SHOWN = "shown_figures"
 CONFIG = {
@@ -37,8 +38,12 @@ def show(
     collect(key, export.Section(figure, reading, source))
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
+    if count := same_lines(figure):
+        note(f"All {count} lines are the same, so they are not drawn. {reading}")
+        return
     # The title is text of the page, so that it wraps and zooms with it.
-    above = 30 if figure.layout.annotations else 12
+    # Above a colour bar there is room for the toolbar, which would lie on it.
+    above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12
     chart = go.Figure(figure).update_layout(title=None, margin_t=above, height=(figure.layout.height or 400) - 30)
     st.plotly_chart(
         chart,

@@ -8,14 +8,16 @@ from app.parts.links import go, link
 from app.parts.text import duration, plain
 from app.state import runs_root, session_id
 from kvlab import jobs
+from kvlab.analysis.labels import distinct
 from kvlab.errors import UserError
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
-from kvlab.requests import CompareRequest
+from kvlab.requests import CompareRequest, RescueRequest, Work
 from kvlab.trace.catalogue import list_repeats, list_runs
 
 POLL_SECONDS = 1.0
 LOG_LINES = 400
+LEAST_SHARE = 0.05  # of the work, from which on the time left is told
 PREVIEW_CHARACTERS = 20_000
 STATE_BADGES = {
     "queued": ("Waiting", "gray"),
@@ -46,8 +48,11 @@ def badge(state: str, reason: str = "") -> None:
     st.badge(label, color=colour, help=plain(reason) or None)  # type: ignore[arg-type]
 
 
-def _request(request: CompareRequest) -> None:
+def _request(request: Work) -> None:
     """What was asked for, with the prompt letter by letter."""
+    if isinstance(request, RescueRequest):
+        link("killed", "What was found", run=request.run_id)
+        return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
     facts += [f"{len(request.repeats)} repeats"] if request.repeats else []
@@ -91,7 +96,7 @@ def _panel(status: JobStatus) -> None:
 
 def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if request.repeats:
+    if isinstance(request, CompareRequest) and request.repeats:
         _batch_actions(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
@@ -140,20 +145,50 @@ def _progress(status: JobStatus) -> None:
         stage = f"{STATE_BADGES[status.state][0]} after {duration(status.elapsed)}"
         share = 1.0 if status.state == "complete" else share
     else:
-        stage = f"{stage} · {duration(status.elapsed)}"
+        request = jobs.request_of(runs_root(), status.job_id)
+        repeated = isinstance(request, CompareRequest) and request.repeats  # which say themselves what is left
+        left = [] if repeated else told_left(share, status.elapsed)
+        stage = " · ".join([*told_runs(status), stage, *left, duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
+
+
+def told_runs(status: JobStatus) -> list[str]:
+    """`3 of 13`: the run that is being made, once one has begun."""
+    made, request = (
+        len(list_runs(runs_root(), comparison_id=status.job_id)),
+        jobs.request_of(runs_root(), status.job_id),
+    )
+    return [f"{made} of {len(request.runs)}"] if made and isinstance(request, CompareRequest) else []
+
+
+def told_left(share: float, elapsed: float) -> list[str]:
+    """`about 6 min left`, as the share done so far took; nothing before enough is done to tell."""
+    if share < LEAST_SHARE:
+        return []
+    left = elapsed * (1 - share) / share
+    return [f"about {round(left / 60)} min left" if left >= 90 else f"about {max(5, 5 * round(left / 5))} s left"]
 
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    st.caption("Repeats" if request.repeats else "Runs")
+    if isinstance(request, RescueRequest):
+        return  # its reruns are recorded nowhere; the page that shows what was found is linked above
     if request.repeats:
+        st.caption("Repeats")
         _repeats(status, request)
         return
+    planned = request.runs
+    st.caption(f"Runs, {len(planned)} in all")
     made = list(reversed(list_runs(runs_root(), comparison_id=status.job_id)))
-    if not made:
-        st.text("None had begun." if status.ended else "They appear here as each one begins.")
-    for run in made:
+    names = distinct(planned)
+    for run, name in zip(made, names, strict=False):
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(run.status, run.message)
-            link("timeline", plain(run.label), run=run.run_id)
+            link("timeline", plain(name), run=run.run_id)
+    pending = names[len(made) :]
+    for name in pending if not status.ended else []:
+        with st.container(horizontal=True, vertical_alignment="center"):
+            badge("queued")
+            st.markdown(plain(name))
+    if pending and status.ended:
+        st.caption(f"Never begun: {plain(', '.join(pending))}.")

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.parts import context_bar
+from app.state import go_to, place_of, recorded_layers
 from kvlab.trace.reader import Run
 
 STATIC = Path(__file__).parent / "static"
@@ -39,7 +41,8 @@ def page_keys(run: Run | None = None, *, steps: bool = True, more: tuple[tuple[s
     """A small button that lists the keys; with `run`, its heads are walked through by j and k."""
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
-    _component(key=KEY, data=data, on_turn_change=(lambda: _turn(run)) if run else (lambda: None))
+    with context_bar.place():
+        _component(key=KEY, data=data, on_turn_change=(lambda: _turn(run)) if run else (lambda: None))
 
 
 def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> tuple[int, int]:
@@ -50,15 +53,8 @@ def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> 
 
 def _turn(run: Run) -> None:
     by = (st.session_state[KEY].get("turn") or [0])[0]
-    model = run.record.model
-    layers = [index for index in range(model.num_hidden_layers) if index not in run.record.sliding_layers]
-    # The address is ahead of the widgets: a key pressed while the page is drawn finds them as they were.
-    layer, head = (_asked(name, first) for name, first in (("layer", layers[0]), ("head", 0)))
+    layers = recorded_layers(run)
+    layer, head = place_of(run)
     if by and layer in layers:
-        chosen = next_head(layer, head, int(by), layers, model.num_key_value_heads)
-        st.session_state["layer"], st.session_state["head"] = chosen
-
-
-def _asked(name: str, first: int) -> int:
-    asked = st.query_params.get(name, "")
-    return int(asked) if asked.isdecimal() else first
+        layer, head = next_head(layer, head, int(by), layers, run.record.model.num_key_value_heads)
+        go_to(layer=layer, head=head)

@@ -22,6 +22,8 @@ def method_form(entry: MethodEntry, usual: str = DEFAULT) -> dict[str, Any]:
     with st.expander(plain(entry.title) or entry.name, key=f"form.{entry.name}", bind="query-params"):
         source = f" [Paper]({entry.paper})" if entry.paper else ""
         st.caption(plain(entry.summary) + source)
+        if entry.origin:
+            st.caption(plain(f"From the plug-in {entry.origin}."))
         preset = _preset(entry, usual)
         found = parameters(entry, preset)
         if not found:

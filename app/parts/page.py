@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import streamlit as st
 
+from app.opened import stamp as stamp
 from app.parts.figure import forget_shown
 from app.parts.text import plain
 from kvlab.analysis.lineage import Lineage, fold
@@ -99,9 +100,3 @@ def _head_history(_run: Run, path: str, written: int, layer: int, head: int) -> 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
 def _unit_vectors(_run: Run, path: str, written: int, what: str, layer: int, head: int) -> np.ndarray:
     return (_run.keys if what == "keys" else _run.values)(layer, head)[0]
-
-
-def stamp(run: Run) -> tuple[str, int]:
-    """Names the run's content, for keys of caches: a run still being written grows."""
-    parts = run.path / "parts.json"
-    return str(run.path), parts.stat().st_mtime_ns if parts.exists() else 0

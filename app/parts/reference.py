@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import streamlit as st
 
+from app.opened import runs_root
 from app.parts import page
-from app.state import runs_root
 from kvlab.analysis import board as analysis
 from kvlab.analysis.verdict import NO_REFERENCE, judge
 from kvlab.errors import UserError

@@ -7,10 +7,10 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from app.opened import runs_root
 from app.parts.figure import show
 from app.parts.links import go
 from app.parts.text import plain
-from app.state import runs_root
 from app.state import theme as page_theme
 from kvlab.analysis import repeats as analysis
 from kvlab.analysis.verdict import NO_REFERENCE
@@ -34,11 +34,10 @@ COLUMNS = {
 
 
 def batch_section(record: RunRecord) -> None:
-    """All that the batch of a repeat says together, a way to each of its prompts, and the name of the one in view."""
+    """Of a repeat all that its batch says together, a way to each of its prompts, and the name of the one in view."""
     repeat = record.repeat
-    assert repeat is not None
-    batch = _batch(list_repeats(runs_root(), repeat.batch))
-    if batch is None:
+    batch = _batch(list_repeats(runs_root(), repeat.batch)) if repeat else None
+    if repeat is None or batch is None:
         return
     begun = len(batch.references)
     of = f" of {repeat.of} asked for" if begun < repeat.of else ""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.state import go_to
+
 STATIC = Path(__file__).parent / "static"
 KEY = "scrubber"
 HTML = """
@@ -32,30 +34,26 @@ _component = st.components.v2.component(
 
 
 def scrubber(
-    steps: Sequence[int], events: Sequence[int], texts: Sequence[str], *, identity: str, first: int | None = None
-) -> int:
-    """The step the reader is at, kept in the address as `step`; `first` where the address names none (else the last).
+    step: int, steps: Sequence[int], events: Sequence[int], texts: Sequence[str], *, identity: str, why: str = ""
+) -> None:
+    """Mounts the scrubber at `step`; where the reader goes from there is kept in the address as `step`.
 
-    `steps` are those recorded, `events` those in which something left, `texts` one word or two about each step. Put it
-    into the fragment that draws what follows the step.
+    `steps` are those recorded, `events` those in which something left, `texts` one word or two about each step, `why`
+    the reason for a step nobody chose. Put it into the fragment that draws what follows the step: it stands under the
+    bar on top of the page, wherever it is mounted.
     """
-    step = chosen_step(steps, steps[-1] if first is None else first)
-    data = {"steps": list(steps), "events": list(events), "texts": list(texts), "identity": identity, "step": step}
-    _component(key=KEY, data=data, on_step_change=_remember)
-    return step
-
-
-def chosen_step(steps: Sequence[int], first: int) -> int:
-    """The step the address names, or `first`; one sentence where the run has no such step."""
-    asked = st.query_params.get("step")
-    if asked is None:
-        return first
-    if asked.isdecimal() and int(asked) in steps:
-        return int(asked)
-    st.warning(f"Step `{asked}` is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
-    return first
+    data = {
+        "steps": list(steps),
+        "events": list(events),
+        "texts": list(texts),
+        "identity": identity,
+        "step": step,
+        "why": why,
+    }
+    with st.container(key="context-step"):
+        _component(key=KEY, data=data, on_step_change=_remember)
 
 
 def _remember() -> None:
     if (step := st.session_state[KEY].get("step")) is not None:
-        st.query_params["step"] = str(int(step))
+        go_to(step=int(step))

@@ -80,16 +80,19 @@ def tokenstrip(
     key: str,
     on_step: Callable[[], None],
     on_token: Callable[[], None],
+    why: str = "",
 ) -> Any:
     """Mounts the view; the result's `step` is where the reader stopped and `token` the position just clicked.
 
     `identity` names run, layer and head: while it stays the same the view keeps its place. `selected` is a position to
     keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer.
+    `why` is the reason for a step nobody chose.
     """
     data = history(lineage, texts) | {
         "identity": identity,
         "step": step,
         "selected": selected,
+        "why": why,
         "masses": _masses(step, masses, lineage.tokens),
         "colours": {state: pick(pair, theme) for state, pair in STATE_COLOURS.items()},
         "labels": list(STATE_NAMES.values()),

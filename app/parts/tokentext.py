@@ -52,7 +52,8 @@ def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0
     Labels that begin with the position count as it. For an axis of steps the offset is prompt tokens - 1: the newest
     token of step k. `place` says what the figure is of, for whoever waits for it in the browser.
     """
-    return figure.update_layout(meta={"tokens": {"axis": axis, "offset": offset}, "place": place})
+    known = figure.layout.meta or {}
+    return figure.update_layout(meta={**known, "tokens": {"axis": axis, "offset": offset}, "place": place})
 
 
 def state_classes(theme: Theme) -> list[TokenClass]:

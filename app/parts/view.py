@@ -1,4 +1,4 @@
-"""What the pages of views begin with: layer, head and keys in one row, the scrubber of a run, one head's text."""
+"""What pages of views ask the bar for: layer, head and keys, and the scrubber of a run; and one head's text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from app.parts import page
 from app.parts.keys import page_keys
 from app.parts.scrubber import scrubber
 from app.parts.tokentext import state_classes, tokentext
-from app.state import last_step, pick_head, pick_layer, theme
+from app.state import chosen_step, last_step, pick_head, pick_layer, step_reason, theme
 from kvlab.analysis.lineage import states_at
 from kvlab.analysis.steps import step_words, steps_with_events
 from kvlab.trace.reader import Run
@@ -17,20 +17,17 @@ from kvlab.trace.reader import Run
 
 def place(run: Run, *, steps: bool = True) -> tuple[int, int]:
     """The layer and head the reader chose, and the list of keys."""
-    left, middle, right = st.columns([1, 1, 4], vertical_alignment="bottom")
-    with left:
-        layer = pick_layer(run)
-    with middle:
-        head = pick_head(run)
-    with right:
-        page_keys(run, steps=steps)
+    layer, head = pick_layer(run), pick_head(run)
+    page_keys(run, steps=steps)
     return layer, head
 
 
-def run_scrubber(run: Run, first: int | None = None) -> int:
-    """The step the reader is at, over all steps of the run; an event is one of any head."""
+def run_scrubber(run: Run) -> int:
+    """The step the reader is at, over all steps of the run, in the bar on top; an event is one of any head."""
     steps, events, words = _steps(run, *page.stamp(run))
-    return scrubber(steps, events, words, identity=str(run.path), first=first)
+    step = chosen_step(run, steps)
+    scrubber(step, steps, events, words, identity=str(run.path), why=step_reason(run))
+    return step
 
 
 def head_text(run: Run, layer: int, head: int, step: int, key: str, shown: int | None = None) -> None:

@@ -114,8 +114,8 @@ def token_rows(table: pd.DataFrame, texts: list[str], layer: int, head: int) -> 
     own = table[(table["layer"] == layer) & (table["head"] == head)]
     named = own.assign(
         text=[texts[token] for token in own["token"]],
-        into=[f"{slot} {texts[slot].strip()}" if slot >= 0 else "" for slot in own["into"]],
-        slot=[f"{slot} {texts[slot].strip()}" if slot >= 0 else "" for slot in own["slot"]],
+        into=[f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own["into"]],
+        slot=[f"{slot} “{texts[slot].strip()}”" if slot >= 0 else "" for slot in own["slot"]],
     )
     names = {"left": "left at step", "into": "went into", "slot": "now in slot", "lost": "dropped at step"}
     return named[["token", "text", "fate", "left", "into", "slot", "lost"]].rename(columns=names)

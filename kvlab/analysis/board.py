@@ -10,6 +10,7 @@ import pandas as pd
 
 from kvlab.analysis.compare import at_same_bytes, headline, rivals_at_same_bytes
 from kvlab.analysis.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
+from kvlab.analysis.labels import differing, parts
 from kvlab.analysis.verdict import KINDS, Verdict, answer_tokens, judge
 from kvlab.answers import whole_words
 from kvlab.errors import UserError
@@ -126,12 +127,9 @@ def kl_on_answer(run: Run, answer: tuple[int, int] | None) -> float | None:
 
 def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
     """The row (method with its settings) and column (budget) of every run, the same place never twice."""
+    columns = [parts(run.record).budget or OWN_BUDGET for run in runs]
     found: list[tuple[str, str]] = []
-    for run in runs:
-        record = run.record
-        amount = f"{record.budget} slots" if isinstance(record.budget, int) else f"{100 * record.budget:g} %"
-        named = f" {amount}" in record.label
-        row, column = record.label.replace(f" {amount}", "", 1), amount if named else OWN_BUDGET
+    for row, column in zip(differing([run.record for run in runs], budget=False), columns, strict=True):
         count = sum(there == column and (name == row or name.startswith(f"{row} #")) for name, there in found)
         found.append((f"{row} #{count + 1}" if count else row, column))
     return found

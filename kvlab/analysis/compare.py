@@ -8,7 +8,9 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.labels import distinct
 from kvlab.analysis.memory import over_steps
+from kvlab.analysis.speed import Speed, speed_of
 from kvlab.trace.schema import RunRecord
 
 
@@ -26,14 +28,8 @@ class RunLike(Protocol):
 
 
 def unique_labels(runs: Sequence[RunLike]) -> list[str]:
-    """The runs' labels, told apart by a number where two are the same."""
-    labels = [run.record.label for run in runs]
-    seen: dict[str, int] = {}
-    result = []
-    for label in labels:
-        seen[label] = seen.get(label, 0) + 1
-        result.append(label if labels.count(label) == 1 else f"{label} #{seen[label]}")
-    return result
+    """A name for each run, of what differs between them and nothing else (`kvlab.analysis.labels`)."""
+    return distinct([run.record for run in runs])
 
 
 def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
@@ -44,22 +40,23 @@ def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     is of one prompt (column prompts), and closeness a mean over `mean_tokens` tokens of it.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
-    full_speed = full.record.decode_tokens_per_second if full else None
+    full_speed = speed_of(full.record) if full else None
     whole = None if full is None or full.memory.empty else over_steps(full.memory, full.record)
     rows = [_row(run, label, whole, full_speed) for run, label in zip(runs, unique_labels(runs), strict=True)]
     return pd.DataFrame(rows)
 
 
-def _row(run: RunLike, label: str, whole: pd.DataFrame | None, full_speed: float | None) -> dict[str, object]:
-    record, speed = run.record, run.record.decode_tokens_per_second
+def _row(run: RunLike, label: str, whole: pd.DataFrame | None, full_speed: Speed | None) -> dict[str, object]:
+    record, speed = run.record, speed_of(run.record)
     forced = run.tokens[run.tokens["phase"] == "forced"]
     return {
         "label": label,
         "method": record.method,
         "budget": f"{record.budget} slots" if isinstance(record.budget, int) else f"{100 * record.budget:g} %",
         **_bytes(run, whole),
-        "tokens_per_second": speed,
-        "speed_ratio": speed / full_speed if speed and full_speed else None,
+        "tokens_per_second": speed.rate,
+        **speed.columns(),
+        "speed_ratio": speed.ratio_to(full_speed),
         "mean_kl": _mean(forced["kl"]),
         "top1_agreement": _mean(forced["top1_agree"]),
         "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),

@@ -36,7 +36,7 @@ def spread_heads(
     run: Run, most_layers: int = 64, vectors: int = MOST_VECTORS, tokens: int | None = None
 ) -> list[tuple[int, int]]:
     """(layer, KV head) pairs, evenly spread, whose first `tokens` (or all) together are about `vectors` at most."""
-    length, layers = run.record.prompt_tokens, run.record.recording.of_layers(recorded_layers(run))
+    length, layers = run.record.prompt_tokens, run.record.recorded_states.of_layers(recorded_layers(run))
     most = max(1, vectors // max(1, length if tokens is None else min(length, tokens)))
     layers = _spread(layers, min(most_layers, most))
     recorded = run.record.recording.of_heads(run.record.model.num_key_value_heads)

@@ -33,6 +33,10 @@ class Alibi:
         """The same for the last query alone and slots at `position` (B, H, S)."""
         return Alibi(self.slopes, position, self.queries[:, :, -1:])
 
+    def at(self, columns: slice) -> Alibi:
+        """The same at some of the slots."""
+        return Alibi(self.slopes, self.slots[:, :, columns], self.queries)
+
     def up_to(self, tokens: int, rows: int) -> Alibi:
         """The same for the first `tokens` slots and `rows` queries."""
         return Alibi(self.slopes, self.slots[:, :, :tokens], self.queries[:, :, :rows])

@@ -30,9 +30,22 @@ def one_query_kernel(device: torch.device) -> OneQuery | None:
     CUDA with the package `triton` has one; the environment variable KVLAB_KERNELS=off keeps plain torch there too.
     Where the kernel cannot be made, plain torch gives the result, one warning is logged and None is given from then on.
     """
-    if _failed or device.type != "cuda" or os.environ.get(SWITCH) == "off" or find_spec("triton") is None:
-        return None
-    return _fused_or_plain
+    return None if _failed or not kernels_on(device) else _fused_or_plain
+
+
+def kernels_on(device: torch.device) -> bool:
+    """Whether kvlab's own kernels are to be tried on `device`."""
+    return device.type == "cuda" and os.environ.get(SWITCH) != "off" and find_spec("triton") is not None
+
+
+def warn_without(kernel: str, error: Exception) -> None:
+    """Log why plain torch does the work of a fused `kernel`."""
+    said = next(iter(str(error).splitlines()), "")
+    log.warning(
+        "The fused %s kernel cannot be made here, so plain torch does its work: %s: %s. Triton needs a C compiler and "
+        "Python's headers (gcc, python3-dev); %s=off keeps it from being tried.",
+        *(kernel, type(error).__name__, said.rstrip("."), SWITCH),
+    )
 
 
 def missing() -> list[str]:
@@ -69,10 +82,5 @@ def _fused_or_plain(
     except Exception as error:  # the compiler, the linker, the driver and missing programs each raise their own
         _failed = True
         one_query_kernel.cache_clear()
-        said = next(iter(str(error).splitlines()), "")
-        log.warning(
-            "The fused attention kernel cannot be made here, so plain torch does its work: %s: %s. Triton needs a C "
-            "compiler and Python's headers (gcc, python3-dev); %s=off keeps it from being tried.",
-            *(type(error).__name__, said.rstrip("."), SWITCH),
-        )
+        warn_without("attention", error)
         return reference(query, keys, values, bias, scaling)

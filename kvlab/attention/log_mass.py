@@ -10,7 +10,9 @@ from typing import Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad, scaled_dot_product_attention
+from torch.nn.functional import pad
+
+from kvlab.attention.fused import attention_and_normalizers
 
 HIDDEN = -2e3  # far below any log mass, and finite in every type once divided by the scaling
 PARTS = 3
@@ -31,23 +33,26 @@ def prompt_way(device: torch.device) -> Way:
     return PROMPT_WAY.get(device.type, ("bias", "unmeasured"))[0]
 
 
-def channel_attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, causal: bool) -> Tensor:
-    """softmax(q k scaling + bias) v, (B, Hq, q, d), without a mask; `key`, `value` (B, Hq, S, d), `bias` (B, Hq, S).
+def channel_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor, scaling: float, causal: bool
+) -> tuple[Tensor, Tensor | None]:
+    """(softmax(q k scaling + bias) v (B, Hq, q, d), log-sum-exp of its logits (B, Hq, q) if the kernel gives it).
 
-    `causal` needs as many queries as slots. A query that may see nothing gets a mean of what it may not see.
+    Without a mask; `key`, `value` (B, Hq, S, d), `bias` (B, Hq, S). `causal` needs as many queries as slots. A query
+    that may see nothing gets a mean of what it may not see.
     """
     dim, wide = value.shape[-1], -(-(query.shape[-1] + PARTS) // ALIGN) * ALIGN
     own = torch.cat([query, query.new_ones(*query.shape[:-1], PARTS)], -1)
     other = torch.cat([key, _parts(bias.clamp_min(HIDDEN) / scaling, key.dtype)], -1)
     # The scale is said, because widths no longer tell it.
-    output = scaled_dot_product_attention(
+    output, normalizers = attention_and_normalizers(
         pad(own, (0, wide - own.shape[-1])),
         pad(other, (0, wide - other.shape[-1])),
         pad(value, (0, wide - dim)),
-        is_causal=causal,
-        scale=scaling,
+        scaling,
+        causal=causal,
     )
-    return output[..., :dim]
+    return output[..., :dim], normalizers
 
 
 def _parts(total: Tensor, dtype: torch.dtype) -> Tensor:

@@ -51,7 +51,9 @@ def _separate(module: Any, hidden_states: Tensor) -> Tensor:
 
     Llama 4 norms after it rotates: that norm has no weights, and rotation changes no length.
     """
-    query = module.q_proj(hidden_states)
+    query, width = module.q_proj(hidden_states), getattr(module.config, "num_attention_heads", 0) * module.head_dim
+    if query.shape[-1] == 2 * width:  # with a gate beside each head's query (Qwen 3.5)
+        query = query.unflatten(-1, (-1, 2 * module.head_dim))[..., : module.head_dim].flatten(-2)
     norms = (getattr(module, name, None) for name in ("q_norm", "q_layernorm", "qk_norm"))
     norm = next((norm for norm in norms if norm is not None), None)
     clip = getattr(module.config, "clip_qkv", None)  # OLMo

@@ -11,7 +11,8 @@ from kvlab.attention.alibi import Alibi
 from kvlab.attention.kernels import OneQuery, one_query_kernel
 from kvlab.attention.low_rank import LowRankState, StateShare
 from kvlab.attention.queries import project_queries
-from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_logits
+from kvlab.attention.slot_attention import ROW_BLOCK, attention_of_slots, probabilities, slot_logits
+from kvlab.attention.tiles import Tiles
 from kvlab.errors import UserError
 from kvlab.methods.rotary import Rotary
 
@@ -37,6 +38,16 @@ class PassSeen:
     sinks: Tensor | None = field(default=None, repr=False)  # (B, H, G) logits of learned sinks
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
+    _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), learned sinks left out
+
+    def attend(self, value: Tensor) -> Tensor:
+        """The output (B, Hq, q, d); the log-sum-exps of the logits are kept, if the kernel gives them."""
+        given = self.query, self.key, value, self.bias
+        output, normalizers = attention_of_slots(
+            *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
+        )
+        self._normalizers = None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
+        return output
 
     def attend_one(self, value: Tensor) -> Tensor:
         """The output (B, Hq, 1, d) of a single query; its logits and mass are kept: one pass for both."""
@@ -91,22 +102,27 @@ class PassSeen:
     def column_mass(self, rows: int | None = None, row_weight: Tensor | None = None) -> Tensor:
         """(B, H, S): attention from the last `rows` queries (default all), weighted by `row_weight` ([B,] rows).
 
-        The mean over the group. Memory is O(block x S): rows are taken in blocks.
+        The mean over the group, a tile of queries and slots at a time.
         """
         if self.num_new == 1 and row_weight is None:
             return self.last_mass()
-        rows = min(rows or self.num_new, self.num_new)
+        first = self.num_new - min(rows or self.num_new, self.num_new)
+        weight = None if row_weight is None else row_weight.reshape(-1, row_weight.shape[-1])[:, first - self.num_new :]
+        if self.row_valid is not None:
+            real = self.row_valid[:, first:].float()
+            weight = real if weight is None else weight * real
+        if self.has_state:
+            return self._column_mass_beside_state(first, weight)
+        tiles = Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
+        return tiles.column_sums(first, weight, self._normalizers)
+
+    def _column_mass_beside_state(self, start: int, weight: Tensor | None) -> Tensor:
+        """The same from row `start` on with what the state takes left out; `weight` ([B or 1], q - start)."""
         total = torch.zeros(*self.key.shape[:3], device=self.key.device)
-        for first in range(self.num_new - rows, self.num_new, ROW_BLOCK):
+        for first in range(start, self.num_new, ROW_BLOCK):
             last = min(first + ROW_BLOCK, self.num_new)
-            mass = self._mass(first, last).mean(2)  # (B, H, r, S)
-            if row_weight is not None:
-                start = row_weight.shape[-1] - self.num_new + first
-                weight = row_weight[..., start : start + last - first, None]
-                mass = mass * (weight if row_weight.dim() == 1 else weight[:, None])
-            if self.row_valid is not None:
-                mass = mass * self.row_valid[:, None, first:last, None]
-            total += mass.sum(2)
+            mass = self.share(first, last).slots.mean(2)  # (B, H, r, S)
+            total += (mass if weight is None else mass * weight[:, None, first - start : last - start, None]).sum(2)
         return total
 
     def last_logits(self, rows: int = 1) -> Tensor:
@@ -142,10 +158,17 @@ class PassSeen:
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
 
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
-        """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S)."""
-        alibi = None if self.alibi is None else self.alibi.of_last(position)
-        query = self.query[:, :, -1:]
-        return slot_logits(query, key, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
+        """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S).
+
+        Keys are taken in blocks.
+        """
+        query, blocks = self.query[:, :, -1:], []
+        for part, place in zip(key.split(KEY_BLOCK, 2), position.split(KEY_BLOCK, 2), strict=True):
+            alibi = None if self.alibi is None else self.alibi.of_last(place)
+            blocks.append(
+                slot_logits(query, part, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
+            )
+        return torch.cat(blocks, -1) if blocks[1:] else blocks[0]
 
     def kept_logits(self, slots: int) -> Tensor | None:
         """(B, H, G, 1, S): logits of a single query at this pass's `slots`, if attention left them; else None."""
@@ -168,6 +191,11 @@ class PassSeen:
             return None
         there = replace(self.alibi, slots=self.alibi.slots.gather(2, index))
         return there.rows(self.num_new - rows, self.num_new).flatten(2, 3) * self.scaling
+
+    @property
+    def moves_logits(self) -> bool:
+        """Whether a slot's place changes its logits by itself."""
+        return self.alibi is not None
 
     def up_to(self, tokens: int) -> PassSeen:
         """The pass as if the text had ended after so many tokens, nothing dropped so far; log mass is left out."""

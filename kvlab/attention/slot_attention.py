@@ -7,10 +7,11 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.attention.alibi import Alibi
+from kvlab.attention.fused import attention_and_normalizers
 from kvlab.attention.log_mass import channel_attention, prompt_way
+from kvlab.attention.tiles import NEVER, Tiles
 
 ROW_BLOCK = 256
-NEVER = float("-inf")
 
 
 def slot_attention(
@@ -24,7 +25,24 @@ def slot_attention(
     alibi: Alibi | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
+    """The output of `attention_of_slots` alone."""
+    return attention_of_slots(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)[0]
+
+
+def attention_of_slots(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    *,
+    scaling: float,
+    softcap: float | None = None,
+    alibi: Alibi | None = None,
+    sinks: Tensor | None = None,
+) -> tuple[Tensor, Tensor | None]:
     """Attention output (B, Hq, q, d) of q queries over S slots, the last q of which are the queries' own tokens.
+
+    And the log-sum-exp of each query's logits (B, Hq, q) float32, learned sinks left out, where the kernel gives it.
 
     `query` (B, Hq, q, d); `key`, `value` (B, H, S, d); `bias` None or (B, H, 1 or G, S) float32, added to every logit
     (log mass; -inf where a slot must not be seen). Query i sees slots up to S - q + i. `sinks` (B, H, G) are the logits
@@ -35,24 +53,25 @@ def slot_attention(
     if softcap is not None or alibi is not None or sinks is not None:
         return _explicit_attention(query, key, value, bias, scaling, softcap, alibi, sinks)
     if rows == 1:
-        return _one_query(query, key, value, bias, scaling)
+        return _one_query(query, key, value, bias, scaling), None
     key, value = repeat_heads(key, query), repeat_heads(value, query)
     if bias is None and rows == columns:
-        return scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+        return attention_and_normalizers(query, key, value, scaling, causal=True)
     bias = None if bias is None else repeat_heads(bias.flatten(1, 2)[..., None], query)[..., 0]
     if bias is not None and rows == columns and prompt_way(query.device) == "channels":
         return channel_attention(query, key, value, bias, scaling, causal=True)
-    blocks = []
+    exact = bias is None or query.dtype == torch.float32  # a mask of 16 bits rounds log mass
+    outputs, normalizers = [], []
     for first in range(0, rows, ROW_BLOCK):
         last = min(first + ROW_BLOCK, rows)
         reach = columns - rows + last
         mask = _block_mask(bias, first, last, rows, columns, query)[..., :reach]
-        blocks.append(
-            scaled_dot_product_attention(
-                query[:, :, first:last], key[:, :, :reach], value[:, :, :reach], attn_mask=mask, scale=scaling
-            )
-        )
-    return torch.cat(blocks, dim=2)
+        reached = query[:, :, first:last], key[:, :, :reach], value[:, :, :reach]
+        output, normalizer = attention_and_normalizers(*reached, scaling, causal=False, mask=mask)
+        outputs.append(output)
+        normalizers += [normalizer] if normalizer is not None and exact else []
+    whole = torch.cat(normalizers, 2) if len(normalizers) == len(outputs) else None
+    return torch.cat(outputs, dim=2), whole
 
 
 def slot_logits(
@@ -71,8 +90,10 @@ def slot_logits(
     """
     batch, _, block, head_dim = query.shape
     heads, columns = key.shape[1], key.shape[2]
-    grouped = query.reshape(batch, heads, -1, head_dim).float()
-    logits = (grouped @ key.float().transpose(-1, -2)).mul_(scaling).view(batch, heads, -1, block, columns)
+    grouped = query.reshape(batch * heads, -1, head_dim).float()
+    keys = key.float().flatten(0, 1).transpose(-1, -2)
+    room = grouped.new_empty(())  # never read: its factor is 0
+    logits = torch.baddbmm(room, grouped, keys, beta=0, alpha=scaling).view(batch, heads, -1, block, columns)
     if softcap is not None:
         logits = softcap * torch.tanh(logits / softcap)
     if alibi is not None:
@@ -127,14 +148,17 @@ def _explicit_attention(
     softcap: float | None,
     alibi: Alibi | None,
     sinks: Tensor | None,
-) -> Tensor:
-    rows, blocks = query.shape[2], []
+) -> tuple[Tensor, Tensor]:
+    tiles, outputs, normalizers = Tiles(query, key, bias, scaling, softcap, alibi), [], []
+    rows, beside = query.shape[2], None if sinks is None else sinks[..., None]
     for first in range(0, rows, ROW_BLOCK):
-        block = query[:, :, first : first + ROW_BLOCK]
-        logits = slot_logits(block, key, first=first, rows=rows, scaling=scaling, softcap=softcap, alibi=alibi)
-        output = probabilities(logits, bias, sinks).flatten(2, 3) @ value.float()
-        blocks.append(output.view(block.shape[0], block.shape[1], block.shape[2], -1).to(query.dtype))
-    return torch.cat(blocks, dim=2)
+        last = min(first + ROW_BLOCK, rows)
+        reach = key.shape[2] - rows + last
+        logits = tiles.logits(slice(first, last), slice(0, reach))  # (B, H, G, r, reach)
+        normalizers.append(torch.logsumexp(logits, -1).flatten(1, 2))
+        output = softmax_beside(logits, beside).flatten(2, 3) @ value[:, :, :reach].float()
+        outputs.append(output.unflatten(2, logits.shape[2:4]).flatten(1, 2).to(query.dtype))
+    return torch.cat(outputs, dim=2), torch.cat(normalizers, 2)
 
 
 def _causal(first: int, last: int, rows: int, columns: int, device: torch.device) -> Tensor:

@@ -31,11 +31,16 @@ class Opened:
 
     def open(self, request: BenchRequest) -> tuple[BenchModel, Peaks]:
         """The request's model, opened if it is not there already; raises what opening raises."""
-        key = (request.model, request.scale, request.device, request.dtype, request.seed)
+        key = (request.model, request.scale, request.device, request.dtype, request.seed, request.hub)
         if self.model is None or key != self.key:
             self.close()
             self.model = open_model(
-                request.model, scale=request.scale, device=request.device, dtype=request.dtype, seed=request.seed
+                request.model,
+                scale=request.scale,
+                device=request.device,
+                dtype=request.dtype,
+                seed=request.seed,
+                hub=request.hub,
             )
             self.key = key
         place = (str(self.model.device), str(self.model.dtype))

@@ -91,13 +91,21 @@ class BenchModel:
                 self.model.set_attn_implementation(ATTENTION_NAME)
 
 
-def open_model(name: str, *, scale: int = 1, device: str = "auto", dtype: str = "auto", seed: int = 0) -> BenchModel:
-    """`shape:NAME` with random weights, or any model `kvlab.load_model` takes.
+def open_model(
+    name: str,
+    *,
+    scale: int = 1,
+    device: str = "auto",
+    dtype: str = "auto",
+    seed: int = 0,
+    hub: dict[str, Any] | None = None,
+) -> BenchModel:
+    """`shape:NAME` with random weights, or any model `kvlab.load_model` takes, with its options `hub`.
 
     Raises UserError for a model, shape or device that is not there, and MemoryError where a shape does not fit.
     """
     if not name.startswith(SHAPE_PREFIX):
-        return BenchModel(load_model(name, device, dtype).model, name)
+        return BenchModel(load_model(name, device, dtype, **(hub or {})).model, name)
     place = pick_device(device)
     kind = _pick_dtype(dtype, place)
     return BenchModel(random_model(find_shape(name.removeprefix(SHAPE_PREFIX), scale), place, kind, seed), name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -40,8 +40,16 @@ class BenchRequest(BaseModel):
     shorten: int = Field(1, ge=1)
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    load_in: Literal["4bit", "8bit"] | None = None
+    revision: str | None = None
+    cache_dir: str | None = None
     seed: int = Field(0, ge=0)
     preset: str = ""
+
+    @property
+    def hub(self) -> dict[str, Any]:
+        """How the files of a model that is no shape are found and read."""
+        return {"load_in": self.load_in, "revision": self.revision, "cache_dir": self.cache_dir}
 
     @property
     def timed_steps(self) -> int:

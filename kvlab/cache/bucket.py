@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.attention.slot_attention import slot_attention
 from kvlab.cache import executor
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
@@ -46,27 +45,32 @@ class Bucket:
 
     def attend(self, seen: PassSeen, every_step: bool) -> Tensor:
         """Output (N, W * G, q, d) of this pass; a method that needs each query's attention shares one pass with it."""
-        values = self.table.visible().values
+        values = self.table.states()[1]
         if seen.has_state:
             return seen.attend_with_state(values)
         if seen.num_new == 1 and (every_step or not seen.is_plain):
             return seen.attend_one(values)
-        given = seen.query, seen.key, values, seen.bias
-        return slot_attention(*given, scaling=seen.scaling, softcap=seen.softcap, alibi=seen.alibi, sinks=seen.sinks)
+        return seen.attend(values)
 
     def decide(self, view: View, settings: LayerSettings, check: Callable[[Plan], None]) -> Decision:
         """Plan, and change the table as planned if `check` does not object."""
         slots, table = view.slots, self.table
-        before = slots.map(torch.clone) if settings.watched_closely else slots
         plan = settings.pipeline.plan(view)
         check(plan)
-        self.dropped += _votes_lost(slots, plan)
+        self.dropped += _votes_lost(slots, plan) if plan.lost is None else plan.lost
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
+        before = slots.map(torch.clone) if settings.watched_closely else slots  # not beside what planning takes
         after = executor.apply(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None
         table.note_heads(plan.head_state or {})
         return Decision(view, plan, before, after)
+
+    def was_decided(self, merges: bool) -> None:
+        """Count a decision that was made in place, with every head over its budget before and at it now."""
+        assert self.quota is not None
+        self.table.occupied = min(self.table.occupied, self.quota.largest)
+        self.table.is_dense, self.table.weighted = False, self.table.weighted or merges
 
     def adopt(self, after: Slots, lengths: list[int], bound: int | None = None) -> None:
         """Take over the table that a decision left; `lengths` are the tokens each stream has seen.

@@ -16,6 +16,7 @@ from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.chunks import check_chunks, chunk_sizes
 from kvlab.cache.feature_weights import with_feature_maps
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.cache.hybrid import HybridLayer
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.settings import LayerSettings, Observer
@@ -41,7 +42,7 @@ class CacheMemory:
     """The whole cache: sums over layers of bytes, means over layers of slots."""
 
     layers: tuple[LayerMemory, ...]
-    sliding_bytes: int = 0
+    sliding_bytes: int = 0  # of layers that keep a window or a state of their own
 
     @property
     def live_bytes(self) -> int:
@@ -64,6 +65,10 @@ class CacheMemory:
         return max((layer.logical_tokens for layer in self.layers), default=0)
 
 
+# What has keys and values of the whole text; all other layers are transformers' own.
+MADE_BY: dict[str, type[CompressedLayer]] = {"full_attention": CompressedLayer, "hybrid": HybridLayer}
+
+
 class CompressedCache(Cache):
     """A drop-in for `past_key_values`: greedy, sampling, left-padded batches, beam search and second turns work.
 
@@ -71,17 +76,16 @@ class CompressedCache(Cache):
     """
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
-        types, _ = get_layer_types_and_kwargs(config)
+        types, options = get_layer_types_and_kwargs(config)
         plain = DynamicCache(config=config).layers
         # What later layers read as well (Gemma 3n, Gemma 4) stays as it is: they know no slots.
         sharing = getattr(config, "kv_sharing_modes", None) or [None] * len(types)
         both = enumerate(zip(types, sharing, strict=True))
-        compressed = [index for index, (kind, mode) in both if kind == "full_attention" and mode != "store"]
+        compressed = [index for index, (kind, mode) in both if kind in MADE_BY and mode != "store"]
         settings.num_layers = len(compressed)
-        layers = [
-            CompressedLayer(index, settings, compressed.index(index)) if index in compressed else plain[index]
-            for index in range(len(types))
-        ]
+        layers = plain
+        for rank, index in enumerate(compressed):
+            layers[index] = MADE_BY[types[index]](index, settings, rank, **options[index])
         if settings.compresses and not compressed:
             raise UserError(nothing_to_compress(config))
         super().__init__(layers=layers)
@@ -110,13 +114,14 @@ class CompressedCache(Cache):
     def memory(self) -> CacheMemory:
         """What the cache takes now; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
-        others = [layer for layer in self.layers if not isinstance(layer, CompressedLayer)]
-        states = [s for layer in others for s in (getattr(layer, "keys", 0), getattr(layer, "values", 0))]
-        return CacheMemory(layers, sum(s.numel() * s.element_size() for s in states if isinstance(s, Tensor)))
+        return CacheMemory(layers, sum(_others_bytes(layer) for layer in self.layers))
 
 
 def nothing_to_compress(config: Any) -> str:
     """The sentence for a model whose cache never grows beyond its window."""
+    kinds = set(getattr(config, "layer_types", None) or ())
+    if kinds and not kinds & {"sliding_attention", "chunked_attention", "hybrid_sliding"}:
+        return "No layer of this model keeps keys and values of the whole text: there is nothing to compress."
     window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
     reach = f"a window of {window:,} tokens" if isinstance(window, int) else "a window of its own"
     return f"Every layer of this model slides over {reach}, so its cache stays small: there is nothing to compress."
@@ -172,6 +177,13 @@ def make_cache(
         changing_rotary=changing_rotary(language_model),
     )
     return CompressedCache(config, settings)
+
+
+def _others_bytes(layer: Any) -> int:
+    """What transformers' own layers hold: a window's keys and values, or a recurrent state."""
+    own = () if isinstance(layer, CompressedLayer) else (getattr(layer, "keys", 0), getattr(layer, "values", 0))
+    states = (state for name in ("conv_states", "recurrent_states") for state in getattr(layer, name, {}).values())
+    return sum(state.nbytes for state in (*own, *states) if isinstance(state, Tensor))
 
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:

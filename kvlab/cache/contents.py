@@ -37,7 +37,7 @@ class Contents:
 
         A padded copy where heads lie in several tables, with slots that are not valid behind the shorter ones.
         """
-        return self.streams.join_padded([table.slots for table in self.tables]) if self.buckets else None
+        return self.streams.join_padded([table.whole() for table in self.tables]) if self.buckets else None
 
     @property
     def budget(self) -> Tensor | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
+from kvlab.cache.fused import decide_whole, decides_whole, decision_kernel
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
+from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
 from kvlab.methods.settlers.lots import ThinInLots
@@ -37,14 +39,26 @@ def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | N
     """Score the slots, and compress the layer if that is due. `first`: this pass completes the prompt."""
     pipeline = layer.settings.pipeline
     moment = _moment(layer, seen[0].num_new, first)
-    for table, part in zip(layer.tables, seen, strict=True):
+    taken = _taken_whole(layer, seen, moment)
+    for table, part, whole in zip(layer.tables, seen, taken, strict=True):
+        if whole:
+            continue
         slots = table.visible()
         if first or part.num_new > 1 or not pipeline.notes:
             table.store(pipeline.score.update(slots, part, first))
         else:
-            pipeline.note(slots, part, moment.due or layer.settings.watched_closely)
+            pipeline.note(slots, part)
         if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
             layer.settings.statistics[layer.rank] = noted
+    if first and layer.settings.held is not None:
+        layer.settings.held[layer.rank] = seen[0]
+    else:
+        conclude(layer, seen, shown, first)
+
+
+def conclude(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | None, first: bool) -> None:
+    """Compress the layer if that is due, its slots scored."""
+    moment = _moment(layer, seen[0].num_new, first)
     if moment.prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
@@ -63,6 +77,15 @@ def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | N
         layer.waiting = 0
 
 
+def _taken_whole(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
+    """For each bucket whether a kernel has scored and decided already, all in one."""
+    kernel = decision_kernel(layer.device) if moment.one and moment.due and layer.settings.observer is None else None
+    if kernel is None or not decides_whole(layer.settings.pipeline):
+        return [False] * len(layer.buckets)
+    views = zip(_views(layer, seen, moment, SlotTable.held), layer.buckets, strict=True)
+    return [decide_whole(view, layer.settings.pipeline, bucket, kernel) for view, bucket in views]
+
+
 def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
     pipeline = layer.settings.pipeline
     prompt = not layer.prompt_settled and not (first and pipeline.deferred)
@@ -71,14 +94,19 @@ def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
     return Moment(prompt or (pipeline.decode and not first and waited), prompt, one)
 
 
-def _views(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> list[View]:
+def _views(
+    layer: CompressedLayer,
+    seen: Sequence[PassSeen],
+    moment: Moment,
+    look: Callable[[SlotTable], Slots] = SlotTable.rated,
+) -> list[View]:
     views = []
     for bucket, part, tokens in zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
         table, quota = bucket.table, bucket.quota
         assert quota is not None
         excess = layer.waiting if moment.one else max(table.occupied - quota.smallest, 0)
         view = View(
-            slots=table.visible(),
+            slots=look(table),
             seen=part,
             budget=quota.slots,
             tokens_seen=tokens,
@@ -91,6 +119,9 @@ def _views(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> 
             generator=layer.generator,
             statistics=layer.settings.statistics,
             head_state=table.head_state,
+            certain=moment.one and bucket.started and layer.settings.pipeline.fills_budget,
+            smallest_budget=quota.smallest,
+            remembered=quota.remembered,
         )
         views.append(view)
     return views

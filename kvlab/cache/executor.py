@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.rotary import Rotary
-from kvlab.methods.view import KEY_LENGTH, Slots
+from kvlab.methods.view import Slots, is_constant
 
 FEW_EDGES = 16
 
@@ -66,9 +67,14 @@ def append(slots: Slots, more: Slots) -> Slots:
 
 
 def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> None:
-    """Overwrite slot `index` (B, H, 1) of every head, in place, with one number each or with (B, H, 1[, d]) values."""
+    """Overwrite slot `index` (B, H, 1) of every head, in place, with one number each or with (B, H, 1[, d]) values.
+
+    What all slots share stays as it is.
+    """
     for name, value in new.items():
         tensor = _tensor(slots, name)
+        if is_constant(tensor):
+            continue
         at = _spread(index, tensor, 1)
         if isinstance(value, Tensor):
             tensor.scatter_(2, at, value.to(tensor.dtype))
@@ -90,6 +96,8 @@ def _take(tensor: Tensor, index: Tensor) -> Tensor:
 
 
 def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slots:
+    if edges.harmless:
+        return _merge_one(slots, edges, rotary)
     target = _write_targets(slots, plan, edges)
     combine = _combine_few if target.shape[-1] <= FEW_EDGES else _combine_many
     keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary, combine)
@@ -97,8 +105,34 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
     values = combine(slots.values, value_sources, target, edges.active, edges.self_value_weight)
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
     for name, value in (after | (edges.extra_after or {})).items():
-        _put(_tensor(slots, name), target, value, edges.active)
+        if value is not None and not is_constant(tensor := _tensor(slots, name)):
+            _put(tensor, target, value, edges.active)
     return replace(slots, keys=keys, values=values)
+
+
+def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
+    """One source a head and nothing to spare where it is not merged: the fewest operations, all in place."""
+    ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
+    if edges.key_weight is not None and edges.self_key_weight is not None:
+        turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
+        keys = _weighed(slots.keys, ends, edges.key_weight, edges.self_key_weight, turned)
+        keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
+        keys = keys if edges.key_shift is None else keys + edges.key_shift
+        write(slots, edges.target, {"keys": keys})
+    after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
+    after["values"] = _weighed(slots.values, ends, edges.value_weight, edges.self_value_weight)
+    named = after | (edges.extra_after or {})
+    write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
+    return slots
+
+
+def _weighed(
+    states: Tensor, ends: Tensor, weight: Tensor, own: Tensor, turn: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """(B, H, 1, d) float32: `weight` of the source and `own` of the target, which are side by side in `ends`."""
+    source, target = _take(states, ends).float().chunk(2, 2)
+    source = source if turn is None else turn(source)
+    return (target * own[..., None]).addcmul_(source, weight[..., None])
 
 
 def _merged_keys(
@@ -110,18 +144,7 @@ def _merged_keys(
         sources = rotary.turn(sources, edges.turn)
     sources = sources * edges.key_weight[..., None]
     own, scale, shift = edges.self_key_weight, edges.key_scale, edges.key_shift
-    keys = combine(slots.keys, sources, target, edges.active, own, scale, shift)
-    if KEY_LENGTH in slots.extra:
-        _measure_again(slots.extra[KEY_LENGTH], keys, target)
-    return keys
-
-
-def _measure_again(lengths: Tensor, keys: Tensor, target: Tensor) -> None:
-    """The lengths of the keys at `target`, in place; merging many, all of them."""
-    if target.shape[-1] <= FEW_EDGES:
-        lengths.scatter_(2, target, torch.linalg.vector_norm(_take(keys, target), dim=-1))
-    else:
-        lengths.copy_(torch.linalg.vector_norm(keys, dim=-1))
+    return combine(slots.keys, sources, target, edges.active, own, scale, shift)
 
 
 def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:

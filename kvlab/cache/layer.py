@@ -21,7 +21,7 @@ from kvlab.cache.placed import placed, sinks_by_head
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
-from kvlab.cache.table import SlotTable, new_slots
+from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
 
 
@@ -83,9 +83,9 @@ class CompressedLayer(Contents, CacheLayerMixin):
         self.cumulative_length += rows
         self.lengths = [length + rows for length in self.lengths]
         self.waiting += rows
-        visible = self.buckets[0].table.visible()
-        offer(self, visible.keys)
-        return visible.keys, visible.values
+        keys, values = self.buckets[0].table.states()
+        offer(self, keys)
+        return keys, values
 
     def get_seq_length(self) -> int:
         """Logical length: tokens seen, padding counted."""
@@ -164,7 +164,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
             self.tables, self.streams.by_head(query), real, where, beside, strict=True
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
-            seen.append(PassSeen(part, table.visible().keys, table.bias(), valid, *common, state, alibi, sink))
+            seen.append(PassSeen(part, table.states()[0], table.bias(), valid, *common, state, alibi, sink))
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
         if incomplete:
@@ -182,7 +182,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         observer = self.settings.observer
         if observer is None:
             return None
-        tables = [table.visible() for table in self.tables]
+        tables = [table.rated() for table in self.tables]
         slots, whole = whole_pass(self.streams, seen, tables, query, self.settings.watched_closely)
         observer.attended(self.layer_idx, slots, whole, slots.values, output)
         return whole
@@ -191,16 +191,20 @@ class CompressedLayer(Contents, CacheLayerMixin):
 
     def _append(self, key_states: Tensor, value_states: Tensor) -> None:
         keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
-        if key_states.shape[2] == 1 and self.quota is not None:
+        pipeline, rows = self.settings.pipeline, key_states.shape[2]
+        tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
+        for table in self.tables:
+            table.hold(tokens)
+        if rows == 1 and self.quota is not None:
             places = self.streams.by_row(self.tokens_seen)
             for table, key, value, place in zip(self.tables, keys, values, places, strict=True):
-                table.append_one(key, value, place, self.settings.pipeline.one_extra(key))
+                table.append_one(key, value, place, pipeline.state)
             return
-        position = self.tokens_seen[:, None] + torch.arange(key_states.shape[2], device=self.device)
-        new_extra = partial(self.settings.pipeline.new_extra, group=self.settings.group)
-        arrived = [new_slots(*new, new_extra) for new in zip(keys, values, self.streams.by_row(position), strict=True)]
+        position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
+        parts = zip(keys, values, self.streams.by_row(position), strict=True)
+        arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
         if not self.buckets:
-            self.buckets = [Bucket(SlotTable(arrived[0]))]
+            self.buckets = [Bucket(SlotTable(arrived[0], pipeline.columns))]
             if self.settings.passage is not None and self.rank == 0:
                 self.settings.passage.begin()
             self.buckets[0].table.reserve(self.settings.prompt_tokens)

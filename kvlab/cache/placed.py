@@ -28,7 +28,7 @@ def placed(
 
 
 def _of_table(table: SlotTable, slopes: Tensor, asked: Tensor) -> Alibi:
-    position = table.visible().position
+    position = table.slots.position[:, :, : table.width]
     heads = position.shape[1]
     return Alibi(slopes.unflatten(1, (heads, -1)), position, asked[:, None].expand(-1, heads, -1))
 
@@ -38,4 +38,4 @@ def sinks_by_head(streams: Streams, tables: Sequence[SlotTable], sinks: Tensor |
     if sinks is None:
         return [None] * len(tables)
     parts = zip(tables, streams.by_head(sinks.expand(streams.batch, -1)), strict=True)
-    return [part.unflatten(1, (table.visible().position.shape[1], -1)) for table, part in parts]
+    return [part.unflatten(1, (table.slots.keys.shape[1], -1)) for table, part in parts]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -15,6 +18,7 @@ class Quota:
 
     def __init__(self, slots: Tensor, per_row: list[int], smallest: int) -> None:
         self.slots, self.per_row, self.smallest, self.largest = slots, per_row, smallest, max(per_row)
+        self.remembered: dict[Hashable, tuple[Tensor, Any]] = {}  # what follows from them, for `View.of_budget`
 
     @classmethod
     def of_layer(

@@ -53,6 +53,7 @@ class LayerSettings:
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
     prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
+    held: dict[int, PassSeen] | None = field(default=None, repr=False)  # by layer, prompts not decided about (`prefix`)
 
     @property
     def watched_closely(self) -> bool:

@@ -15,6 +15,8 @@ HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 def cannot_repeat(cache: CompressedCache) -> str:
     """Why no decode step of this cache may be replayed instead of run; empty where one may."""
     settings, others = cache.settings, len(cache.layers) - len(cache.compressed_layers())
+    if any(hasattr(layer, "recurrent_states") for layer in cache.layers):
+        return "a recurrent state stands beside the slots"
     if others:
         return f"{others} layers slide over a window whose tensors are new at every step"
     if settings.observer is not None:
@@ -36,10 +38,12 @@ def kind_of_next(cache: CompressedCache) -> Hashable:
     """All that the host knows and the next token's pass depends on: where it is equal, the work is the same.
 
     The pass reads tokens seen, free slots and positions from the device. None while it also depends on a count that
-    only the host has, as before the first decision.
+    only the host has, as before the first decision, or where whole numbers become wider.
     """
     layers = cache.compressed_layers()
     if any(not layer.prompt_settled or bucket.table.is_dense for layer in layers for bucket in layer.buckets):
+        return None
+    if not all(table.holds(layer.cumulative_length + 1) for layer in layers for table in layer.tables):
         return None
     return tuple(_kind(layer) for layer in layers)
 

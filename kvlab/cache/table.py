@@ -10,7 +10,8 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
-from kvlab.methods.view import Slots
+from kvlab.methods.columns import Columns, whole_numbers
+from kvlab.methods.view import NEVER, Slots
 
 
 class SlotTable:
@@ -21,12 +22,14 @@ class SlotTable:
     mask out. `weighted` says that some log mass may differ from 0.
     """
 
-    def __init__(self, first: Slots) -> None:
-        self.slots = first
+    def __init__(self, first: Slots, columns: Columns) -> None:
+        self.slots = first  # as they lie in memory: what follows from other columns is not there
+        self.columns = columns
         self.width = self.occupied = first.keys.shape[2]
         self.is_dense = True
         self.weighted = False
         self.head_state: dict[str, Tensor] = {}  # (B, H, ...) what the method keeps of a head beside its slots
+        self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a number that lies on the device already
         self.left_bytes = 0  # of the table the last growth copied: for a moment both were held
 
     @property
@@ -34,14 +37,42 @@ class SlotTable:
         """Slots per head the tensors have room for."""
         return self.slots.keys.shape[2]
 
+    def states(self) -> tuple[Tensor, Tensor]:
+        """(keys, values) of the first `width` slots."""
+        return self.slots.keys[:, :, : self.width], self.slots.values[:, :, : self.width]
+
     def visible(self) -> Slots:
-        """The first `width` slots; views of the table's own tensors."""
-        width = self.width
-        return self.slots if width == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :width])
+        """The first `width` slots, views of the table's own tensors, and their log mass; no score that follows."""
+        return self.columns.weighed(self._first(self.width))
+
+    def rated(self) -> Slots:
+        """The same with every score."""
+        return self.columns.rated(self._first(self.width))
+
+    def whole(self) -> Slots:
+        """All slots, free room included, with every score."""
+        return self.columns.rated(self.slots)
+
+    def held(self) -> Slots:
+        """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
+        return self._first(self.width)
+
+    def _first(self, count: int) -> Slots:
+        return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
 
     def bias(self) -> Tensor | None:
         """`Slots.bias` of the first `width` slots; None where it would be 0."""
-        return None if self.is_dense and not self.weighted else self.visible().bias()
+        return None if self.is_dense and not self.weighted else self.visible().bias(self.never)
+
+    def hold(self, tokens: int) -> None:
+        """Make whole numbers wide enough for a text of `tokens` tokens."""
+        if not self.holds(tokens):
+            short, long = self.slots.position.dtype, whole_numbers(tokens)
+            self.slots = self.slots.map(lambda tensor: tensor.to(long) if tensor.dtype == short else tensor)
+
+    def holds(self, tokens: int) -> bool:
+        """Whether they are."""
+        return torch.iinfo(self.slots.position.dtype).max >= torch.iinfo(whole_numbers(tokens)).max
 
     def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used.
@@ -77,28 +108,27 @@ class SlotTable:
         """Room for `rows` more slots; a table that is too short is copied into one with `more` beyond them."""
         if self.width + rows > self.capacity:
             self.left_bytes = self.table_bytes()
-            self.slots = executor.grow(self.visible(), self.width + rows + more)
+            self.slots = executor.grow(self._first(self.width), self.width + rows + more)
 
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
         """The newest slots get validity (B, q) and positions (B, q)."""
         first = self.width - row_valid.shape[1]
         self.slots.valid[:, :, first : self.width] &= row_valid[:, None]
-        self.slots.position[:, :, first : self.width] = position[:, None].clamp_min(0).to(torch.int32)
+        self.slots.position[:, :, first : self.width] = position[:, None].clamp_min(0).to(self.slots.position.dtype)
         self.is_dense = False
 
     def store(self, changed: dict[str, Tensor]) -> None:
-        """Take over new values of some of the visible slots' metadata."""
-        slots = self.visible()
-        for name, value in changed.items():
-            (slots.extra[name] if name in slots.extra else getattr(slots, name)).copy_(value)
+        """Take over new values of some of the visible slots' metadata, as far as they are held."""
+        own = self._first(self.width).own()
+        for name in changed.keys() & own.keys():
+            own[name].copy_(changed[name])
 
     def adopt(self, after: Slots, bound: int) -> None:
         """Take over the visible slots as a plan left them; no head has more than `bound` valid ones."""
-        own = self.visible()
-        before = _tensors(own)
-        for name, value in _tensors(after).items():
-            if before[name].data_ptr() != value.data_ptr():
-                before[name].copy_(value)
+        own, states = _tensors(self._first(self.width)), after.metadata() | {"keys": after.keys, "values": after.values}
+        for name, tensor in own.items():
+            if tensor.data_ptr() != states[name].data_ptr():
+                tensor.copy_(states[name])
         self.is_dense = False
         self.occupied = min(self.occupied, bound)
 
@@ -120,7 +150,7 @@ class SlotTable:
         """
         index = None if streams is None else torch.tensor(streams, device=order.device)
         longest = max(lengths)
-        table = SlotTable(pack(self.slots, order, index, width, longest, longest + room))
+        table = SlotTable(pack(self.slots, order, index, width, longest, longest + room), self.columns)
         table.width = table.occupied = longest
         table.is_dense, table.weighted = min(lengths) == longest, self.weighted
         if streams is None:
@@ -138,7 +168,7 @@ class SlotTable:
 
     def table_bytes(self) -> int:
         """Bytes the tensors take, metadata and the heads' own state included."""
-        return _bytes(*_tensors(self.slots).values()) + self.head_bytes()
+        return _bytes(self.slots.keys, self.slots.values, *self.slots.own().values()) + self.head_bytes()
 
     def head_bytes(self) -> int:
         """Bytes of the heads' own state, which does not grow with the slots."""
@@ -147,12 +177,11 @@ class SlotTable:
     def slot_bytes(self) -> int:
         """Bytes of one slot of one head, metadata included."""
         states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
-        own = (tensor[:1, :1, :1] for tensor in self.slots.metadata().values())
-        return states + _bytes(*own)
+        return states + _bytes(*(tensor[:1, :1, :1] for tensor in self.slots.own().values()))
 
 
 def _tensors(slots: Slots) -> dict[str, Tensor]:
-    return slots.metadata() | {"keys": slots.keys, "values": slots.values}
+    return slots.own() | {"keys": slots.keys, "values": slots.values}
 
 
 def _bytes(*tensors: Tensor) -> int:
@@ -160,19 +189,4 @@ def _bytes(*tensors: Tensor) -> int:
 
 
 # What a token of its own starts with.
-_FRESH: Mapping[str, float] = {"votes": 1.0, "log_mass": 0.0, "score": 0.0, "valid": True}
-
-
-def new_slots(keys: Tensor, values: Tensor, position: Tensor, extra: Callable[[Tensor], dict[str, Tensor]]) -> Slots:
-    """A table of fresh tokens: (B, H, q, d) states at positions (B, q), one vote each, no log mass, no score."""
-    zeros = torch.zeros(keys.shape[:3], device=keys.device)
-    return Slots(
-        keys=keys,
-        values=values,
-        position=position[:, None].expand(keys.shape[:3]).to(torch.int32).contiguous(),
-        votes=zeros + 1,
-        log_mass=zeros.clone(),
-        score=zeros.clone(),
-        valid=torch.ones(keys.shape[:3], dtype=torch.bool, device=keys.device),
-        extra=extra(keys),
-    )
+_FRESH: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0, "valid": True}

@@ -11,10 +11,13 @@ from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
+from kvlab.cli.killed import killed
 from kvlab.cli.methods import methods
 from kvlab.cli.plan import plan
+from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
+from kvlab.cli.with_plugins import with_plugins
 from kvlab.errors import UserError
 
 commands = typer.Typer(
@@ -23,16 +26,18 @@ commands = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-commands.command("methods")(methods)
-commands.command("run")(run)
-commands.command("compare")(compare)
-commands.command("plan")(plan)
-commands.command("eval")(evaluate)
-commands.command("bench")(bench)
-commands.command("app")(app_command)
-commands.command("doctor")(doctor)
-commands.command("train-mini")(train_mini)
-commands.command("train-less")(train_less)
+commands.command("methods")(with_plugins(methods))
+commands.command("run")(with_plugins(run))
+commands.command("compare")(with_plugins(compare))
+commands.command("killed")(with_plugins(killed))
+commands.command("plan")(with_plugins(plan))
+commands.command("eval")(with_plugins(evaluate))
+commands.command("bench")(with_plugins(bench))
+commands.command("app")(with_plugins(app_command))
+commands.command("doctor")(with_plugins(doctor))
+commands.command("train-mini")(with_plugins(train_mini))
+commands.command("train-less")(with_plugins(train_less))
+commands.add_typer(plugin_commands, name="plugin")
 
 
 def main() -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvlab.cli.loading import CacheDir, LoadIn, Revision
+
 if TYPE_CHECKING:
     from kvlab.bench.request import BenchRequest
     from kvlab.bench.rows import ResultFile
@@ -44,8 +46,11 @@ def bench(
     capture: Annotated[
         str | None, typer.Option(help="replay captured decode steps: on, off, or auto (on a GPU, as CUDA graphs)")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda, or one of several such as cuda:1")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None,
+    load_in: LoadIn = None,
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
     scale: Annotated[int | None, typer.Option(help="divide a shape's layers and width by this")] = None,
     shorten: Annotated[int | None, typer.Option(help="divide contexts and budgets in slots by this")] = None,
     seed: Annotated[int | None, typer.Option(help="of weights, states and methods that draw")] = None,
@@ -77,6 +82,9 @@ def bench(
         "capture": capture,
         "device": device,
         "dtype": dtype,
+        "load_in": load_in,
+        "revision": revision,
+        "cache_dir": cache_dir,
         "scale": scale,
         "shorten": shorten,
         "seed": seed,

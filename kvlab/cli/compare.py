@@ -337,7 +337,10 @@ def _show(paths: list[Path], as_json: bool) -> None:
     if asked is not None and asked.reference.kind in ("nearly", "wrong"):
         typer.echo(f"Beware: {NO_REFERENCE}.")
     print_headline(frame)
+    said: dict[str, list[str]] = {}
     for run in runs:
         for note in run.record.remarks:
-            typer.echo(f"{run.record.label}: {note}")
+            said.setdefault(note, []).append(str(run.record.label))
+    for note, labels in said.items():
+        typer.echo(f"{', '.join(labels)}: {note}")
     typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")

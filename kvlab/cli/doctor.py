@@ -34,7 +34,7 @@ def doctor(
     if runs is not None:
         _examine_runs(runs, as_json)
         return
-    report = {**_versions(), **_machine(), **_self_tests()}
+    report = {**_versions(), **_machine(), **_plugins(), **_self_tests()}
     if as_json:
         typer.echo(json.dumps(report, indent=2))
     else:
@@ -87,6 +87,19 @@ def _machine() -> dict[str, str]:
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
     return found | _gpus() | {"fused kernels": _fused_kernels()}
+
+
+def _plugins() -> dict[str, str]:
+    """What each plug-in brings, or the sentence that says why it was left out."""
+    from kvlab.plugins.load import load_plugins
+
+    found = {}
+    for plugin in load_plugins():
+        brings = "; ".join(f"{kind} {', '.join(names)}" for kind, names in plugin.brought.items())
+        found[f"plug-in {plugin.origin.name}"] = (
+            f"FAILED: {plugin.failure}" if plugin.failure else f"{plugin.origin.stamp}, {brings or 'registers nothing'}"
+        )
+    return found
 
 
 def _gpus() -> dict[str, str]:

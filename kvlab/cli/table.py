@@ -19,7 +19,7 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "live_bytes": ("live kB", lambda value: f"{value / 1000:,.0f}"),
     "live_ratio": ("of full", lambda value: f"{100 * value:.0f} %"),
     "allocated_bytes": ("allocated kB", lambda value: f"{value / 1000:,.0f}"),
-    "tokens_per_second": ("tokens/s", lambda value: f"{value:.0f}"),
+    "speed": ("tokens/s", str),
     "mean_kl": ("KL to full, nats/token", lambda value: f"{value:.4f}"),
     "top1_agreement": ("top-1 agreement", lambda value: f"{100 * value:.0f} %"),
     "first_divergence": ("own text differs at token", lambda value: f"{value:.0f}"),

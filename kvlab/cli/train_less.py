@@ -7,9 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from kvlab.cli.loading import CacheDir, Device, Dtype, LoadIn, Model, Placement, Revision
+
 
 def train_less(
-    model: Annotated[str, typer.Option(help="mini, a local folder, or a hub name")] = "mini",
+    model: Model = "mini",
     corpus: Annotated[
         Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
     ] = None,
@@ -22,10 +24,16 @@ def train_less(
     form: Annotated[str, typer.Option(help="exponential, or gelu (the paper's).")] = "exponential",
     length: Annotated[int, typer.Option(help="Tokens of each window of text.")] = 1024,
     seed: Annotated[int, typer.Option(help="Of the windows, the budgets and the first weights.")] = 0,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda or mps")] = "auto",
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    placement: Placement = "single",
+    load_in: LoadIn = None,
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
 ) -> None:
     """Fit the feature maps of `less` to a model from text; the model itself is not changed."""
     from kvlab.fitting.less import LessRequest, fit_less  # torch is slow to import
 
     chosen: Any = form
-    fit_less(LessRequest(model, corpus, rank, hidden, chosen, minutes, length, seed, device), out, say=typer.echo)
+    loading = (device, dtype, placement, load_in, revision, cache_dir)
+    fit_less(LessRequest(model, corpus, rank, hidden, chosen, minutes, length, seed, *loading), out, say=typer.echo)

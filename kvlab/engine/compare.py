@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvlab.budget import Budget
-from kvlab.cache import make_cache
+from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.cache import nothing_to_compress
 from kvlab.cache.chunks import check_chunks
 from kvlab.engine.environment import device_name, model_shape, versions
@@ -23,22 +24,25 @@ from kvlab.engine.prompt import continuation_pieces, encode_prompt, prompt_piece
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence, full_cache_reference
 from kvlab.engine.room import room
+from kvlab.engine.turns import read_in_turns
 from kvlab.engine.watch import Cancelled, Watch
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
+from kvlab.methods.giving_back import giving_back
 from kvlab.methods.gvote import GVote
 from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.chat import chat_of
 from kvlab.models.held import held_model
+from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel, pick_device
-from kvlab.recording import attention_that_fits
+from kvlab.planning.limits import TURNS_SHARE
+from kvlab.recording import Recording, attention_that_fits, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
 from kvlab.trace import Run, RunWriter, open_run
 from kvlab.trace.schema import RunRecord, check_id
 
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
-FULL = MethodChoice(method="full", budget=1.0)
 
 
 def compare(
@@ -60,9 +64,7 @@ def compare(
     if request.repeats:
         raise UserError("A request with repeats makes several comparisons: give it to kvlab.jobs.batch.run_batch.")
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
-    choices = list(request.choices)
-    if len(choices) > 1 and all(choice.method != "full" for choice in choices):
-        choices.insert(0, FULL)
+    choices = request.runs
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
@@ -82,6 +84,7 @@ def compare(
             pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
             check_chunks(pipeline, ids.shape[1], request.prefill_chunk)
     torch.manual_seed(request.seed)
+    begun = time.perf_counter()
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
     paths: list[Path] = []
@@ -90,7 +93,7 @@ def compare(
             reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
-            record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids))
+            record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids), len(choices))
             with RunWriter(Path(root), record) as writer:
                 paths.append(writer.path)
                 watch.run_id = record.run_id
@@ -98,6 +101,10 @@ def compare(
                     if index == 0 and request.level == "full":
                         _probe(request, loaded, ids, reference, writer, watch)
                     _run_one(request, choice, loaded, ids, reference, writer, watch)
+        makers = [partial(_cache, request, choice, loaded) for choice in choices]
+        with room(request, loaded.device, ids.shape[1], Path(root), "timing in turns"):
+            allowed = TURNS_SHARE * (time.perf_counter() - begun)
+            read_in_turns(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
         watch.reach(watch.total, "done")
     except Cancelled:
         pass
@@ -114,12 +121,14 @@ def run(
     level: RecordLevel = "full",
     root: Path | str = "runs",
     compress_every: int = 1,
+    record: Recording | str = "",
     seed: int = 0,
     **hyper_parameters: Any,
 ) -> Run:
     """Run one method over one prompt, record it, and return the opened run.
 
-    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. Raises UserError for bad input.
+    Its tables are pandas frames: `.tokens`, `.steps`, `.events`, `.memory`. `record` bounds its arrays, such as
+    "layers=0-3,8,heads=0,every=4". Raises UserError for bad input.
     """
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     choice = MethodChoice(method=method, budget=amount.amount, hyper_parameters=hyper_parameters)
@@ -131,17 +140,17 @@ def run(
         max_new_tokens=max_new_tokens,
         level=level,
         compress_every=compress_every,
+        record=Recording.parse(record) if isinstance(record, str) else record,
         seed=seed,
     )
     return open_run(compare(request, root, loaded=loaded)[0])
 
 
-def _check_positions(choices: list[MethodChoice], tokens: int) -> None:
+def _check_positions(choices: tuple[MethodChoice, ...], tokens: int) -> None:
     for choice in choices:
-        if choice.force_keep and max(choice.force_keep) >= tokens:
-            raise UserError(
-                f"Token {max(choice.force_keep)} cannot be kept: the prompt has {tokens:,} tokens, counted from 0."
-            )
+        kept = (*choice.force_keep, *(choice.returned.tokens if choice.returned else ()))
+        if kept and max(kept) >= tokens:
+            raise UserError(f"Token {max(kept)} cannot be kept: the prompt has {tokens:,} tokens, counted from 0.")
 
 
 def _run_one(
@@ -179,6 +188,9 @@ def _cache(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, *
         loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
     )
     cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
+    if choice.returned is not None:
+        layers = [layer.layer_idx for layer in cache.compressed_layers()]
+        cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
     return cache
 
 
@@ -193,7 +205,7 @@ def _forced_pass(
 ) -> float | None:
     """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
     steps = max(len(reference.ids) - 1, 0)
-    asked = request.level, ids.shape[1], steps, request.record, writer.record.attention_rows
+    asked = request.level, ids.shape[1], steps, writer.record.recorded_states, writer.record.attention_rows
     recorder = None if request.level == "off" else Recorder(writer, *asked)
     cache = _cache(request, choice, loaded, observer=recorder)
     watch.advance(f"{choice.label}: prompt")
@@ -307,6 +319,13 @@ def _label(choice: MethodChoice, method: Method) -> str:
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
 
 
+def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]:
+    """Which layers a hybrid's compression is of; nothing for other models and for the full cache."""
+    kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
+    sentence = compressed_only(kinds, [layer.layer_idx for layer in cache.compressed_layers()])
+    return (sentence,) if sentence and cache.settings.compresses else ()
+
+
 def _paper(choice: MethodChoice) -> str:
     """The paper's settings a run is held against: those it asked for, where a paper has several."""
     return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER
@@ -320,15 +339,18 @@ def _record(
     comparison_id: str,
     index: int,
     steps: int,
+    runs: int,
 ) -> RunRecord:
     method = make_method(choice.method, **choice.hyper_parameters)
     cache = make_cache(loaded, method, choice.budget)
     chat = chat_of(request, loaded.tokenizer)
     compressed, model = [layer.layer_idx for layer in cache.compressed_layers()], model_shape(loaded)
-    rows, left_out = request.record, ""
+    rows = states = request.record
+    left_out: dict[str, str] = {}
     if request.level == "full":
-        text = ids.shape[1] + max(steps - 1, 0), max(steps, 1)
-        rows, left_out = attention_that_fits(request.record, compressed, model.num_key_value_heads, *text)
+        tokens, asked = ids.shape[1] + max(steps - 1, 0), (request.record, compressed, model.num_key_value_heads)
+        states, left_out["keys"] = states_that_fit(*asked, model.head_dim, tokens, runs)
+        rows, left_out["attention"] = attention_that_fits(*asked, tokens, max(steps, 1))
     return RunRecord(
         run_id=f"{comparison_id}-{index:02d}-{choice.method}",
         comparison_id=comparison_id,
@@ -344,9 +366,10 @@ def _record(
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
-        notes=tuple(method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1])),
+        notes=(*method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1]), *_layers_note(cache, loaded)),
         label=_label(choice, method),
         force_keep=choice.force_keep,
+        returned=choice.returned,
         level=request.level,
         max_new_tokens=request.max_new_tokens,
         compress_every=request.compress_every,
@@ -358,7 +381,8 @@ def _record(
         versions=versions(),
         prompt_tokens=ids.shape[1],
         recording=request.record,
+        states=states,
         attention_rows=rows,
-        left_out={"attention": left_out} if left_out else {},
+        left_out={name: sentence for name, sentence in left_out.items() if sentence},
         sliding_layers=tuple(index for index in range(len(cache.layers)) if index not in compressed),
     )

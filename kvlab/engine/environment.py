@@ -10,14 +10,15 @@ import torch
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.models.load import LoadedModel
+from kvlab.plugins.load import stamps
 from kvlab.trace.schema import ModelShape
 
 PACKAGES = ("kvlab", "torch", "transformers", "safetensors", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of every package whose change could change a number."""
-    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES}
+    """Versions of Python and of every package and plug-in whose change could change a number."""
+    return {"python": platform.python_version()} | {name: version(name) for name in PACKAGES} | stamps()
 
 
 def device_name(device: torch.device) -> str:

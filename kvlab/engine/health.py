@@ -16,7 +16,7 @@ def lengths(slots: Slots) -> Tensor:
 
 
 def non_finite(slots: Slots, measured: Tensor | None = None) -> Tensor:
-    """(H,) float32: valid slots whose key, value or log mass holds an infinity or no number. Batch of one.
+    """(H, S) bool: valid slots whose key, value or log mass holds an infinity or no number. Batch of one.
 
     `measured` are their `lengths`, where they are known.
     """
@@ -25,7 +25,7 @@ def non_finite(slots: Slots, measured: Tensor | None = None) -> Tensor:
         total = slots.keys.sum(-1, dtype=torch.float32) + slots.values.sum(-1, dtype=torch.float32) + slots.log_mass
     else:
         total = slots.log_mass + measured.sum(0)
-    return (slots.valid & ~torch.isfinite(total))[0].sum(-1, dtype=torch.float32)
+    return (slots.valid & ~torch.isfinite(total))[0]
 
 
 def growth(before: Tensor, plan: Plan, after: Tensor) -> dict[str, Tensor]:

@@ -12,6 +12,8 @@ from kvlab.attention.slot_attention import probabilities
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.view import Slots
 
+VALUE_BLOCK = 4096
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -36,7 +38,14 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
             share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
         )
     mass = probabilities(logits, bias, seen.sinks)[0, :, :, 0]  # (H, G, S)
-    return Answer(mass.mean(1), (mass @ slots.values[0].float()).flatten(0, 1))
+    return Answer(mass.mean(1), mixed(mass, slots.values[0]).flatten(0, 1))
+
+
+def mixed(mass: Tensor, values: Tensor) -> Tensor:
+    """(H, G, d) float32: the values (H, S, d) in the shares `mass` (H, G, S); in blocks, for `values` may be halves."""
+    blocks = zip(mass.split(VALUE_BLOCK, -1), values.split(VALUE_BLOCK, 1), strict=True)
+    parts = [share @ part.float() for share, part in blocks]
+    return torch.stack(parts).sum(0) if parts[1:] else parts[0]
 
 
 def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
@@ -59,7 +68,8 @@ def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, t
     owner, heads = shadow.owned(), truth.mass.shape[0]
     # true mass by the position naming the slot each token lives in; the last column holds what was dropped
     by_name = truth.mass.new_zeros(heads, shadow.capacity + 1).scatter_add_(1, owner, truth.mass)
-    own, dropped = by_name.gather(1, columns), by_name[:, shadow.capacity]
+    # The columns wait for many steps: as a view, one of them would hold a number a token that long.
+    own, dropped = by_name.gather(1, columns), by_name[:, shadow.capacity].clone()
     shared = slots.valid[0] & (slots.votes[0] > 1)
     merged_true, merged = (own * shared).sum(-1), (given.mass * shared).sum(-1)
     kept = (own * (slots.valid[0] ^ shared)).sum(-1)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache
 from kvlab.engine.events import absent_columns, event_columns
 from kvlab.engine.health import growth, lengths, non_finite
+from kvlab.engine.host_blocks import HostBlocks
 from kvlab.engine.measure import Answer, answer, given_answer, mass_columns, rows_by_position
 from kvlab.engine.pending import LEFT, PendingRows
 from kvlab.engine.shadow import Shadow, Truth
@@ -24,6 +26,7 @@ from kvlab.requests import RecordLevel
 from kvlab.trace import RunWriter
 
 EVERYTHING = Recording()
+Shown = TypeVar("Shown", Truth, Answer)
 FLUSH_EVERY, FLUSH_SECONDS = 64, 2.0
 
 
@@ -35,17 +38,25 @@ class LayerRecord:
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
     truth: Truth | None = None
     given: Answer | None = None
-    slots: Slots | None = None  # as this step leaves them
-    lengths: Tensor | None = None  # of their keys and values, where a decision asked for them
+    broken: Tensor | None = None  # (H, S) slots that are not finite, as attended to
     true_mass: list[np.ndarray] = field(default_factory=list)  # one (H, T) float16 row a step
     slot_mass: list[np.ndarray] = field(default_factory=list)
+
+    def move(self, device: torch.device) -> None:
+        """Take what this step showed to another device."""
+        if self.truth is None or self.truth.mass.device == device:
+            return
+        assert self.given is not None and self.broken is not None
+        self.truth, self.given = _moved(self.truth, device), _moved(self.given, device)
+        self.broken = self.broken.to(device)
 
 
 class Recorder:
     """Implements `kvlab.cache.layer.Observer` for a batch of one prompt.
 
     Level `light` writes counts (`steps` without masses, `memory`); `full` keeps the shadow and writes everything: keys
-    and values of what `recording` names, attention rows of what `rows` names.
+    and values of what `recording` names, attention rows of what `rows` names. The shadow lies on the host, so a device
+    holds at most one layer for it, whatever the number of layers.
     """
 
     def __init__(
@@ -62,6 +73,8 @@ class Recorder:
         self.capacity = prompt_tokens + steps
         self.step = 0
         self.layers: dict[int, LayerRecord] = {}
+        self.hosts: dict[torch.device, HostBlocks] = {}
+        self.shown: LayerRecord | None = None  # the last one
         self.pending = PendingRows(writer)
         self.none = self.same = torch.zeros(0)  # (H,) zeros and ones: what leaves and what grows in most steps
         self.flushed = time.monotonic()
@@ -71,8 +84,9 @@ class Recorder:
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
         """Ask the shadow what the last query would have seen, before anything is decided."""
         if layer_idx not in self.layers:
-            self.layers[layer_idx] = LayerRecord(Shadow(self.capacity))
+            self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self._host_of))
         layer, heads = self.layers[layer_idx], slots.keys.shape[1]
+        self._turn_to(layer)
         layer.columns = self._nothing_left(heads, query=seen.query)
         if not self.full:
             return
@@ -80,9 +94,10 @@ class Recorder:
         layer.shadow.append(slots, slots.keys.shape[2] if self.step == 0 else seen.num_new)
         if self.step == 0:
             self._note_absent(layer_idx, layer, heads)
-        layer.slots = slots
-        layer.columns |= {"key_growth": self.same, "value_growth": self.same}
-        layer.truth, layer.given = layer.shadow.truth(seen), given_answer(slots, seen, output)
+        layer.broken = non_finite(slots)
+        layer.columns |= {"non_finite": _count(layer.broken), "key_growth": self.same, "value_growth": self.same}
+        layer.truth = layer.shadow.truth(seen, self._following(layer_idx))
+        layer.given = given_answer(slots, seen, output)
         columns = layer.shadow.columns(slots)
         layer.columns |= mass_columns(slots, columns, layer.shadow, layer.given, layer.truth)
         if self.step > 0:
@@ -94,6 +109,7 @@ class Recorder:
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """Write the events of this decision, and follow where the tokens went."""
         layer = self.layers[layer_idx]
+        self._turn_to(layer)
         gone = (before.valid > plan.keep)[0]  # there, and not kept
         leaving = gone.sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
@@ -102,11 +118,14 @@ class Recorder:
             layer.columns["merged"] = plan.edges.active[0].sum(-1, dtype=torch.float32)
         if not self.full:
             return
+        layer.move(before.keys.device)
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
-        layer.slots = after
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
-            layer.lengths = lengths(after)
-            layer.columns |= growth(lengths(before), plan, layer.lengths)
+            measured = lengths(after)
+            layer.columns |= growth(lengths(before), plan, measured)
+            layer.columns["non_finite"] = _count(non_finite(after, measured))
+        elif layer.broken is not None:
+            layer.columns["non_finite"] = _count(layer.broken & plan.keep[0])
         answered = answer(after, view.seen)
         columns = event_columns(before, plan, after, layer.given, answered, gone)
         count = len(columns["head"])
@@ -129,9 +148,8 @@ class Recorder:
         layers = cache.compressed_layers()
         records = [self.layers[layer.layer_idx] for layer in layers]
         for record in records:
-            if record.slots is not None:
-                record.columns["non_finite"] = non_finite(record.slots, record.lengths)
-                record.slots = record.lengths = None
+            record.truth = record.given = record.broken = None
+        self.shown = None
         self.pending.note(self.step, layers, [record.columns for record in records])
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
@@ -153,6 +171,28 @@ class Recorder:
                 layer.true_mass, layer.slot_mass = [], []
         if self.full:
             self.writer.update(array_error=errors)
+
+    def _turn_to(self, layer: LayerRecord) -> None:
+        """Let go of what the layer before was shown; of a prompt it waits on the host, for a decision may come late."""
+        last, self.shown = self.shown, layer
+        if last is None or last is layer:
+            return
+        if self.step == 0:
+            last.move(torch.device("cpu"))
+        else:
+            last.truth = last.given = last.broken = None
+
+    def _host_of(self, device: torch.device) -> HostBlocks:
+        if device not in self.hosts:
+            self.hosts[device] = HostBlocks(device)
+        return self.hosts[device]
+
+    def _following(self, layer_idx: int) -> Shadow | None:
+        """The shadow that is asked after this one, if it lies beside the same device."""
+        places = list(self.layers)
+        after = self.layers[places[(places.index(layer_idx) + 1) % len(places)]].shadow
+        here = self.layers[layer_idx].shadow
+        return after if after is not here and after.keys and after.host is here.host else None
 
     def _nothing_left(self, heads: int, query: Tensor) -> dict[str, Tensor]:
         if self.none.shape[0] != heads or self.none.device != query.device:
@@ -190,6 +230,15 @@ def memory_columns(cache: CompressedCache, step: int) -> dict[str, list]:
     layers = cache.memory().layers
     names = ("layer", "logical_tokens", "physical_slots", "live_slots", "live_bytes", "allocated_bytes", "peak_bytes")
     return {name: [getattr(layer, name) for layer in layers] for name in names} | {"step": [step] * len(layers)}
+
+
+def _moved(shown: Shown, device: torch.device) -> Shown:
+    kept: dict[str, Any] = {of.name: getattr(shown, of.name) for of in fields(shown)}
+    return replace(shown, **{name: tensor.to(device) for name, tensor in kept.items() if tensor is not None})
+
+
+def _count(broken: Tensor) -> Tensor:
+    return broken.sum(-1, dtype=torch.float32)
 
 
 def _stack(rows: list[np.ndarray], width: int) -> np.ndarray:

@@ -32,7 +32,7 @@ def sampled_queries(
     score, protect = _parts(gvote)
     slots = slots.map(lambda tensor: tensor[:, :, :prompt_tokens])
     prompt = seen.up_to(prompt_tokens)
-    inner = slots.position[:, 0] >= score.sinks  # (1, T)
+    inner = slots.position[:, 0].int() >= score.sinks  # (1, T)
     eligible = torch.ones_like(inner) if score.count_sinks else inner
     tokens = torch.tensor([prompt_tokens], device=inner.device)
     mean, deviation = (one[None].float().to(inner.device) for one in (inner_states.mean, inner_states.deviation))

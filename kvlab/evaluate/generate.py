@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
-from transformers import Cache, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
+from transformers import Cache, GenerationConfig, PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from kvlab.engine.forward import end_ids
 from kvlab.evaluate.outcome import Loaded, Outcome, Stopwatch, read_memory
@@ -73,16 +74,31 @@ def _continue(loaded: Loaded, whole: torch.Tensor, cache: Cache, max_new_tokens:
     tokenizer = loaded.tokenizer
     stopping = StoppingCriteriaList([StopAtText(tokenizer, whole.shape[1], stop)] if stop else [])
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    ends = sorted(end_ids(loaded)) or None
     generate: Any = loaded.model.generate  # transformers annotates it as a tensor
-    ids = generate(
-        whole,
-        attention_mask=torch.ones_like(whole),
-        past_key_values=cache,
-        max_new_tokens=max_new_tokens,
-        do_sample=False,
-        stopping_criteria=stopping,
-        pad_token_id=pad,
-        eos_token_id=sorted(end_ids(loaded)) or None,
-        repetition_penalty=1.0,  # a checkpoint may ask for one; a comparison decodes without
-    )
+    with _no_habits(loaded):
+        ids = generate(
+            whole,
+            attention_mask=torch.ones_like(whole),
+            past_key_values=cache,
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+            stopping_criteria=stopping,
+            pad_token_id=pad,
+            eos_token_id=ends,
+        )
     return ids[:, whole.shape[1] :]
+
+
+@contextmanager
+def _no_habits(loaded: Loaded) -> Iterator[None]:
+    """Without the checkpoint's penalties, suppressed tokens and the like, as a comparison decodes.
+
+    `generate` takes from the model's own settings whatever it is not given, so that for a while there are none.
+    """
+    model: Any = loaded.model
+    own, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        yield
+    finally:
+        model.generation_config = own

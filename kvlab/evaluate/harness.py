@@ -87,7 +87,7 @@ def evaluate(
         order = [key for unit in units for key in unit.keys.values()]
         rows = store.frame().set_index("key", drop=False).loc[order].reset_index(drop=True)
         damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
-    return EvalResult(rows, plan.notes + damaged)
+    return EvalResult(rows, [*plan.notes, *damaged, *filter(None, [maker.backoff.note])])
 
 
 def _measure_missing(

@@ -17,6 +17,7 @@ from rouge_score import rouge_scorer
 
 from kvlab.answers import whole_words
 from kvlab.errors import UserError
+from kvlab.plugins.registry import Registry
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
 
@@ -142,20 +143,26 @@ def _result(text: str) -> float | None:
     return float((numbers[0] if "####" in text else numbers[-1]).replace(",", ""))
 
 
-METRICS: dict[str, Metric] = {
-    "string_match_all": string_match_all,
-    "string_match_part": string_match_part,
-    "whole_match_all": whole_match_all,
-    "exact_match": exact_match,
-    "word_prefix": word_prefix,
-    "f1": f1,
-    "rouge_l": rouge_l,
-    "edit_similarity": edit_similarity,
-    "count": count,
-    "retrieval": retrieval,
-    "classification": classification,
-    "final_number": final_number,
-}
+METRICS: Registry[Metric] = Registry(
+    "metric",
+    {
+        "string_match_all": string_match_all,
+        "string_match_part": string_match_part,
+        "whole_match_all": whole_match_all,
+        "exact_match": exact_match,
+        "word_prefix": word_prefix,
+        "f1": f1,
+        "rouge_l": rouge_l,
+        "edit_similarity": edit_similarity,
+        "count": count,
+        "retrieval": retrieval,
+        "classification": classification,
+        "final_number": final_number,
+    },
+)
+
+# Function decorator: samples may name this metric, of (prediction, answers, classes), a score in [0, 1].
+register_metric = METRICS.registering
 
 # Measured on logits, not on text (kvlab.evaluate.likelihood); of these a lower value is better.
 LIKELIHOOD_METRICS = ("bits_per_byte", "kl")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 
+from kvlab.evaluate.backoff import Backoff
 from kvlab.evaluate.measure import Measurer, PreparedPrompt, prepare
 from kvlab.evaluate.metrics import score
 from kvlab.evaluate.outcome import Loaded, Outcome
@@ -56,14 +58,19 @@ class RowMaker:
     made_by: Mapping[str, str]  # the columns device and versions
     chat: str | None = None  # JSON
 
+    @cached_property
+    def backoff(self) -> Backoff:
+        """Runs as many prompts together as fit."""
+        return Backoff(self.measurer.loaded, self.measurer.measure)
+
     def rows(self, batch: Sequence[PreparedUnit]) -> Iterator[tuple[MethodChoice, list[dict[str, object]]]]:
         """Yield each choice with the rows that the batch still lacked under it."""
         for number, choice in enumerate(self.choices):
             lacking = [unit for unit in batch if number in unit.keys]
             if lacking:
-                outcomes = self.measurer.measure([unit.prompt for unit in lacking], choice)
+                outcomes = self.backoff.outcomes([unit.prompt for unit in lacking], choice)
                 rows = zip(lacking, outcomes, strict=True)
-                yield choice, [self._row(unit, number, outcome, len(lacking)) for unit, outcome in rows]
+                yield choice, [self._row(unit, number, outcome, together) for unit, (outcome, together) in rows]
 
     def _row(self, unit: PreparedUnit, number: int, outcome: Outcome, batch_rows: int) -> dict[str, object]:
         prompt, choice = unit.prompt, self.choices[number]

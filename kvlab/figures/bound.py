@@ -15,7 +15,7 @@ LINES = (
     ("bound", "KeepKV's bound", "ink", "solid", None),
     ("output_error", "output error, all steps so far", "blue", "solid", "circle"),
     ("perturbation", "perturbation by this step alone", "orange", "dash", "diamond"),
-    ("sag", "sag (absolute)", "red", "dot", "triangle-down"),
+    ("sag", "sag (its size)", "red", "dot", "triangle-down"),
 )
 MEASURES = {
     "bounded": ("Bound exists", "share of steps with epsilon < 1"),

@@ -6,7 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.palette import Style, Theme, run_styles
-from kvlab.figures.template import HEIGHT, QUIET, finish, log_axis
+from kvlab.figures.template import HEIGHT, PALE, QUIET, finish, log_axis
 from kvlab.figures.words import byte_unit, number, percent, plural, visible
 
 FLOOR = 1e-6
@@ -23,9 +23,9 @@ def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
     return run_styles(frame[["label", "method"]].drop_duplicates().itertuples(index=False, name=None), theme)
 
 
-def kl_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def kl_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
-    figure = _lines(frame[frame["method"] != "full"], "kl", "KL %{y:.3g} nats", theme, floor=FLOOR)
+    figure = _lines(frame[frame["method"] != "full"], "kl", "KL %{y:.3g} nats", theme, focus, floor=FLOOR)
     finish(
         figure,
         title="Distance from the full cache, token by token",
@@ -52,9 +52,9 @@ def read_kl_along_text(frame: pd.DataFrame) -> str:
     )
 
 
-def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """Share of the last tokens where both caches prefer the same next token."""
-    figure = _lines(frame[frame["method"] != "full"], "agreement", "agreement %{y:.0%}", theme)
+    figure = _lines(frame[frame["method"] != "full"], "agreement", "agreement %{y:.0%}", theme, focus)
     finish(
         figure,
         title="Same first choice as the full cache",
@@ -79,9 +79,9 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
     )
 
 
-def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """Nats lost on the full cache's own text, added up along it."""
-    figure = _lines(frame[frame["method"] != "full"], "extra_nll", "%{y:+.3g} nats so far", theme)
+    figure = _lines(frame[frame["method"] != "full"], "extra_nll", "%{y:+.3g} nats so far", theme, focus)
     return finish(
         figure,
         title="Likelihood lost on the full cache's text",
@@ -146,7 +146,9 @@ def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
     )
 
 
-def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light") -> go.Figure:
+def memory_over_steps(
+    frame: pd.DataFrame, measure: str = "live_bytes", theme: Theme = "light", focus: str = ""
+) -> go.Figure:
     """Bytes of the cache over the steps; `measure` is live_bytes, allocated_bytes or peak_bytes."""
     factor, unit = byte_unit(float(frame[measure].max()))
     what = measure.removesuffix("_bytes")
@@ -157,7 +159,7 @@ def memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes", theme: T
             x=run["step"],
             y=run[measure] / factor,
             name=label,
-            **_look(style),
+            **_look(style, label, focus),
             hovertemplate=f"{label}, step %{{x}}: %{{y:.4g}} {unit}<extra></extra>",
         )
     if len(frame) and frame["step"].nunique() == 1:
@@ -178,23 +180,23 @@ def read_memory_over_steps(frame: pd.DataFrame, measure: str = "live_bytes") -> 
     )
 
 
-def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+def slots_by_layer(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """Live slots of each layer at the end, mean over KV heads."""
     figure = go.Figure()
     for label, style in styles_of(frame, theme).items():
         run = frame[frame["label"] == label]
         figure.add_scatter(
-            x=run["layer"],
-            y=run["live_slots"],
+            x=run["live_slots"],
+            y=run["layer"],
             name=label,
-            **_look(style),
-            hovertemplate=f"{label}, layer %{{x}}: %{{y:.4g}} slots<extra></extra>",
+            **_look(style, label, focus),
+            hovertemplate=f"{label}, layer %{{y}}: %{{x:.4g}} slots<extra></extra>",
         )
     title, height = "Slots of each layer at the end", tall_enough(frame)
-    finish(figure, title=title, x="layer", y="live slots (mean over KV heads)", theme=theme, height=height)
+    finish(figure, title=title, x="live slots (mean over KV heads)", y="layer", theme=theme, height=height)
     layers = sorted(frame["layer"].unique().tolist())
-    figure.update_xaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))])
-    return figure.update_yaxes(rangemode="tozero").update_layout(showlegend=True)
+    figure.update_yaxes(tickvals=layers[:: max(1, -(-len(layers) // 16))], autorange="reversed")
+    return figure.update_xaxes(rangemode="tozero").update_layout(showlegend=True)
 
 
 def read_slots_by_layer(frame: pd.DataFrame) -> str:
@@ -211,9 +213,13 @@ def read_slots_by_layer(frame: pd.DataFrame) -> str:
     )
 
 
-def _lines(frame: pd.DataFrame, column: str, hover: str, theme: Theme, floor: float | None = None) -> go.Figure:
+def _lines(
+    frame: pd.DataFrame, column: str, hover: str, theme: Theme, focus: str, floor: float | None = None
+) -> go.Figure:
     figure = go.Figure()
-    for label, style in styles_of(frame, theme).items():
+    styles = styles_of(frame, theme)
+    # The line in focus is drawn last, over the others.
+    for label in sorted(styles, key=lambda name: name == focus):
         run = frame[(frame["label"] == label) & frame[column].notna()]
         values = run[column] if floor is None else run[column].clip(lower=floor)
         if values.empty:
@@ -222,19 +228,27 @@ def _lines(frame: pd.DataFrame, column: str, hover: str, theme: Theme, floor: fl
             x=run["token"],
             y=values,
             name=label,
+            legendrank=1 + list(styles).index(label),
             customdata=[visible(text) for text in run["text"]],
             hovertemplate=f"{label}<br>token %{{x}} %{{customdata}}<br>{hover}<extra></extra>",
-            **_look(style),
+            **_look(styles[label], label, focus),
         )
     return figure.update_layout(hovermode="closest", showlegend=True)
 
 
-def _look(style: Style) -> dict[str, object]:
-    """Line and markers of one run; on long lines only some points carry a marker."""
+def _look(style: Style, label: str = "", focus: str = "") -> dict[str, object]:
+    """Line and markers of one run; on long lines only some points carry a marker. All but the one in focus are pale."""
+    pale = bool(focus) and label != focus
     return {
         "mode": "lines+markers",
-        "line": {"color": style.colour, "dash": style.dash, "width": 1.7},
-        "marker": {"symbol": style.marker, "color": style.colour, "size": 6, "maxdisplayed": MAX_MARKERS},
+        "opacity": PALE if pale else 1.0,
+        "line": {"color": style.colour, "dash": style.dash, "width": 1.1 if pale else 2.2 if focus else 1.7},
+        "marker": {
+            "symbol": style.marker,
+            "color": style.colour,
+            "size": 5 if pale else 6,
+            "maxdisplayed": MAX_MARKERS,
+        },
     }
 
 

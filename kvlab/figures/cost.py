@@ -62,22 +62,24 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     for column, name, hue, pattern in LAYERS[:2]:
         marker = {"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}, "line": {"width": 0}}
         figure.add_bar(
-            x=frame["layer"],
-            y=frame[column] / factor,
+            x=frame[column] / factor,
+            y=frame["layer"],
             name=name,
+            orientation="h",
             marker=marker,
-            hovertemplate=f"layer %{{x}}: {name} %{{y:.4g}} {unit}<extra></extra>",
+            hovertemplate=f"layer %{{y}}: {name} %{{x:.4g}} {unit}<extra></extra>",
         )
     figure.add_scatter(
-        x=frame["layer"],
-        y=frame["full"] / factor,
+        x=frame["full"] / factor,
+        y=frame["layer"],
         name="uncompressed",
         mode="markers",
-        marker={"symbol": "line-ew-open", "size": 18, "color": pick(HUES["ink"], theme), "line": {"width": 2}},
-        hovertemplate=f"layer %{{x}}: uncompressed %{{y:.4g}} {unit}<extra></extra>",
+        marker={"symbol": "line-ns-open", "size": 18, "color": pick(HUES["ink"], theme), "line": {"width": 2}},
+        hovertemplate=f"layer %{{y}}: uncompressed %{{x:.4g}} {unit}<extra></extra>",
     )
-    finish(figure, title="Bytes of each layer", x="layer", y=f"bytes ({unit})", theme=theme)
-    return figure.update_layout(barmode="stack").update_xaxes(dtick=max(1, len(frame) // 16))
+    finish(figure, title="Bytes of each layer", x=f"bytes ({unit})", y="layer", theme=theme)
+    figure.update_layout(barmode="stack")
+    return figure.update_yaxes(dtick=max(1, len(frame) // 16), autorange="reversed")
 
 
 def read_layer_bytes(frame: pd.DataFrame) -> str:

@@ -8,8 +8,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.palette import DASHES, HUES, SURFACES, Theme, mix, pick
-from kvlab.figures.template import finish, log_axis
-from kvlab.figures.words import number, percent, plural, visible
+from kvlab.figures.template import MANY_LINES, PALE, finish, log_axis
+from kvlab.figures.words import number, percent, plural, token_label
 
 HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")
 
@@ -61,19 +61,25 @@ def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
 
 
 def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -> go.Figure:
-    """The share of each token of a slot over the steps, from `analysis.influence.members_over_steps`."""
-    figure = go.Figure()
+    """The share of each token of a slot over the steps, from `analysis.influence.members_over_steps`.
+
+    Of many lines the one of the token with the largest share at the end is in focus.
+    """
+    figure, last = go.Figure(), frame[frame["step"] == frame["step"].max()]
+    focus = last.loc[last["share"].idxmax(), "token"] if len(last) else slot
     for index, (token, part) in enumerate(frame.groupby("token", sort=False)):
-        name = f"{token} {visible(part['text'].iloc[0], 14)}"
+        name = token_label(int(token), part["text"].iloc[0], 14)  # type: ignore[call-overload]
+        pale = frame["token"].nunique() > MANY_LINES and token != focus
         figure.add_scatter(
             x=part["step"],
             y=part["share"],
             name=name,
             mode="lines+markers" if len(part) < 3 else "lines",
+            opacity=PALE if pale else 1.0,
             line={
                 "color": pick(HUES[HUE_ORDER[index % len(HUE_ORDER)]], theme),
                 "dash": DASHES[index % len(DASHES)],
-                "width": 2.4 if token == slot else 1.6,
+                "width": 1.2 if pale else 2.4,
                 "shape": "hv",
             },
             hovertemplate=f"{name}<br>step %{{x}}: %{{y:.3g}}<extra></extra>",

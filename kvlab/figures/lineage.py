@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from kvlab.figures.palette import STATE_COLOURS, Theme, mix, pick
 from kvlab.figures.palette import SURFACES as GROUND
 from kvlab.figures.template import finish
-from kvlab.figures.words import number, plural, visible
+from kvlab.figures.words import number, plural, token_label
 
 
 def lineage_river(
@@ -27,7 +27,7 @@ def lineage_river(
     river = go.Sankey(
         arrangement="snap",
         node={
-            "label": [f"{position} {visible(texts[position], 16)}" for position in positions],
+            "label": [token_label(position, texts[position], 16) for position in positions],
             "color": [pivot if position in targets else absorbed for position in positions],
             "pad": 14,  # a line of text: most sources are thinner than their name
             "thickness": 12,

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import HUES, KIND_COLOURS, SEQUENTIAL, STATE_COLOURS, Theme, pick
 from kvlab.figures.template import colour_bar, finish, log_axis
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import lost, number, percent, plural
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
 FLOOR = 1e-7
@@ -142,7 +142,7 @@ def read_votes_distribution(frame: pd.DataFrame) -> str:
 
 
 def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each merged group before against after its step; below the diagonal, attention sagged."""
+    """Attention of each merged slot before against after its step; below the diagonal, attention sagged."""
     before, after = frame["mass_before"].clip(lower=FLOOR), frame["mass_after"].clip(lower=FLOOR)
     low, high = float(min(before.min(), after.min())), float(max(before.max(), after.max()))
     details = frame[["step", "layer", "head", "slot", "votes", "sag"]].to_numpy(np.float32)
@@ -159,7 +159,7 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         x=before,
         y=after,
         mode="markers",
-        name="a merged group",
+        name="a merged slot",
         customdata=details,
         marker={"color": pick(STATE_COLOURS["pivot"], theme), "size": 5, "opacity": 0.65},
         hovertemplate="step %{customdata[0]}, layer %{customdata[1]}, head %{customdata[2]}, slot %{customdata[3]}<br>"
@@ -167,8 +167,8 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     )
     finish(
         figure,
-        title="Attention of each group, before and after its merge",
-        x="mass before (all slots of the group, log)",
+        title="Attention of each merged slot, before and after its merge",
+        x="mass before (all slots that went into it, log)",
         y="mass after (log)",
         theme=theme,
         height=440,
@@ -177,13 +177,15 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_mass_balance(frame: pd.DataFrame) -> str:
-    """How many groups sagged, in words."""
-    lost = frame["sag"] > 0.01 * frame["mass_before"]
-    largest, mean = percent(float(frame["sag"].max())), percent(float(frame["sag"].mean()))
+    """How many merged slots lost and gained, in words."""
+    least = 0.01 * frame["mass_before"]
+    sagged, rose = float((frame["sag"] > least).mean()), float((-frame["sag"] > least).mean())
+    together = float(frame["sag"].sum() / max(frame["mass_before"].sum(), 1e-12))
     return (
-        f"{percent(float(lost.mean()))} of the {plural(len(frame), 'group')} shown lost more than 1 % of their "
-        f"attention in the merge; the largest sag is {largest} of the head's attention, "
-        f"the mean {mean}; below the dashed line is lost, and what is under {number(FLOOR)} is drawn there."
+        f"Of {plural(len(frame), 'merged slot')} shown {percent(sagged)} lost more than 1 % of their attention in the "
+        f"merge (below the dashed line) and {percent(rose)} gained as much; of the attention of all together "
+        f"{lost(together)}. The largest sag is {percent(float(frame['sag'].max()))} of its head's attention. What is "
+        f"under {number(FLOOR)} is drawn there."
     )
 
 

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import QUIET, finish
-from kvlab.figures.words import number, percent, plural, signed_percent, visible
+from kvlab.figures.words import lost, number, percent, plural, signed_percent, token_label, visible
 
 RULES = {
     "exact": "exact at this query",
@@ -105,23 +105,23 @@ def read_slot_before_and_after(frame: pd.DataFrame) -> str:
 
 
 def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Relative change of attention by merging: 5 % to 95 % of all merges of each run, from `sag_of_runs`."""
+    """Share of attention that merging loses (left of 0: gains): 5 % to 95 % of each run's merges, of `sag_of_runs`."""
     figure = go.Figure()
     for row in frame.itertuples():
         style = method_style(row.method, theme)
         figure.add_box(
-            y=[f"{row.label}<br>{RULES[row.rule]}"], q1=[row.q25], median=[row.q50], q3=[row.q75],
-            lowerfence=[row.q05], upperfence=[row.q95], orientation="h", name=row.label, showlegend=False,
+            y=[f"{row.label}<br>{RULES[row.rule]}"], q1=[-row.q75], median=[-row.q50], q3=[-row.q25],
+            lowerfence=[-row.q95], upperfence=[-row.q05], orientation="h", name=row.label, showlegend=False,
             line={"color": style.colour, "width": 1.6}, fillcolor=mix(style.colour, SURFACES[theme], 0.7),
         )  # fmt: skip
         figure.add_scatter(
-            x=[row.total], y=[f"{row.label}<br>{RULES[row.rule]}"], mode="markers", showlegend=False,
+            x=[-row.total], y=[f"{row.label}<br>{RULES[row.rule]}"], mode="markers", showlegend=False,
             marker={"symbol": style.marker, "size": 10, "color": pick(HUES["ink"], theme)},
-            hovertemplate=f"{row.label}: all merges together %{{x:+.1%}}<extra></extra>",
+            hovertemplate=f"{row.label}: all merges together %{{x:+.1%}} sag<extra></extra>",
         )  # fmt: skip
     figure.add_vline(x=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
     finish(figure, title="What merging does to attention: the merged slot against its parts",
-           x="relative change (box: quartiles and 5 to 95 % of merges; marker: all together)", y="", theme=theme,
+           x="sag, share of the parts' attention lost (box: quartiles, 5 to 95 %; marker: all)", y="", theme=theme,
            height=150 + 46 * len(frame), legend=False)  # fmt: skip
     return figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
 
@@ -129,7 +129,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_change_by_rule(frame: pd.DataFrame) -> str:
     """Total change of each run's merges."""
     shown = [
-        f"{row.label} {signed_percent(row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
+        f"{row.label} {lost(-row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
         for row in frame.itertuples()
     ]
     return "Attention of merged slots against the sum of their parts, all together: " + ", ".join(shown) + "."
@@ -156,7 +156,7 @@ def candidate_similarity(
         figure.add_hline(y=threshold, line=line, annotation_text=f"threshold {threshold:g}",
                          annotation_position="bottom left")  # fmt: skip
     figure.add_vline(x=source, line={"color": pick(HUES["red"], theme), "dash": "dot", "width": 1.2})
-    title = f"1. Token {source} {visible(texts[source])} has to go: its most similar slot"
+    title = f"1. Token {token_label(source, texts[source])} has to go: its most similar slot"
     return finish(figure, title=title, x="position of the slot (dotted: the token itself)", y="cosine of keys",
                   theme=theme)  # fmt: skip
 
@@ -173,8 +173,8 @@ def read_candidate_similarity(frame: pd.DataFrame, source: int, threshold: float
 def parts_of_merge(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Votes, averages and attention of a merge's parts and of the merged slot, from `analysis.one_merge.parts`."""
     names = [
-        f"{row.role}<br>{'' if row.token < 0 else row.token} {visible(row.text, 10)}<br>{number(row.votes)} "
-        f"{'vote' if row.votes == 1 else 'votes'}"
+        f"{row.role}<br>{visible(row.text, 10) if row.token < 0 else token_label(row.token, row.text, 10)}<br>"
+        f"{number(row.votes)} {'vote' if row.votes == 1 else 'votes'}"
         for row in frame.itertuples()
     ]
     figure = go.Figure()

@@ -10,7 +10,7 @@ from kvlab.analysis.regions import REGIONS
 from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.template import CLEAR, finish
-from kvlab.figures.words import percent, plural, visible
+from kvlab.figures.words import percent, plural, token_label
 
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],
@@ -32,7 +32,7 @@ def cache_contents(frame: pd.DataFrame, texts: list[str], theme: Theme = "light"
     codes[rows, columns] = frame["region"].map(REGIONS.index)
     words[rows, columns] = [_word(row.region, row.votes) for row in frame.itertuples()]
     tokens = frame.drop_duplicates("step")["tokens"]
-    labels = [f"{position} {visible(texts[position], 14)}" for position in positions]
+    labels = [token_label(position, texts[position], 14) for position in positions]
     across = [f"step {step}<br>{count:,} tokens" for step, count in zip(steps, tokens, strict=True)]
     heat = go.Heatmap(
         z=codes.astype(np.float32), x=across, y=labels, xgap=3, ygap=2, zmin=-0.5, zmax=2.5, showscale=False,

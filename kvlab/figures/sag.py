@@ -10,7 +10,7 @@ from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
 from kvlab.figures.palette import SURFACES as GROUND
 from kvlab.figures.template import colour_bar, finish, log_axis
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import lost, number, percent, plural
 
 MEASURES = {
     "sag": ("Sag by head", "sag (share of attention)"),
@@ -104,13 +104,13 @@ def read_sag_over_steps(frame: pd.DataFrame) -> str:
     """Mean and largest sag, in words."""
     if not frame["merged_true_mass"].fillna(0).any():
         return "No token lives in a merged slot, so nothing can sag: what this method loses is regret."
-    mean, top = frame["sag"].mean(), frame.loc[frame["sag"].abs().idxmax()]
+    mean, top = float(frame["sag"].mean()), frame.loc[frame["sag"].abs().idxmax()]
     share = mean / frame["merged_true_mass"].mean()
-    way = "too little" if mean >= 0 else "too much"
+    way = "less" if mean >= 0 else "more"
     return (
-        f"Merged slots get {percent(abs(share))} {way} attention: mean sag {percent(mean)} over "
-        f"{plural(len(frame), 'step')}, largest "
-        f"{percent(top['sag'])} at step {int(top['step'])}."
+        f"Merged slots get {percent(abs(share))} {way} than their tokens would: on average over "
+        f"{plural(len(frame), 'step')} {lost(mean)} of the head's attention, at most {lost(float(top['sag']))} at step "
+        f"{int(top['step'])}. Sag is positive where attention is lost."
     )
 
 
@@ -120,7 +120,7 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     lines = (
         ("output_error", "output error", "blue", "solid"),
         ("regret", "regret", "grey", "dash"),
-        ("sag", "sag (absolute)", "red", "dot"),
+        ("sag", "sag (its size)", "red", "dot"),
     )
     for column, name, hue, dash in lines:
         values = frame[column].abs()

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 from kvlab.analysis.blocks import block_edges
 from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import number, percent, plural, visible
+from kvlab.figures.words import number, percent, plural, token_label
 
 MAX_BLOCKS, MAX_POINTS = 512, 1500
 FLOOR = 1e-7
@@ -126,7 +126,7 @@ def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") ->
 def read_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
     """The token each looks at most."""
     true, synthetic = (frame.loc[frame[name].idxmax()] for name in ("true", "synthetic"))
-    name = lambda row: f"{visible(texts[int(row['position'])])} at {int(row['position'])}"  # noqa: E731
+    name = lambda row: token_label(int(row["position"]), texts[int(row["position"])])  # noqa: E731
     return (
         f"The true query gives most to {name(true)} ({percent(true['true'])}), the samples to {name(synthetic)} "
         f"({percent(synthetic['synthetic'])})."
@@ -140,7 +140,7 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
     figure.add_scatter(
         x=shown["true"].clip(lower=FLOOR), y=shown["synthetic"].clip(lower=FLOOR), mode="markers", name="tokens",
         marker={"symbol": "circle", "size": 5, "color": pick(HUES["blue"], theme), "opacity": 0.6},
-        customdata=[f"{position} {visible(texts[position])}" for position in shown["position"]],
+        customdata=[token_label(position, texts[position]) for position in shown["position"]],
         hovertemplate="%{customdata}<br>true %{x:.3g}, samples %{y:.3g}<extra></extra>",
     )  # fmt: skip
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}

@@ -13,6 +13,7 @@ from kvlab.figures.words import number, plural, token_labels, visible
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
+TALLEST_WALL = 900  # pixels
 
 
 def similarity_map(
@@ -90,16 +91,16 @@ def read_similarity_band(frame: pd.DataFrame) -> str:
 def similarity_wall(
     thumbnails: dict[tuple[int, int], np.ndarray], theme: Theme = "light", what: str = "keys"
 ) -> go.Figure:
-    """Overviews of the whole text, one small map a layer (across) and KV head (down).
+    """Overviews of the whole text, one small map a layer (down) and KV head (across).
 
     All of them are one heat map with lines between: a plotly axis a map would take seconds for a hundred heads.
     """
     layers, heads = sorted({layer for layer, _ in thumbnails}), sorted({head for _, head in thumbnails})
     size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(layers), len(heads)))
     # Hundredths in one byte a cell keep a wall of hundreds of heads small.
-    cells = np.zeros((size * len(heads), size * len(layers)), np.int8)
+    cells = np.zeros((size * len(layers), size * len(heads)), np.int8)
     for (layer, head), values in thumbnails.items():
-        row, column = size * heads.index(head), size * layers.index(layer)
+        row, column = size * layers.index(layer), size * heads.index(head)
         cells[row : row + size, column : column + size] = np.clip(np.rint(100 * _pooled(values, size)), -100, 100)
     # Under the maps at the left, where they stand however wide the page.
     under = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
@@ -111,16 +112,16 @@ def similarity_wall(
     # Cells at rank - 0.5 to rank + 0.5, so that a place rounds to the rank of its layer or head.
     places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
-    side = max(40, min(230, 780 // len(layers)))
-    title, x = f"How alike tokens are in each head: {what}", "layer (each map: the whole text, token against token)"
-    finish(figure, title=title, x=x, y="KV head", theme=theme, height=200 + side * len(heads), legend=False)
-    figure.update_layout(margin_b=120)
+    side = max(40, min(230, 780 // len(heads), TALLEST_WALL // len(layers)))
+    title, height = f"How alike tokens are in each head (each map is the whole text): {what}", 200 + side * len(layers)
+    finish(figure, title=title, x="KV head", y="layer", theme=theme, height=height, legend=False)
+    figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": heads, "y": layers}})
     # Every map is a square, however wide the page.
-    figure.update_xaxes(**_ranks(layers), range=[-0.5, len(layers) - 0.5], constrain="domain", constraintoward="left")
-    figure.update_yaxes(**_ranks(heads), range=[len(heads) - 0.5, -0.5])
+    figure.update_xaxes(**_ranks(heads), range=[-0.5, len(heads) - 0.5], constrain="domain", constraintoward="left")
+    figure.update_yaxes(**_ranks(layers), range=[len(layers) - 0.5, -0.5])
     figure.update_yaxes(scaleanchor="x", constrain="domain", constraintoward="top")
-    between = "".join(f"M{place - 0.5},-0.5V{len(heads) - 0.5}" for place in range(1, len(layers)))
-    between += "".join(f"M-0.5,{place - 0.5}H{len(layers) - 0.5}" for place in range(1, len(heads)))
+    between = "".join(f"M{place - 0.5},-0.5V{len(layers) - 0.5}" for place in range(1, len(heads)))
+    between += "".join(f"M-0.5,{place - 0.5}H{len(heads) - 0.5}" for place in range(1, len(layers)))
     return figure.add_shape(type="path", path=between or "M0,0", line={"color": SURFACES[theme], "width": 4})
 
 

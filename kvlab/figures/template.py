@@ -16,6 +16,16 @@ INK: dict[Theme, str] = {"light": "#1F2430", "dark": "#E8EBF1"}
 QUIET: dict[Theme, str] = {"light": "#5A6270", "dark": "#A3ABB8"}
 GRID: dict[Theme, str] = {"light": "#E6E9EE", "dark": "#2A303B"}
 HEIGHT = 360
+MANY_LINES, PALE = 4, 0.28  # of more lines one is in focus, the others have this opacity
+# What a place on an axis of this title is in the dashboard's address: a click on a mark goes there.
+PLACES = {
+    "KV head": "head",
+    "layer": "layer",
+    "step": "step",
+    "token (position and text)": "token",
+    "token (position)": "token",
+    "position in the text": "token",
+}
 
 
 def finish(
@@ -30,6 +40,8 @@ def finish(
     for name in {"xaxis", "yaxis", *layout}:
         if name.startswith(("xaxis", "yaxis")):
             layout[name] = _merged(layout.get(name, {}), _axis(x if name[0] == "x" else y, theme))
+    go_to = {axis: PLACES[words] for axis, words in (("x", x), ("y", y)) if words in PLACES}
+    layout["meta"] = {**(layout.get("meta") or {}), **({"go": go_to} if go_to else {})}
     # Set at once: update_layout and update_xaxes ask after every field, which takes eight times as long.
     figure.layout = layout
     return figure

@@ -18,9 +18,14 @@ def visible(text: str, limit: int = 24) -> str:
     return html.escape(shown, quote=False)
 
 
+def token_label(position: int, text: str, limit: int = 24) -> str:
+    """A token's position, and its text in quotation marks, so that no digit of the one is taken for the other's."""
+    return f"{position} “{visible(text, limit)}”"
+
+
 def token_labels(positions: Iterable[int], texts: list[str]) -> list[str]:
-    """A unique label for each position: its number and its text."""
-    return [f"{position} {visible(texts[position]) if position < len(texts) else ''}".strip() for position in positions]
+    """A unique label for each position: `token_label`, or the number alone where there is no text."""
+    return [token_label(place, texts[place]) if place < len(texts) else f"{place}" for place in positions]
 
 
 def number(value: float | None, digits: int = 3) -> str:
@@ -44,6 +49,13 @@ def percent(share: float | None) -> str:
 def signed_percent(change: float | None) -> str:
     """A change as a percentage with its sign, such as `+2.5 %`."""
     return ("+" if change is not None and change >= SMALLEST_SHARE else "") + percent(change)
+
+
+def lost(share: float | None) -> str:
+    """A share of attention that was lost, as `3 % lost`; a negative one as `3 % gained`: sag is positive where lost."""
+    if share is None or not math.isfinite(share):
+        return "not recorded"
+    return f"{percent(abs(share))} {'gained' if share < 0 else 'lost'}"
 
 
 def byte_size(count: float | None) -> str:

@@ -14,14 +14,22 @@ from torch import Tensor
 
 from kvlab.cache.feature_weights import refuse_alibi, refuse_sinks, write_maps
 from kvlab.errors import UserError
-from kvlab.fitting.observations import Observation, observe, projections
+from kvlab.fitting.observations import (
+    Observation,
+    compressible_layers,
+    observation_bytes,
+    observe,
+    projections,
+)
 from kvlab.fitting.text import text_windows
 from kvlab.methods.feature_maps import FeatureMaps, Form, new_maps
 from kvlab.models.load import LoadedModel, load_model
+from kvlab.requests import LOADING
 from kvlab.trace.atomic import replace_file
 
 WATCHING = 0.4  # most of the time that goes into running the model
 MOST_WINDOWS = 64
+MOST_BYTES = 4e9  # of observations held at once: an 8B model's 32 layers would take 30 GB
 HELD_BACK = 8  # one window in so many is never fitted to
 LEARNING_RATE = 0.01
 CLIP = 1.0
@@ -40,6 +48,11 @@ class LessRequest:
     length: int = 1024
     seed: int = 0
     device: str = "auto"
+    dtype: str = "auto"
+    placement: str = "single"
+    load_in: str | None = None
+    revision: str | None = None
+    cache_dir: str | None = None
 
     def check(self) -> None:
         """Raises UserError for a number out of range."""
@@ -69,34 +82,63 @@ def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print
     its output projection, relative to that of eviction alone). Raises UserError for bad input.
     """
     request.check()
-    loaded = load_model(request.model, request.device)
+    loaded = load_model(request.model, **{name: getattr(request, name) for name in LOADING})
     refuse_alibi(loaded.model)
     refuse_sinks(loaded.model)
     deadline = time.process_time() + 60 * request.minutes
-    watched = _watch(loaded, request, time.process_time() + WATCHING * 60 * request.minutes, say)
-    fitted = []
-    for layer, (seen, projection) in enumerate(zip(watched, projections(loaded), strict=True)):
-        share = (deadline - time.process_time()) / (len(watched) - layer)
-        fitted.append(_fit_layer(seen, projection, request, layer, time.process_time() + share))
-        say(f"layer {layer}: error {fitted[-1].before:.4f} by eviction, {fitted[-1].after:.4f} with the state")
-    about = {name: str(value) for name, value in vars(request).items() if name not in ("corpus", "device")}
-    about |= {"windows": str(len(watched[0])), "error_before": _mean([f.before for f in fitted])}
+    fitted: list[Fitted] = []
+    windows, left = [], compressible_layers(loaded)
+    for block in layer_blocks(loaded, left, request.length):
+        share = (deadline - time.process_time()) * len(block) / len(left)
+        windows.append(_fit_block(loaded, request, block, fitted, time.process_time() + share, WATCHING * share, say))
+        left = left[len(block) :]
+    about = {name: str(value) for name, value in vars(request).items() if name not in ("corpus", *LOADING)}
+    about |= {"windows": str(min(windows)), "error_before": _mean([f.before for f in fitted])}
     about |= {"error_after": _mean([f.after for f in fitted])}
     replace_file(out, lambda path: write_maps(path, [f.maps for f in fitted], loaded.model, about))
     say(f"mean over layers: {about['error_before']} before, {about['error_after']} after; written to {out}")
     return fitted
 
 
+def layer_blocks(loaded: LoadedModel, layers: list[int], length: int) -> list[list[int]]:
+    """The layers in blocks whose observations of `MOST_WINDOWS` windows take `MOST_BYTES`, and one layer at the least.
+
+    Each block watches the same windows again. Raises UserError for a model without layers to compress.
+    """
+    if not layers:
+        raise UserError("No layer of this model keeps keys and values of the whole text: there is nothing to compress.")
+    together = max(1, int(MOST_BYTES / (MOST_WINDOWS * observation_bytes(loaded, length))))
+    return [layers[first : first + together] for first in range(0, len(layers), together)]
+
+
+def _fit_block(
+    loaded: LoadedModel,
+    request: LessRequest,
+    block: list[int],
+    fitted: list[Fitted],
+    deadline: float,
+    watching: float,
+    say: Callable[[str], None],
+) -> int:
+    """Append the maps of a block's layers to `fitted`; returns how many windows were watched."""
+    watched = _watch(loaded, request, block, time.process_time() + watching, say)
+    windows = len(watched[0])
+    for projection in projections(loaded, block):
+        layer = len(fitted)
+        share = (deadline - time.process_time()) / len(watched)
+        fitted.append(_fit_layer(watched.pop(0), projection, request, layer, time.process_time() + share))
+        say(f"layer {layer}: error {fitted[-1].before:.4f} by eviction, {fitted[-1].after:.4f} with the state")
+    return windows
+
+
 def _watch(
-    loaded: LoadedModel, request: LessRequest, until: float, say: Callable[[str], None]
+    loaded: LoadedModel, request: LessRequest, layers: list[int], until: float, say: Callable[[str], None]
 ) -> list[list[Observation]]:
-    """For each layer its observations, one a window; at least two windows, whatever the time."""
+    """For each of `layers` its observations, one a window; at least two windows, whatever the time."""
     windows, random = text_windows(loaded, request.corpus, request.length, request.seed), Random(request.seed)
-    found = [observe(loaded, next(windows), random)]
-    if not found[0]:
-        raise UserError("Every layer of this model slides over a window of its own: there is nothing to compress.")
+    found: list[list[Observation]] = []
     while len(found) < 2 or (len(found) < MOST_WINDOWS and time.process_time() < until):
-        found.append(observe(loaded, next(windows), random))
+        found.append(observe(loaded, next(windows), random, layers))
         if len(found) % 8 == 0:
             say(f"{len(found)} windows of {request.length} tokens watched")
     return [list(layer) for layer in zip(*found, strict=True)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import slot_logits
 from kvlab.cache import make_cache
+from kvlab.engine.environment import model_shape
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.view import Slots
 from kvlab.models.load import LoadedModel
@@ -50,49 +52,71 @@ class Observation:
 
 
 class Watcher:
-    """An `Observer` of a full cache that makes one observation a layer."""
+    """An `Observer` of a full cache that makes one observation of each layer asked for."""
 
-    def __init__(self, random: Random) -> None:
-        self.random = random
+    def __init__(self, random: Random, layers: Collection[int]) -> None:
+        self.random, self.layers = random, layers
         self.found: dict[int, Observation] = {}
 
     def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
         """Note what this layer did."""
-        self.found[layer_idx] = _observe(slots, seen, self.random)
+        if layer_idx in self.layers:
+            self.found[layer_idx] = _observe(slots, seen, self.random)
 
     def compressed(self, *_: object) -> None:
         """The full cache is never compressed."""
 
 
 @torch.no_grad()
-def observe(loaded: LoadedModel, ids: Tensor, random: Random) -> list[Observation]:
-    """One observation for each compressible layer, in order, of token ids (1, T)."""
-    watcher = Watcher(random)
+def observe(
+    loaded: LoadedModel, ids: Tensor, random: Random, layers: Collection[int] | None = None
+) -> list[Observation]:
+    """One observation for each of `layers` (none given: every compressible one), in order, of token ids (1, T)."""
+    watcher = Watcher(random, compressible_layers(loaded) if layers is None else layers)
     loaded.model(ids, past_key_values=make_cache(loaded, "full", observer=watcher), logits_to_keep=1)
     return [watcher.found[layer] for layer in sorted(watcher.found)]
 
 
-def projections(loaded: LoadedModel) -> list[Tensor | None]:
-    """The output projection (hidden, Hq * d) of each compressible layer, so that errors count as the model sees them.
+def compressible_layers(loaded: LoadedModel) -> list[int]:
+    """Indices of the layers that can be compressed."""
+    return [layer.layer_idx for layer in make_cache(loaded, "full").compressed_layers()]
+
+
+def observation_bytes(loaded: LoadedModel, tokens: int) -> int:
+    """What one observation of one layer takes, for a window of `tokens`."""
+    shape = model_shape(loaded)
+    heads, group, d = shape.num_key_value_heads, shape.num_attention_heads // shape.num_key_value_heads, shape.head_dim
+    rows = min(ROWS, tokens)
+    floats = heads * (2 * tokens * d + group * rows * (3 * d + 2))  # keys and values; query, sums and true output
+    return 4 * floats + heads * rows * tokens  # and what was dropped, in bools
+
+
+def projections(loaded: LoadedModel, layers: Sequence[int]) -> Iterator[Tensor | None]:
+    """The output projection (hidden, Hq * d) of each of `layers`, so that errors count as the model sees them.
 
     None where the module's projection is not known.
     """
-    layers = [layer.layer_idx for layer in make_cache(loaded, "full").compressed_layers()]
     everything: Any = loaded.model.modules()
     modules = {
         module.layer_idx: module
         for module in everything
-        if isinstance(getattr(module, "layer_idx", None), int) and output_projection(module) is not None
+        if isinstance(getattr(module, "layer_idx", None), int) and _output_linear(module) is not None
     }
-    return [output_projection(modules[layer]) if layer in modules else None for layer in layers]
+    for layer in layers:
+        yield output_projection(modules[layer]) if layer in modules else None
 
 
 def output_projection(module: nn.Module) -> Tensor | None:
-    """The matrix (hidden, Hq * d) an attention module's heads are joined by."""
+    """The matrix (hidden, Hq * d) an attention module's heads are joined by; None where it is packed or not known."""
+    linear = _output_linear(module)
+    return None if linear is None else linear.weight.detach().float()
+
+
+def _output_linear(module: nn.Module) -> nn.Linear | None:
     for name in ("o_proj", "dense"):
         linear = getattr(module, name, None)
-        if isinstance(linear, nn.Linear):
-            return linear.weight.detach().float()
+        if isinstance(linear, nn.Linear) and linear.weight.shape == (linear.out_features, linear.in_features):
+            return linear
     return None
 
 

@@ -44,7 +44,7 @@ def run_batch(
     batch = check_id(request.batch or comparison_id)
     prompts = [repeat_request(request, batch, number) for number in range(1, len(request.repeats) + 1)]
     save_batch(root, batch, request)
-    there = {number for number, complete in _made(root, batch, request.runs) if complete}
+    there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
     missing = [one for one in prompts if one.repeat and one.repeat.number not in there]
     clock, paths = _Clock(len(missing), progress), []
     for one in missing:
@@ -111,7 +111,7 @@ def load_batch(root: Path, batch: str) -> CompareRequest:
 
 def missing_repeats(root: Path, batch: str, request: CompareRequest) -> list[int]:
     """Numbers of the repeats that have not come to their end."""
-    there = {number for number, complete in _made(root, batch, request.runs) if complete}
+    there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
     return [number for number in range(1, len(request.repeats) + 1) if number not in there]
 
 

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlab.errors import UserError
 from kvlab.jobs import store
-from kvlab.requests import CompareRequest, Progress
+from kvlab.requests import Progress, Work, read_request
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
 FIELDS = "job_id, session, title, state, message, created, started, finished, cancel, progress, run_ids"
@@ -47,10 +47,10 @@ class JobStatus(BaseModel):
         return self.state in ("complete", "cancelled", "failed")
 
 
-def submit(root: Path, request: CompareRequest, session: str = "") -> str:
+def submit(root: Path, request: Work, session: str = "") -> str:
     """The id of a new job at the end of this session's queue; sessions take turns."""
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
-    title = request.title or textwrap.shorten(request.prompt[:400], 80, placeholder=" …")
+    title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
     with store.database(root) as connection:
         connection.execute(
             "INSERT INTO jobs (job_id, session, title, request, created) VALUES (?, ?, ?, ?, ?)",
@@ -103,13 +103,13 @@ def cancel(root: Path, job_id: str) -> None:
             connection.execute("UPDATE jobs SET cancel = 1 WHERE job_id = ?", (job_id,))
 
 
-def request_of(root: Path, job_id: str) -> CompareRequest:
+def request_of(root: Path, job_id: str) -> Work:
     """What the job was asked to do; raises as `status`."""
     with store.database(root) as connection:
         row = connection.execute("SELECT request FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
     if row is None:
         raise UserError(f"There is no job {job_id} in {root}: it may belong to another runs folder.")
-    return CompareRequest.model_validate_json(row["request"])
+    return read_request(row["request"])
 
 
 def ensure_worker(root: Path) -> int:

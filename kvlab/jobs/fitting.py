@@ -46,11 +46,17 @@ def plan_of(
 
 
 def check_fits(request: CompareRequest, chosen: Sequence[MethodEntry], root: Path) -> None:
-    """Raises UserError, with what would make it fit, for a request too big for this machine.
+    """Raises UserError, with what would make it fit, for a request too big for this machine, or for a layer to record
+    that the model lacks.
 
     A model whose configuration is not on this machine yet is not judged, nor weights that are packed or spread over
     several devices, of which the plan knows nothing.
     """
+    try:
+        model = find_model(request.model)
+    except UserError:
+        return
+    request.record.check(model.layers, model.key_value_heads)
     if request.spreads:
         return
     try:

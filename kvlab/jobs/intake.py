@@ -14,6 +14,7 @@ from kvlab.jobs.models import EMBEDDED, check_model, context_length
 from kvlab.jobs.parameters import PRESET
 from kvlab.jobs.prompts import check_prompt, count_tokens
 from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.recording import Recording
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.tasks.plant import WORDINGS
 from kvlab.tasks.shipped_samples import ShippedSample, shipped_samples
@@ -114,11 +115,22 @@ def _prompts(request: CompareRequest) -> list[str]:
 
 
 def meant(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a request from what a form offers for them."""
-    return {
-        name: FORM_WORDS.get(value, value) if name in ("load_in", "thinking") else value
-        for name, value in options.items()
-    }
+    """Fields of a request from what a form offers for them.
+
+    Raises:
+        UserError: what to record is not written as it should be.
+    """
+    words = {name: options[name] for name in ("load_in", "thinking") if name in options}
+    known = {name: FORM_WORDS.get(value, value) for name, value in words.items()}
+    if isinstance(options.get("record"), str):
+        known["record"] = Recording.parse(options["record"])
+    return dict(options) | known
+
+
+def record_words(layers: str, heads: str, every: int) -> str:
+    """What to record as `Recording.parse` takes it, from what a form's fields hold."""
+    fields = {"layers": layers.strip(), "heads": heads.strip(), "every": str(every) if every > 1 else ""}
+    return ",".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
 def check_fits(prompt: str, model: str, max_new_tokens: int) -> None:

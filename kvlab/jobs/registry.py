@@ -58,6 +58,7 @@ class MethodEntry(BaseModel):
     presets: dict[str, PresetEntry] = {}
     reasons: dict[str, str] = {}
     holds: Holds = Holds()
+    origin: str = ""  # the plug-in it comes from; empty: kvlab's own
 
     @property
     def hyper_parameters(self) -> dict[str, dict[str, Any]]:

@@ -23,10 +23,11 @@ from pathlib import Path
 from kvlab.errors import UserError
 from kvlab.jobs import client, store
 from kvlab.jobs.batch import run_batch
-from kvlab.requests import CompareRequest, Progress
+from kvlab.requests import CompareRequest, Progress, RescueRequest, read_request
 from kvlab.trace.catalogue import is_alive
 
-Compare = Callable[..., list[Path]]
+Compare = Callable[..., object]
+RESCUE = "kvlab.rescue:rescue"
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
 
@@ -65,12 +66,10 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
     talk = JobTalk(connection, job["job_id"], stop)
     with _output_to(store.log_path(root, job["job_id"])):
         try:
-            request = CompareRequest.model_validate_json(job["request"])
-            _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
-            runs = client.aside_root(root) if request.aside else root
-            if request.aside:
-                store.clear_aside(runs)
-            work = partial(run_batch, compare=_load(compare)) if request.repeats else _load(compare)
+            request = read_request(job["request"])
+            work, runs = (
+                _rescue(request, root) if isinstance(request, RescueRequest) else _compared(request, root, compare)
+            )
             work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
@@ -82,6 +81,21 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
             state, message = "failed", _sentence(error)
         _log(message or state)
     store.finish(connection, job["job_id"], state, message)
+
+
+def _rescue(request: RescueRequest, root: Path) -> tuple[Compare, Path]:
+    """What looks for the tokens that restore an answer, and the folder of its run."""
+    _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
+    return _load(RESCUE), root
+
+
+def _compared(request: CompareRequest, root: Path, compare: str) -> tuple[Compare, Path]:
+    """What makes a comparison or its repeats, and where they go: a look before a comparison lies with the queue."""
+    _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
+    runs = client.aside_root(root) if request.aside else root
+    if request.aside:
+        store.clear_aside(runs)
+    return (partial(run_batch, compare=_load(compare)) if request.repeats else _load(compare)), runs
 
 
 def _sentence(error: Exception) -> str:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from kvlab.errors import UserError
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
-from kvlab.methods.view import KEY_LENGTH
+from kvlab.plugins.origin import KVLAB, Origin
+from kvlab.plugins.registry import Registry
 
 
 class Method(BaseModel, ABC):
@@ -59,14 +60,18 @@ class Method(BaseModel, ABC):
             "decode": pipeline.decode,
             "deferred": pipeline.deferred,
             "saves_prefill": pipeline.saves_prefill,
-            "seeks": KEY_LENGTH in pipeline.settle.state,  # lengths are kept for the search of the nearest slot
+            "seeks": getattr(pipeline.settle, "seeks", False),
             # Thinning in lots lets generated tokens stay for a while.
             "grows": hasattr(pipeline.settle, "thinned"),
-            "averages": hasattr(pipeline.score, "rate"),  # of the logits of each query
+            "averages": getattr(pipeline.score, "averages", False),  # the logits of each query
             "needs_hidden_states": pipeline.score.needs_hidden_states,
-            **pipeline.state_bytes(),
+            **pipeline.slot_bytes(),
             **pipeline.scored_rows(),
         }
+
+    @classmethod
+    def _origin(cls) -> Origin:
+        return METHODS.origin(cls.name)
 
     @classmethod
     def describe(cls) -> dict[str, JsonValue]:
@@ -96,21 +101,22 @@ class Method(BaseModel, ABC):
             },
             "reasons": dict(cls.reasons),
             "holds": cls().holds(),
+            "origin": "" if cls._origin() == KVLAB else f"{cls._origin().name} {cls._origin().stamp}",
         }
 
 
-_REGISTRY: dict[str, type[Method]] = {}
+METHODS: Registry[type[Method]] = Registry("method")
 
 
 def register(method: type[Method]) -> type[Method]:
-    """Class decorator: makes a method known by its name."""
-    _REGISTRY[method.name] = method
+    """Class decorator: makes a method known by its name; raises UserError where the name is another method's."""
+    METHODS.add(method.name, method)
     return method
 
 
 def registered() -> dict[str, type[Method]]:
     """All methods by name, in the order they are shown."""
-    return dict(_REGISTRY)
+    return dict(METHODS)
 
 
 def make_method(name: str, **hyper_parameters: Any) -> Method:
@@ -118,13 +124,18 @@ def make_method(name: str, **hyper_parameters: Any) -> Method:
 
     Raises UserError for an unknown method, preset or hyper-parameter, or a value out of range.
     """
-    if name not in _REGISTRY:
-        raise UserError(f"There is no method called {name!r}; choose one of {', '.join(_REGISTRY)}.")
+    if name not in METHODS:
+        raise UserError(f"There is no method called {name!r}; choose one of {', '.join(METHODS)}.")
+    return made(METHODS[name], **hyper_parameters)
+
+
+def made(method: type[Method], **hyper_parameters: Any) -> Method:
+    """As `make_method`, of a method in hand."""
     try:
-        published = _published(_REGISTRY[name], str(hyper_parameters.pop("preset", DEFAULT)))
-        return _REGISTRY[name](**(published | hyper_parameters))
+        published = _published(method, str(hyper_parameters.pop("preset", DEFAULT)))
+        return method(**(published | hyper_parameters))
     except ValidationError as error:
-        raise UserError(_one_sentence(name, error)) from None
+        raise UserError(_one_sentence(method, error)) from None
 
 
 def _published(method: type[Method], preset: str) -> dict[str, Any]:
@@ -136,13 +147,13 @@ def _published(method: type[Method], preset: str) -> dict[str, Any]:
     return method.presets[preset].settings()
 
 
-def _one_sentence(name: str, error: ValidationError) -> str:
-    first = error.errors()[0]
+def _one_sentence(method: type[Method], error: ValidationError) -> str:
+    first, name = error.errors()[0], method.name
     if not first["loc"]:
         reason = first.get("ctx", {}).get("error", first["msg"])
         return str(reason) if isinstance(reason, UserError) else f"These settings of {name} do not fit: {reason}."
     field = ".".join(str(part) for part in first["loc"])
-    known = ", ".join(_REGISTRY[name].model_fields) or "none"
+    known = ", ".join(method.model_fields) or "none"
     if first["type"] == "extra_forbidden":
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
     return f"The hyper-parameter {field!r} of {name} cannot be {first['input']!r}: {first['msg'].lower()}."

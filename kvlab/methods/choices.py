@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kvlab.errors import UserError
-from kvlab.methods.base import Method, make_method, registered
+from kvlab.methods.base import Method, made, registered
+from kvlab.methods.parts import REGISTERED
 from kvlab.methods.pipeline import Pipeline, Selector
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.oldest import Oldest
@@ -44,12 +45,14 @@ def choices() -> dict[str, list[str]]:
             own = getattr(pipeline_of(part, name, {}), part)
             if own not in known:
                 named, known = [*named, name], [*known, own]
-        listed[part] = named
+        listed[part] = [*named, *REGISTERED[part]]
     return listed
 
 
 def source(part: str, name: str) -> tuple[str, type[Method]]:
     """(method name, method) that a choice is taken from."""
+    if name in REGISTERED[part]:
+        return name, REGISTERED[part][name]
     method = PLAIN_NAMES.get(part, {}).get(name, name)
     if method not in registered() or method in NOT_A_SOURCE:
         raise UserError(f"There is no {part} choice called {name!r}; choose one of {', '.join(choices()[part])}.")
@@ -58,7 +61,7 @@ def source(part: str, name: str) -> tuple[str, type[Method]]:
 
 def pipeline_of(part: str, name: str, given: dict[str, Any]) -> Pipeline:
     """The pipeline of the method a choice is taken from, with the choice's hyper-parameters."""
-    return make_method(source(part, name)[0], **given).pipeline()
+    return made(source(part, name)[1], **given).pipeline()
 
 
 def selector(name: str, given: dict[str, Any]) -> Selector:
@@ -132,19 +135,19 @@ def _check_all_take_it(having: list[str], names: dict[str, str], name: str, valu
 
 def _with(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> Method:
     """The method of a choice with one value, and with all else it is given if it takes the value only with that."""
-    method = source(part, choice)[0]
+    method = source(part, choice)[1]
     try:
-        return make_method(method, **{name: value})
+        return made(method, **{name: value})
     except UserError:
         fields, own = _fields(part, choice), f"{part}_"
         plain = {field.removeprefix(own) if field.startswith(own) else field: other for field, other in given.items()}
         others = {field: other for field, other in plain.items() if field in fields}
         if len(others) < 2:
             raise
-    return make_method(method, **others)
+    return made(method, **others)
 
 
 def _changes(part: str, choice: str, name: str, value: Any, given: dict[str, Any]) -> bool:
-    plain = make_method(source(part, choice)[0]).pipeline()
+    plain = made(source(part, choice)[1]).pipeline()
     changed = _with(part, choice, name, value, given).pipeline()
     return bool(getattr(plain, part) != getattr(changed, part))

@@ -9,8 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from kvlab.methods.columns import Byte, Columns, whole_numbers
 from kvlab.methods.plan import Plan
-from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
+from kvlab.methods.view import HEAD_MASS, Seen, Slots, View
 
 
 class Scorer(Protocol):
@@ -60,13 +61,33 @@ class Allocator(Protocol):
 
 @dataclass(frozen=True)
 class Victims:
-    """Slots that must go, lowest first; each tensor is (B, H, E), and `active` says how many of the E are meant."""
+    """Slots that must go, lowest first; each tensor is (B, H, E), and `active` says how many of the E are meant.
+
+    `certain`: the host knows that all of them are.
+    """
 
     index: Tensor
     active: Tensor
+    certain: bool = False
+
+    @classmethod
+    def lowest(cls, view: View, order: Tensor, most: int) -> Victims:
+        """The `most` lowest of `order` (B, H, S), all of which must go."""
+        index = order.argmin(-1, keepdim=True) if most == 1 else order.topk(most, dim=-1, largest=False).indices
+        every = view.of_budget(("active", most), lambda: torch.ones_like(index, dtype=torch.bool))
+        return cls(index, every, True)
+
+    def votes(self, votes: Tensor) -> Tensor | None:
+        """(B, H) what all of them have of `votes` (B, H, S); None unless they are `certain`."""
+        if not self.certain:
+            return None
+        found = votes.gather(2, self.index)
+        return found[..., 0] if found.shape[-1] == 1 else found.sum(-1)
 
     def keep(self, valid: Tensor) -> Tensor:
         """`valid` (B, H, S) without the victims."""
+        if self.certain:
+            return valid.scatter(2, self.index, False)
         return valid & ~torch.zeros_like(valid).scatter(2, self.index, self.active)
 
 
@@ -108,6 +129,11 @@ class Pipeline:
         return self.settle.settle(view, self.select)
 
     @property
+    def fills_budget(self) -> bool:
+        """Whether a decision leaves every head that was over its budget with exactly its budget; settlers say so."""
+        return getattr(self.settle, "fills_budget", False)
+
+    @property
     def heads_apart(self) -> bool:
         """Whether decoding decides for every head by itself; a part that does not says so by `across_heads`.
 
@@ -133,46 +159,53 @@ class Pipeline:
         """Whether the score of a decode step can be kept up in place, by `note`; a scorer may say no by `notes`."""
         return hasattr(self.score, "note") and getattr(self.score, "notes", True)
 
-    def note(self, slots: Slots, seen: Seen, wanted: bool) -> None:
-        """`Scorer.update` after a single query, in place. Unless `wanted`, scores may be left for a later step.
-
-        A scorer whose scores follow from its state works them out only when they are `wanted`, by `rate`.
-        """
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """`Scorer.update` after a single query, in place; scores that a decision works out are left to it."""
         self.score.note(slots, seen)  # type: ignore[attr-defined]
-        if wanted and hasattr(self.score, "rate"):
-            self.score.rate(slots)
+
+    @property
+    def columns(self) -> Columns:
+        """What a slot has to hold: votes and log mass where the settler merges, scores unless they follow (`rate`).
+
+        A settler that merges says so by `merges`, and by `mass_of_votes` how log mass follows from votes.
+        """
+        merges = getattr(self.settle, "merges", False)
+        mass = self.settle.mass_of_votes if merges else 0.0  # type: ignore[attr-defined]
+        return Columns(merges, mass, getattr(self.score, "rate", None))
 
     @property
     def state(self) -> dict[str, float]:
         """Slot state of the scorer and the settler, with the value a new slot starts at."""
         return {**self.score.state, **self.settle.state}
 
-    def one_extra(self, keys: Tensor) -> dict[str, Tensor | float]:
-        """The same state for one new slot a head with `keys` (B, H, 1, d), as numbers where it starts alike."""
-        lengths = {KEY_LENGTH: torch.linalg.vector_norm(keys, dim=-1)} if KEY_LENGTH in self.settle.state else {}
-        return {**self.state, **lengths}
+    def fresh(self, keys: Tensor, values: Tensor, position: Tensor, group: int, tokens: int) -> Slots:
+        """Slots of new tokens: states (B, H, q, d) at `position` (B, q); `group` query heads share a slot.
 
-    def state_bytes(self) -> dict[str, int]:
-        """Bytes of that state: `slot_bytes` in each slot, and `query_head_bytes` for each of its query heads."""
+        The text has at most `tokens` tokens. Own state is of the kind that it starts at (`_KINDS`).
+        """
+        whole, shape = whole_numbers(tokens), keys.shape[:3]
+        extra = {}
+        for name, fill in self.state.items():
+            size = (*shape, group) if name == HEAD_MASS else shape
+            extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
+        place = position[:, None].expand(shape).to(whole).contiguous()
+        return self.columns.fresh(keys, values, place, extra)
+
+    def slot_bytes(self) -> dict[str, int]:
+        """Bytes of a slot beside key and value: `slot_bytes` in a short text, `whole_numbers` that take two bytes more
+        in a long one, and `query_head_bytes` for each query head.
+        """
         one = torch.zeros(1, 1, 1, 1)
-        taken = [sum(tensor.nbytes for tensor in self.new_extra(one, group).values()) for group in (1, 2)]
-        return {"slot_bytes": 2 * taken[0] - taken[1], "query_head_bytes": taken[1] - taken[0]}
+        made = {group: self.fresh(one, one, torch.zeros(1, 1), group, 1).own() for group in (1, 2)}
+        taken = {group: sum(column.nbytes for column in own.values()) for group, own in made.items()}
+        whole = sum(column.dtype == whole_numbers(1) for column in made[1].values())
+        per_head = taken[2] - taken[1]
+        return {"slot_bytes": taken[1] - per_head, "query_head_bytes": per_head, "whole_numbers": whole}
 
     def scored_rows(self) -> dict[str, int | bool]:
         """`rows`: last queries of a prompt looked at together, at a prompt of 65,536 tokens; `all_rows`: each is."""
         return {"rows": self.prompt_rows(2**16), "all_rows": hasattr(self.score, "accumulate")}
 
-    def new_extra(self, keys: Tensor, group: int) -> dict[str, Tensor]:
-        """Slot state (B, H, q) of the scorer and the settler for new slots with `keys` (B, H, q, d).
 
-        float32, or 16 bits for a state that starts at a whole number: it is a count. `group` query heads share a slot.
-        """
-        state = self.state
-        kinds = {name: torch.int16 if isinstance(fill, int) else torch.float32 for name, fill in state.items()}
-        shapes = {name: (*keys.shape[:3], group) if name == HEAD_MASS else keys.shape[:3] for name in state}
-        return {
-            name: torch.linalg.vector_norm(keys, dim=-1)
-            if name == KEY_LENGTH
-            else torch.full(shapes[name], fill, dtype=kinds[name], device=keys.device)
-            for name, fill in state.items()
-        }
+# What own state is held in, by what it starts at; a whole number is as wide as the text is long.
+_KINDS = {float: torch.float32, bool: torch.bool, Byte: torch.uint8}

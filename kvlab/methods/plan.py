@@ -14,7 +14,8 @@ class Edges:
 
     A target's new key is `key_scale * (self_key_weight * k_target + sum of key_weight * k_source) + key_shift`, its new
     value `self_value_weight * v_target + sum of value_weight * v_source`; sources with one target are summed. What
-    belongs to the target (self weights, scale, and all `*_after`) is repeated on each of its edges.
+    belongs to the target (self weights, scale, and all `*_after`) is repeated on each of its edges; log mass and score
+    stay as they are where theirs is None.
     """
 
     source: Tensor  # int64
@@ -25,14 +26,16 @@ class Edges:
     self_key_weight: Tensor | None
     self_value_weight: Tensor
     votes_after: Tensor
-    log_mass_after: Tensor
-    score_after: Tensor
+    log_mass_after: Tensor | None
+    score_after: Tensor | None
     similarity: Tensor | None  # None where it played no part; whoever wants to know takes the cosine of the two keys
     key_scale: Tensor | None = None
     key_shift: Tensor | None = None  # (B, H, E, d)
     turn: Tensor | None = None  # positions by which each source key is turned before it is averaged; None: as it is
     extra_after: dict[str, Tensor] | None = None
     kind: Literal["merge", "pool"] = "merge"
+    ends: Tensor | None = None  # source and target side by side, (B, H, 2 E), where they have been put so already
+    harmless: bool = False  # what an edge that is not active would write goes into a slot that leaves: E is 1
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Plan:
     value_shift: ValueShift | None = None
     new_keys: NewKeys | None = None
     head_state: dict[str, Tensor] | None = None  # (B, H, ...) what the method notes of each head, for `View.head_state`
+    lost: Tensor | None = None  # (B, H) votes that leave without going into another slot, where the settler knows
 
     def turns_keys(self) -> bool:
         """Whether some key is rotated to another position, which takes the frequencies it was rotated by."""

@@ -2,32 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, fields, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from kvlab.methods.rotary import Rotary
 
-# Slot state that the cache itself knows, where a settler names it: the key's length, which it keeps current, and, as
-# (B, H, S, G), what each query head of the group adds to the slot's log mass.
-KEY_LENGTH, HEAD_MASS = "key_length", "head_mass"
+# Slot state that the cache itself knows, where a settler names it: as (B, H, S, G), what each query head of the group
+# adds to the slot's log mass.
+HEAD_MASS = "head_mass"
 NEVER = float("-inf")
+
+
+def one_number(value: float, like: Tensor) -> Tensor:
+    """(B, H, S) of one number that all slots of `like` (B, H, S, ...) share; it takes the bytes of one."""
+    return torch.as_strided(torch.tensor(value, device=like.device), like.shape[:3], (0, 0, 0))
+
+
+def is_constant(column: Tensor) -> bool:
+    """Whether a column of slots is one number that all of them share, and so must not be written to."""
+    return column.stride()[:3] == (0, 0, 0)
 
 
 @dataclass
 class Slots:
     """The slot table of one layer: B batch rows, H KV heads, S slots, d head_dim.
 
-    A slot stands for one token, or, once merged, for several; `position` names it (its pivot token).
+    A slot stands for one token, or, once merged, for several; `position` names it (its pivot token). A column that no
+    slot has for itself is one number (`is_constant`).
     """
 
     keys: Tensor  # (B, H, S, d) rotated at the stored position
     values: Tensor  # (B, H, S, d)
-    position: Tensor  # (B, H, S) int32
-    votes: Tensor  # (B, H, S) float32: original tokens this slot stands for
+    position: Tensor  # (B, H, S) int16 or int32 (`kvlab.methods.columns.whole_numbers`)
+    votes: Tensor  # (B, H, S) of that type: original tokens this slot stands for
     log_mass: Tensor  # (B, H, S) float32: additive attention logit
     score: Tensor  # (B, H, S) float32: the scorer's running importance
     valid: Tensor  # (B, H, S) bool
@@ -38,9 +49,9 @@ class Slots:
         own = self.extra.get(HEAD_MASS)
         return self.log_mass[:, :, None] if own is None else self.log_mass[:, :, None] + own.transpose(2, 3)
 
-    def bias(self) -> Tensor:
-        """What attention adds to logits, (B, H, 1 or G, S): log mass, -inf where a slot is not valid."""
-        return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), NEVER)
+    def bias(self, never: Tensor | float = NEVER) -> Tensor:
+        """What attention adds to logits, (B, H, 1 or G, S): log mass, and `never`, -inf, where a slot is not valid."""
+        return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), never)
 
     def live(self) -> Tensor:
         """Valid slots of each head, (B, H) int64."""
@@ -55,10 +66,21 @@ class Slots:
         own = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("keys", "values", "extra")}
         return own | self.extra
 
+    def own(self) -> dict[str, Tensor]:
+        """The metadata that slots have for themselves."""
+        return {name: column for name, column in self.metadata().items() if not is_constant(column)}
+
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
-        """The same table with `change` applied to every tensor."""
-        own = {f.name: change(getattr(self, f.name)) for f in fields(self) if f.name != "extra"}
+        """The same table with `change` applied to every tensor; what was one number for all slots stays one."""
+        own = {f.name: _changed(getattr(self, f.name), change) for f in fields(self) if f.name != "extra"}
         return replace(self, **own, extra={name: change(tensor) for name, tensor in self.extra.items()})
+
+
+def _changed(column: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    changed = change(column)
+    if not is_constant(column) or is_constant(changed):
+        return changed
+    return torch.as_strided(column, changed.shape, (0, 0, 0))
 
 
 class Seen(Protocol):
@@ -131,6 +153,11 @@ class Seen(Protocol):
         """Attention of the last query, mean over the group; (B, H, S) float32."""
         ...
 
+    @property
+    def moves_logits(self) -> bool:
+        """Whether a slot's place changes its logits by itself, as with ALiBi."""
+        ...
+
     def of_slots(self) -> Seen:
         """The same pass as if the slots were all there is: without a state beside them that queries attend to too."""
         ...
@@ -157,7 +184,24 @@ class View:
     generator: torch.Generator | None = None
     statistics: dict[int, Tensor] = field(default_factory=dict)  # what the allocator noted of each layer at prefill
     head_state: dict[str, Tensor] = field(default_factory=dict)  # (B, H, ...) what plans noted of each head so far
+    certain: bool = False  # the host knows that every head is over its budget by exactly `most_excess`
+    smallest_budget: int = 0  # host-side bound, like `largest_budget`
+    remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
+
+    def of_budget(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """What follows from `budget` alone: made once, and kept by `name` as long as the budget is the same tensor."""
+        known = self.remembered.get(name)
+        if known is None or known[0] is not self.budget:
+            known = self.remembered[name] = self.budget, make()
+        return known[1]
+
+    def never(self) -> Tensor:
+        """Minus infinity on the device, of no dimension."""
+        return self.of_budget("never", lambda: self.slots.score.new_full((), NEVER))
 
     def excess(self) -> Tensor:
         """How many slots each head must lose, (B, H) int64, never negative."""
+        if self.certain:
+            most = self.most_excess
+            return self.of_budget(("excess", most), lambda: torch.full_like(self.budget, most))
         return (self.slots.live() - self.budget).clamp_min(0)

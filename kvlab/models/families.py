@@ -19,6 +19,7 @@ from kvlab.attention import register_attention
 from kvlab.errors import UserError
 from kvlab.models.bloom import SlotBloomAttention
 from kvlab.models.falcon import SlotFalconAttention
+from kvlab.models.hybrids import refuse_later_passes
 from kvlab.models.mpt import SlotMptAttention, always_give_a_mask
 from kvlab.models.phi3 import keep_compressed_cache
 
@@ -33,6 +34,8 @@ SUPPORTED = (
     *("granite", "granitemoe", "cohere", "cohere2", "exaone4"),
     *("glm", "glm4", "glm4_moe", "ernie4_5"),
     *("falcon", "bloom", "mpt"),
+    *("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "lfm2", "lfm2_moe", "olmo_hybrid"),
+    *("jamba", "bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "zamba2"),
 )
 # Attention that is written inline, and what does the same through the attention interface.
 INLINE: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
@@ -40,9 +43,15 @@ INLINE: dict[str, tuple[type[nn.Module], type[nn.Module]]] = {
     "bloom": (BloomAttention, SlotBloomAttention),
     "mpt": (MptAttention, SlotMptAttention),
 }
-AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {"phi3": keep_compressed_cache, "mpt": always_give_a_mask}
+AFTERWARDS: dict[str, Callable[[PreTrainedModel], None]] = {
+    "phi3": keep_compressed_cache,
+    "mpt": always_give_a_mask,
+    **dict.fromkeys(("jamba", "bamba"), refuse_later_passes),
+}
 # What layers may keep: keys and values a head, of the whole text or of a window.
 ATTENDING = ("full_attention", "sliding_attention", "chunked_attention")
+# What some layers of a hybrid keep instead: a state whose size the text does not change, or nothing. It is left alone.
+BESIDE = ("linear_attention", "conv", "hybrid", "moe", "mlp")
 
 
 def prepare(model: PreTrainedModel) -> PreTrainedModel:
@@ -98,7 +107,7 @@ def check_supported(config: Any) -> None:
             f"Models of family {family!r} are not supported: they keep one latent state a token (MLA), no keys and "
             "values a head."
         )
-    if others := sorted(kinds.difference(ATTENDING)):
+    if others := sorted(kinds.difference(ATTENDING, BESIDE)):
         raise UserError(
             f"Models of family {family!r} are not supported: they have layers of kind {', '.join(map(str, others))}, "
             "which keep no keys and values a head."

@@ -7,16 +7,16 @@ from kvlab.planning.limits import MOST_FUTURE
 from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
 from kvlab.planning.parts import Part
 from kvlab.planning.work import Work
+from kvlab.recording import HALF, state_bytes, states_that_fit
 
-HALF = 2
 # Bytes a row after compression, measured on mini; and what a folder takes with nothing in it.
 EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 7, 14, 30, 15, 10_000
 HIDDEN_NUMBERS = 1650  # of one layer's hidden states: histograms and quantiles, beside six numbers a channel
 SAMPLED_ROWS = 3  # of GVote's samples: (H, T) each
 
 
-def run_bytes(work: Work, holds: Holds, budget: float | int) -> int:
-    """One run's folder."""
+def run_bytes(work: Work, holds: Holds, budget: float | int, runs: int) -> int:
+    """The folder of one of a comparison's `runs`."""
     tables = FOLDER + TOKEN_ROW * (work.tokens + 2 * work.new_tokens)
     if work.level == "off":
         return tables
@@ -24,13 +24,15 @@ def run_bytes(work: Work, holds: Holds, budget: float | int) -> int:
     if work.level == "light":
         return tables
     events = event_rows(work, holds, budget) * (MERGED_ROW if holds.seeks else EVICTED_ROW)
-    return tables + events + state_bytes(work) + attention_row_bytes(work)
+    return tables + events + states_written(work, runs) + attention_row_bytes(work)
 
 
-def state_bytes(work: Work) -> int:
-    """Unit keys and values with their lengths, of all layers."""
-    model = work.model
-    return 2 * model.full_layers * model.key_value_heads * work.seen * (model.head_dim + 1) * HALF
+def states_written(work: Work, runs: int) -> int:
+    """Unit keys and values with their lengths, as far as a comparison of so many runs keeps them."""
+    model, layers = work.model, range(work.model.full_layers)
+    shape = model.key_value_heads, model.head_dim, work.seen
+    kept, _ = states_that_fit(work.record, layers, *shape, runs)
+    return state_bytes(len(kept.of_layers(layers)), len(kept.of_heads(shape[0])), *shape[1:])
 
 
 def probe_bytes(work: Work) -> int:
@@ -39,13 +41,14 @@ def probe_bytes(work: Work) -> int:
         return 0
     model, future = work.model, min(MOST_FUTURE, work.new_tokens)
     layers, rows = history_rows(work)
-    history = 2 * HALF * rows * model.key_value_heads * (work.tokens + future) * layers
-    sampled = HALF * SAMPLED_ROWS * model.key_value_heads * work.tokens * model.full_layers
-    hidden = HALF * (6 * model.hidden + HIDDEN_NUMBERS) * model.full_layers
+    probed = len(work.record.of_layers(range(model.full_layers)))
+    history = 2 * HALF * rows * len(work.record.of_heads(model.key_value_heads)) * (work.tokens + future) * layers
+    sampled = HALF * SAMPLED_ROWS * model.key_value_heads * work.tokens * probed
+    hidden = HALF * (6 * model.hidden + HIDDEN_NUMBERS) * probed
     return history + sampled + hidden
 
 
 def trace(work: Work, choices: list[tuple[str, Holds, float | int]]) -> Part:
     """All runs of a comparison."""
-    total = probe_bytes(work) + sum(run_bytes(work, holds, budget) for _, holds, budget in choices)
+    total = probe_bytes(work) + sum(run_bytes(work, holds, budget, len(choices)) for _, holds, budget in choices)
     return Part("trace", "disk", total, f"{len(choices)} runs at level {work.level}")

@@ -6,8 +6,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlab.planning.limits import ROW_BLOCK
 
-# Position int32, votes, log mass and score float32, valid bool: `kvlab.cache.table.new_slots`, held equal by a test.
-METADATA_BYTES = 17
+SHORT_TEXT = 2**15 - 1  # tokens up to which whole numbers take 16 bits: `kvlab.methods.columns`, held equal by a test
 
 
 class Holds(BaseModel):
@@ -24,14 +23,16 @@ class Holds(BaseModel):
     grows: bool = False  # its table gets longer while decoding, though it decides at every step
     averages: bool = False  # the scorer averages each query's log attention, which takes more copies of it
     needs_hidden_states: bool = False
-    slot_bytes: int = 0  # state of its own in a slot of a KV head
+    slot_bytes: int = 7  # of a slot of a KV head beside key and value, in a short text: position, valid and score
+    whole_numbers: int = 1  # of them, which take two bytes more in a long text
     query_head_bytes: int = 0  # and for each query head of the group
     rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
     all_rows: bool = True  # it adds up the attention of all queries, block by block
 
-    def metadata_bytes(self, group: int) -> int:
-        """Bytes of one slot of one KV head beside its key and value."""
-        return METADATA_BYTES + self.slot_bytes + group * self.query_head_bytes
+    def metadata_bytes(self, group: int, tokens: int) -> int:
+        """Bytes of one slot of one KV head beside its key and value, in a text of `tokens` tokens."""
+        wider = 2 * self.whole_numbers if tokens > SHORT_TEXT else 0
+        return self.slot_bytes + wider + group * self.query_head_bytes
 
     @property
     def scored_rows(self) -> int:
@@ -43,4 +44,4 @@ class Holds(BaseModel):
         return not self.needs_hidden_states and not self.saves_prefill and self.rows <= chunk
 
 
-FULL = Holds(compresses=False, needs_budget=False, decode=False, rows=1, all_rows=False)
+FULL = Holds(compresses=False, needs_budget=False, decode=False, rows=1, all_rows=False, slot_bytes=3)

@@ -10,3 +10,6 @@ PROMPT_ROWS = 64
 MOST_FUTURE = 64
 # Queries scored at a time against all slots: `kvlab.attention.slot_attention.ROW_BLOCK`, held equal by a test.
 ROW_BLOCK = 256
+# Readings of speed in turns once all runs are recorded, how many steps each times, and the most of the time that the
+# comparison took so far they may take: turns that would take more are left out.
+TURNS, TIMED_STEPS, TURNS_SHARE = 3, 16, 0.3

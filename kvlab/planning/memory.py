@@ -11,11 +11,13 @@ from kvlab.planning.holds import FULL, Holds
 from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS
 from kvlab.planning.parts import Part, Phase, Place
 from kvlab.planning.work import FLOAT, Work
-from kvlab.recording import BYTES_A_TOKEN, Recording, attention_that_fits, history_that_fits
+from kvlab.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
 
 WHOLE = 1.0
 PROCESS_BYTES = 600_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
 CONTEXT_BYTES = 600_000_000  # what CUDA and its libraries take of a GPU before the first tensor
+SHADOW = "shadow"
+TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: how long its blocks are, and how many are on the device at once
 STANDING = ("weights", "the process", "weights on their way")
 EVENT_BYTES, STEP_BYTES = 110, 160  # of a row that waits to be written
 MOST_WAITING = 1_000_000  # rows of a table, then they are written
@@ -32,12 +34,23 @@ def phases(work: Work, choices: list[tuple[str, Holds, float | int]], device: st
         made.append(Phase("probing the full cache", (*common, *_probe(work))))
     for label, holds, budget in choices:
         made += _of_method(work, label, holds, budget, common)
-    return made if device == "cuda" else [_with_slack(phase) for phase in made]
+    return [_with_blocks(work, phase) if device == "cuda" else _with_slack(phase) for phase in made]
+
+
+def _with_blocks(work: Work, phase: Phase) -> Phase:
+    """The shadow lies on the host; what of it is on the device at once."""
+    if all(part.name != SHADOW for part in phase.parts):
+        return phase
+    model = work.model
+    block = model.key_value_heads * min(TOKENS_AT_ONCE, work.seen) * model.head_dim * work.number
+    part = Part("blocks of the shadow", "device", ROOM * block, f"{ROOM} blocks of {TOKENS_AT_ONCE:,} tokens")
+    return Phase(phase.name, (*phase.parts, part))
 
 
 def _with_slack(phase: Phase) -> Phase:
     """The host's allocator keeps freed blocks: peak RSS grew by 1.8 to 3.2 times what was alive in tensors."""
-    alive = sum(part.bytes for part in phase.parts if part.place == "device" and part.name not in STANDING)
+    tensors = (part for part in phase.parts if part.place == "device" or part.name == SHADOW)
+    alive = sum(part.bytes for part in tensors if part.name not in STANDING)
     slack = Part("freed blocks", "host", alive, "what the host's allocator does not return, about as much again")
     return Phase(phase.name, (*phase.parts, slack))
 
@@ -86,8 +99,6 @@ def _moment(
     parts = [Part(_cache_name(holds), "device", tables + work.sliding_bytes(), why)]
     if watched:
         parts += _shadow(work)
-        held = layers - open_layers + (1 if at == ATTENTION and work.drops(holds, budget) and not waits else 0)
-        parts.append(Part("tables held to be shown", "device", held * whole, "as each layer was before it compressed"))
         parts += _waiting(work, holds, budget)
     parts.append(_working(work, holds, at))
     return Phase(name, (*common, *parts))
@@ -129,17 +140,17 @@ def _reference_rows(work: Work) -> Part:
 def _shadow(work: Work) -> list[Part]:
     model, heads = work.model, work.model.key_value_heads
     states = 2 * heads * work.seen * model.head_dim * work.number
-    owners = heads * (2 * work.seen + 1) * INDEX
+    owners = heads * work.seen * INDEX
     why = "every key and value, uncompressed, and which slot each token lives in"
-    return [Part("shadow", "device", model.full_layers * (states + owners), why)]
+    return [Part(SHADOW, "host", model.full_layers * (states + owners), why)]
 
 
 def attention_row_bytes(work: Work) -> int:
     """Recorded attention of all layers, as it is kept and then written: as much as fits under the run's limit."""
     layers, heads = range(work.model.full_layers), work.model.key_value_heads
-    kept, _ = attention_that_fits(Recording(), layers, heads, work.seen, work.new_tokens)
+    kept, _ = attention_that_fits(work.record, layers, heads, work.seen, work.new_tokens)
     rows = -(-work.new_tokens // kept.every)
-    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * heads * work.seen
+    return BYTES_A_TOKEN * len(kept.of_layers(layers)) * rows * len(kept.of_heads(heads)) * work.seen
 
 
 def _attention_rows(work: Work) -> list[Part]:
@@ -185,7 +196,8 @@ def history_rows(work: Work) -> tuple[int, int]:
     """(layers, queries) whose attention the probe keeps."""
     future, model = min(MOST_FUTURE, work.new_tokens), work.model
     asked = min(PROMPT_ROWS, work.tokens), future
-    layers, rows, _ = history_that_fits(range(model.full_layers), model.key_value_heads, work.tokens + future, *asked)
+    wanted, heads = work.record.of_layers(range(model.full_layers)), len(work.record.of_heads(model.key_value_heads))
+    layers, rows, _ = history_that_fits(wanted, heads, work.tokens + future, *asked)
     return len(layers), rows + future if layers else 0
 
 

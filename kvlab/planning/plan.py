@@ -170,7 +170,7 @@ def with_reference(request: CompareRequest) -> tuple[MethodChoice, ...]:
 def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) -> Work:
     number = model.number_bytes(request.dtype, machine.device)
     weights = model.weight_bytes(number, getattr(request, "load_in", None))
-    settings = (request.level, request.compress_every, request.prefill_chunk)
+    settings = (request.level, request.compress_every, request.prefill_chunk, request.record)
     return Work(model, tokens, request.max_new_tokens, number, weights, *settings)
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.planning.limits import TIMED_STEPS, TURNS, TURNS_SHARE
 from kvlab.planning.machine import Machine
 from kvlab.planning.work import Work
 from kvlab.trace.atomic import replace_file
@@ -136,10 +137,12 @@ def _from_runs(work: Work, runs: int, earlier: Sequence[RunRecord]) -> float:
 
 
 def _total(work: Work, runs: int, prefill: float, step: float, recorded: float) -> float:
-    """The reference, then every run twice: recorded, and on its own."""
+    """The reference, then every run twice: recorded, and on its own; then readings of speed in turns."""
     reference = prefill + work.new_tokens * step
     each = 2 * prefill + work.new_tokens * (step + recorded)
-    return reference + runs * each + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
+    total = reference + runs * each + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
+    turn = runs * (prefill + TIMED_STEPS * step)
+    return total + turn * min(TURNS, int(TURNS_SHARE * total / turn))
 
 
 def _operations(work: Work) -> float:

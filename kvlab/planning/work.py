@@ -9,8 +9,10 @@ from kvlab.growth import room_to_grow
 from kvlab.planning.holds import Holds
 from kvlab.planning.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
 from kvlab.planning.model import Model
+from kvlab.recording import Recording
 from kvlab.requests import RecordLevel
 
+EVERYTHING = Recording()
 FLOAT = 4  # scores, logits and everything measured are float32
 # Copies of float32 numbers alive at once, counted with torch's allocator: of logits that are scored, of logits that are
 # averaged, of similarities among which the nearest is sought; and what kernels take beside their results.
@@ -30,6 +32,7 @@ class Work:
     level: RecordLevel
     compress_every: int = 1
     chunk: int | None = None
+    record: Recording = EVERYTHING
 
     @property
     def queries(self) -> int:
@@ -52,7 +55,7 @@ class Work:
         """A slot in all KV heads of a layer: key, value and metadata."""
         model = self.model
         states = 2 * model.head_dim * self.number
-        return model.key_value_heads * (states + holds.metadata_bytes(model.group))
+        return model.key_value_heads * (states + holds.metadata_bytes(model.group, self.seen))
 
     def first_slots(self, holds: Holds, budget: float | int) -> int:
         """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""

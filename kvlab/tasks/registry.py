@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from kvlab.errors import UserError
+from kvlab.plugins.registry import Registry
 from kvlab.tasks import (
     arithmetic,
     common_words,
@@ -36,7 +37,13 @@ _MODULES = (
     next_token_kl,
 )
 
-TASKS: dict[str, Task] = {module.TASK.name: module.TASK for module in _MODULES}
+TASKS: Registry[Task] = Registry("task", {module.TASK.name: module.TASK for module in _MODULES})
+
+
+def register_task(task: Task) -> Task:
+    """Make a task known by its name; raises UserError where the name is another task's."""
+    TASKS.add(task.name, task)
+    return task
 
 
 def get_task(name: str) -> Task:

@@ -220,8 +220,10 @@ class Run:
         if self.record.status == "running":
             return "The run is still going: its keys and attention rows appear when it ends."
         name = path.name.split("-layer-")[0]
-        if name in self.record.left_out and (name != "attention" or not self.record.attention_rows.of_layers([layer])):
-            return self.record.left_out[name]
+        kept = {"attention": self.record.attention_rows, "keys": self.record.recorded_states}
+        what = "keys" if name == "values" else name
+        if what in self.record.left_out and (what not in kept or not kept[what].of_layers([layer])):
+            return self.record.left_out[what]
         if name in PROBE_ARRAYS:
             return "This run holds no probe: record the comparison again at level full (its first run holds it)."
         return f"{path} is missing: the run ended before it was written, or the file was removed."

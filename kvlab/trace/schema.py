@@ -26,6 +26,7 @@ from kvlab.errors import UserError
 from kvlab.recording import Recording
 from kvlab.repeats import Repeat
 from kvlab.requests import Fraction, RecordLevel, Slots
+from kvlab.returns import Return
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
 SCHEMA_VERSION = 2
@@ -101,6 +102,15 @@ class ModelShape(BaseModel):
         return self
 
 
+class SpeedReading(BaseModel):
+    """Tokens a second of some decode steps with recording off, run one by one or replayed as captured work."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    way: Literal["eager", "captured"]
+    rate: float = Field(gt=0)
+
+
 class RunRecord(BaseModel):
     """`run.json`: everything needed to read the run, name it, and run it again."""
 
@@ -127,6 +137,7 @@ class RunRecord(BaseModel):
     notes: tuple[str, ...] = Field((), description="what the settings mean at this budget and length, in sentences")
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
+    returned: Return | None = Field(None, description="what was given back on top of the budget")
     level: RecordLevel
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)
@@ -141,8 +152,13 @@ class RunRecord(BaseModel):
     model: ModelShape
     versions: dict[str, str]
     prompt_tokens: Count
-    sliding_layers: tuple[int, ...] = Field((), description="layers that keep their own window and record nothing")
+    sliding_layers: tuple[int, ...] = Field(
+        (), description="layers that keep a window or a state of their own and record nothing"
+    )
     recording: Recording = Field(Recording(), description="what keys, values and the probe were recorded of, as asked")
+    states: Recording | None = Field(
+        None, description="what keys and values were recorded of, as it came out; none: as asked"
+    )
     attention_rows: Recording = Field(Recording(), description="what attention rows were recorded of, as it came out")
     left_out: dict[str, str] = Field(
         default_factory=dict, description="by array, a sentence on what was not recorded for want of room, and why"
@@ -154,6 +170,9 @@ class RunRecord(BaseModel):
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
     decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
+    speed_readings: tuple[SpeedReading, ...] = Field(
+        (), description="further readings, in turns with the other runs of the comparison"
+    )
     recorded_tokens_per_second: float | None = Field(None, description="decoding the forced text, recording on")
     free_text: str = Field("", description="the method's own greedy continuation")
     forced_text: str = Field("", description="the full cache's greedy continuation")
@@ -163,6 +182,19 @@ class RunRecord(BaseModel):
         description="SHA-256 of every other file of the folder, by its path in it. None: the run has not ended, its "
         "worker was killed, or it is older than this field",
     )
+
+    @property
+    def recorded_states(self) -> Recording:
+        """What keys and values were recorded of."""
+        return self.states or self.recording
+
+    @property
+    def state_note(self) -> str:
+        """How exact the recorded keys and values are, in a sentence; empty where it was not measured."""
+        if not self.array_error:
+            return ""
+        worst = max(self.array_error.values())
+        return f"Keys and values are recorded in half precision, within {100 * worst:.2g} % of those in the cache."
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -260,15 +292,15 @@ MEMORY = pa.schema(
 TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVENTS, "memory": MEMORY}
 
 # arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision, of the layers and KV heads in
-# `RunRecord.recording` (attention: `attention_rows`); heads are those recorded, in order:
+# `RunRecord.recording` (as far as they fit: `states`, `attention_rows`); heads are those recorded, in order:
 #   keys        "unit" (num_key_value_heads, tokens, head_dim) unit keys as cached (rotated), "norm" (heads, tokens)
 #   values      "unit", "norm" likewise
 #   attention   "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
 #               "slot_mass" (steps, heads, tokens) attention each slot alive after the step gets from this step's last
 #               query, in the column of the position naming it
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
-# query. How far unit * norm is from what was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format,
-# where norms are between 6e-5 and 65,504).
+# query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
+# was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
 #
 # The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
 #   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of

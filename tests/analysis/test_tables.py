@@ -116,7 +116,9 @@ def test_runs_that_end_beyond_their_budget_are_named():
     def run(label: str, slots: tuple[int, int], every: int = 1) -> SimpleNamespace:
         rows = [(step, head, 139 + step * slots[head] // 128, 140) for step in (0, 128) for head in (0, 1)]
         steps = pd.DataFrame(rows, columns=["step", "head", "live_slots", "budget_slots"])
-        return SimpleNamespace(record=SimpleNamespace(label=label, compress_every=every), steps=steps)
+        return SimpleNamespace(
+            record=SimpleNamespace(method=label, budget=140, label=label, compress_every=every), steps=steps
+        )
 
     absent = run("off", (0, 0))
     absent.steps = absent.steps.head(0)
@@ -172,7 +174,7 @@ def test_along_the_text_is_one_row_a_run_and_token(runs: dict[str, Run]):
 
 def test_equal_labels_are_told_apart(runs: dict[str, Run]):
     assert compare.unique_labels([runs["h2o"], runs["h2o"], runs["full"]]) == [
-        f"{runs['h2o'].record.label} #1",
-        f"{runs['h2o'].record.label} #2",
-        runs["full"].record.label,
+        "h2o #1",
+        "h2o #2",
+        "full",
     ]

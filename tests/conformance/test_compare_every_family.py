@@ -13,7 +13,7 @@ from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import CHAT_TEMPLATE, EVERY, tiny_folder
 
-SOME = ("gpt-oss", "gemma4", "mixtral", "mpt", "cohere2")
+SOME = ("gpt-oss", "gemma4", "mixtral", "mpt", "cohere2", "qwen3-next", "falcon-h1")
 FAMILIES = (
     [name for name in EVERY if name != "mistral-sliding"] if os.environ.get("KVLAB_CONFORMANCE") == "full" else SOME
 )

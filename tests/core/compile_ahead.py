@@ -1,4 +1,4 @@
-"""Compiles the fused kernel as its launcher would launch it on a GPU that is not here; prints what came out as JSON.
+"""Compiles the kernels as their launchers would launch them on a GPU that is not here; prints what came out as JSON.
 
 `python -m tests.core.compile_ahead` in a process of its own: the interpreter that the other tests use cannot compile,
 and which of the two Triton is, it settles when it is imported.
@@ -15,7 +15,10 @@ from typing import Any
 
 import torch
 
+from kvlab.cache.fused import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+
 HEADS, SLOTS = 2, 300
+KNOWN: dict[str, dict] = {}  # what came of each kernel
 
 
 class PretendDriver:
@@ -49,29 +52,77 @@ def compile_case(architecture: int, shared: int, dtype: str, head_dim: int, grou
     ragged_kernel.shared_memory = lambda device: shared
     told, kind = [], getattr(torch, dtype)
     for kernel in (ragged_kernel._stretch, ragged_kernel._together):
-        kernel.run = _only_compiling(type(kernel).run.__get__(kernel), told)
+        kernel.run = _only_compiling(kernel, told)
     query, keys = torch.zeros(1, HEADS, group, head_dim, dtype=kind), torch.zeros(1, HEADS, SLOTS, head_dim, dtype=kind)
     ragged_kernel.ragged_attention(query, keys, keys, torch.zeros(1, HEADS, SLOTS) if bias else None, 1.0)
     return told
 
 
-def _only_compiling(run: Any, told: list[dict]) -> Any:
+def compile_decision(architecture: int, decides: int, dtype: str, head_dim: int, numbers: str) -> list[dict]:
+    """The same of the decision kernel, for what becomes of a slot (`kvlab.cache.fused`) and whole numbers of a type."""
+    from triton.runtime import driver
+
+    from kvlab.cache import decision_kernel
+
+    driver.set_active(PretendDriver(architecture))
+    told: list[dict] = []
+    decision_kernel._decide.run = _only_compiling(decision_kernel._decide, told)
+    decision_kernel.decide(some_work(decides, getattr(torch, dtype), head_dim, getattr(torch, numbers)))
+    return told
+
+
+def some_work(kind: int, dtype: torch.dtype, head_dim: int, numbers: torch.dtype) -> Work:
+    """A decision with the columns that its methods have, all zeros."""
+
+    def column(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.zeros(1, HEADS, SLOTS, dtype=dtype)
+
+    scored = {"score": column()} | ({} if kind == EVICT else {"votes": column(numbers)})
+    averaged = {name: column() for name in ("log_mass", "average")} | {"rows": column(torch.uint8)}
+    own: dict[int, dict[str, Any]] = {
+        EVICT: scored,
+        RESIDUAL: scored | {"residual": column(torch.bool), "decay": 0.98},
+        NEAREST: {"votes": column(numbers), "alpha": 0.9, "most_rows": 255, "least": 0.8} | averaged,
+        SIMILAR: scored | {"threshold": torch.zeros(1, HEADS), "least": 0.5},
+        SPREAD: scored | {"reach": 16, "drawn": True, "stream": 2**62},
+    }
+    many = torch.zeros(1, HEADS, dtype=torch.int64)
+    return Work(
+        kind=kind,
+        keys=torch.zeros(1, HEADS, SLOTS, head_dim, dtype=dtype),
+        values=torch.zeros(1, HEADS, SLOTS, head_dim, dtype=dtype),
+        position=column(numbers),
+        valid=column(torch.bool),
+        mass=column(),
+        tokens_seen=many[0, :1],
+        recent=many,
+        sinks=many,
+        dropped=torch.zeros(1, HEADS),
+        **own[kind],
+    )
+
+
+def _only_compiling(kernel: Any, told: list[dict]) -> Any:
+    """`kernel.run` that compiles and launches nothing; what it compiled before it knows."""
+    run = type(kernel).run.__get__(kernel)
+
     def compiling(*given: Any, grid: Any, warmup: bool, **named: Any) -> None:
         with redirect_stdout(StringIO()) as assembler:  # TRITON_DUMP_PTXAS_LOG=1
             compiled = run(*given, grid=grid, warmup=True, **named)
-        log = assembler.getvalue()
-        registers, spilled = (re.findall(rf, log) for rf in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
-        told.append(
-            {
+        if compiled.hash not in KNOWN:
+            log = assembler.getvalue()
+            registers, spilled = (re.findall(rf, log) for rf in (r"Used (\d+) registers", r"(\d+) bytes spill stores"))
+            KNOWN[compiled.hash] = {
                 "shared": compiled.metadata.shared,
                 "registers": int(registers[0]),
                 "spilled": int(spilled[0]),
                 "narrow": re.findall(r"%\S+ = arith.muli .* : \S*i32\b", compiled.asm["ttir"]),
             }
-        )
+        told.append(KNOWN[compiled.hash])
 
     return compiling
 
 
 if __name__ == "__main__":
-    print(json.dumps([compile_case(**case) for case in json.loads(sys.argv[1])]))
+    every = json.loads(sys.argv[1])
+    print(json.dumps([(compile_decision if "decides" in case else compile_case)(**case) for case in every]))

@@ -59,7 +59,7 @@ class Layer(HandLayer):
     def check_votes(self, tokens: int) -> None:
         """Every token seen is in a slot or was dropped."""
         assert self.layer.dropped is not None
-        votes = self.slots.votes.masked_fill(~self.slots.valid, 0).sum(-1)
+        votes = self.slots.votes.masked_fill(~self.slots.valid, 0).sum(-1).float()
         torch.testing.assert_close(votes + self.layer.dropped, torch.full_like(votes, tokens))
 
 

@@ -92,7 +92,7 @@ def test_budget_votes_and_finiteness(seed: int, budget: int) -> None:
     slots, dropped = hand.layer.slots, hand.layer.dropped
     assert slots is not None
     assert (slots.live() <= budget).all()
-    votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1)
+    votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1).float()
     torch.testing.assert_close(votes + dropped, torch.full_like(votes, TOKENS))
     for tensor in (slots.keys, slots.values, slots.log_mass[slots.valid]):
         assert torch.isfinite(tensor).all()
@@ -196,7 +196,7 @@ def test_scores_go_on_as_decayed_sums() -> None:
         logits = logits.masked_fill(torch.ones(logits.shape[-2:]).triu(key.shape[2] - count + 1).bool(), -torch.inf)
         decay = (1 - 1 / WINDOW) ** torch.arange(count - 1, -1, -1.0)
         score = score + (torch.softmax(logits, -1).mean(1) * decay[:, None]).sum(1)
-    order = layer.slots.position[0].masked_fill(~layer.slots.valid[0], 10**6).argsort(-1)[:, : key.shape[2]]
+    order = layer.slots.position[0].int().masked_fill(~layer.slots.valid[0], 10**6).argsort(-1)[:, : key.shape[2]]
     torch.testing.assert_close(layer.slots.score[0].gather(1, order), score, rtol=1e-4, atol=1e-5)
 
 

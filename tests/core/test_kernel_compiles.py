@@ -51,32 +51,53 @@ def test_nothing_fits_says_so() -> None:
         launch_shape(256, torch.float32, 16 * KIB)
 
 
+WHOLE_GRID = os.environ.get("KVLAB_KERNEL_GRID") == "full"  # `make kernels`
+HALVES = ("bfloat16", "float16")
+
+
 def _cases() -> list[dict]:
     """One of each kernel the compiler makes: of the widths 65 to 128, of the groups 2 to 8, and of both 16-bit types
-    with the same loads it makes the same.
+    with the same loads it makes the same. The whole grid on demand.
     """
     cases = []
     for architecture, shared in ((80, SMALL), (90, H100)):
         device = {"architecture": architecture, "shared": shared}
-        for dtype, width, group in [
+        slices = [
             *product(["bfloat16"], (64, 80, 256), (1, 7)),
             *product(["float16"], (128, 256), (8,)),
             *product(["float32"], (64, 128) if architecture == 80 else (), (4,)),
-        ]:
-            cases.append(device | {"dtype": dtype, "head_dim": width, "group": group, "bias": group > 1})
+        ]
+        for dtype, width, group in product(HALVES, WIDTHS, GROUPS) if WHOLE_GRID else slices:
+            for bias in (False, True) if WHOLE_GRID else (group > 1,):
+                cases.append(device | {"dtype": dtype, "head_dim": width, "group": group, "bias": bias})
     return cases
+
+
+def _decisions() -> list[dict]:
+    """The decision kernel for everything that may become of a slot; of the widths 65 to 128 it makes the same."""
+    slices = [
+        *product((90,), range(5), ["bfloat16"], (256,), ["int16"]),
+        *product((80,), range(1, 5), ["float16"], (64,), ["int32"]),
+    ]
+    grid = product((80, 90), range(5), HALVES, WIDTHS, ("int16", "int32"))
+    names = ("architecture", "decides", "dtype", "head_dim", "numbers")
+    return [dict(zip(names, case, strict=True)) for case in (grid if WHOLE_GRID else slices)]
+
+
+def _compiled(cases: list[dict], room: Path) -> list[list[dict]]:
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DUMP_PTXAS_LOG": "1"}
+    environment["TRITON_CACHE_DIR"] = str(room)  # what lies in a cache tells no registers
+    command = [sys.executable, "-m", "tests.core.compile_ahead", json.dumps(cases)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @needs_triton
 def test_compiled_kernels_fit(tmp_path: Path) -> None:
     """Shared memory inside the device's and inside what was reckoned with; registers without spills; long offsets."""
     cases = _cases()
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_DUMP_PTXAS_LOG": "1"}
-    environment["TRITON_CACHE_DIR"] = str(tmp_path)  # what lies in a cache tells no registers
-    command = [sys.executable, "-m", "tests.core.compile_ahead", json.dumps(cases)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    for case, kernels in zip(cases, json.loads(done.stdout), strict=True):
+    for case, kernels in zip(cases, _compiled(cases, tmp_path), strict=True):
         width, kind, group = case["head_dim"], getattr(torch, case["dtype"]), case["group"]
         chosen = launch_shape(width, kind, case["shared"], group)
         stretch, together = kernels
@@ -86,3 +107,14 @@ def test_compiled_kernels_fit(tmp_path: Path) -> None:
             assert kernel["spilled"] == 0, case
             assert len(kernel["narrow"]) == 1, f"only a program's first slot is counted in 32 bits: {kernel['narrow']}"
             assert kernel["registers"] * 32 * chosen.warps <= 65536 // 2, f"fewer than two programs at once: {case}"
+
+
+@needs_triton
+def test_compiled_decisions_fit(tmp_path: Path) -> None:
+    """A head is one program of four warps: a few sums in shared memory, registers without spills, long offsets."""
+    cases = _decisions()
+    for case, (kernel,) in zip(cases, _compiled(cases, tmp_path), strict=True):
+        assert kernel["shared"] <= 4 * KIB, case
+        assert kernel["spilled"] == 0, case
+        assert not kernel["narrow"], f"an offset in 32 bits: {kernel['narrow']}"
+        assert kernel["registers"] * 32 * 4 <= 65536 // 2, f"fewer than two programs at once: {case}"

@@ -27,7 +27,7 @@ def states(rows: int, slots: int, dtype: torch.dtype) -> list[torch.Tensor]:
 def test_equals_an_explicit_bias(rows: int, slots: int, dtype: torch.dtype, close: float) -> None:
     """16-bit tables too: their log mass is not rounded to 16 bits."""
     query, key, value, bias = states(rows, slots, dtype)
-    given = channel_attention(query, key, value, bias, SCALING, causal=rows > 1).float()
+    given = channel_attention(query, key, value, bias, SCALING, causal=rows > 1)[0].float()
     logits = query.float() @ key.float().transpose(-1, -2) * SCALING + bias[:, :, None]
     logits = logits.masked_fill(torch.ones(rows, slots).triu(slots - rows + 1).bool(), -torch.inf)
     sees = ~torch.isneginf(logits).all(-1)

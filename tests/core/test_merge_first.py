@@ -33,7 +33,7 @@ def test_the_budget_is_kept_and_no_votes_are_invented(order: str, seed: int, bud
     layer = fill(budget, keys, values, seed, order).layer
     assert layer.slots is not None
     assert (layer.slots.live() == budget).all()
-    votes = layer.slots.votes.masked_fill(~layer.slots.valid, 0).sum(-1)
+    votes = layer.slots.votes.masked_fill(~layer.slots.valid, 0).sum(-1).float()
     torch.testing.assert_close(votes + layer.dropped, torch.full_like(votes, keys.shape[2]))
 
 

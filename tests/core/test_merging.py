@@ -106,7 +106,7 @@ def test_votes_sum_to_the_tokens_seen(method: str, options: dict, start: int, ev
         slots, dropped = hand.layer.slots, hand.layer.dropped
         assert slots is not None
         assert dropped is not None
-        votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1)
+        votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1).float()
         torch.testing.assert_close(votes + dropped, torch.full_like(votes, start + step + 1))
         if method == "zsmerge" or options:
             assert (dropped == 0).all(), "this method merges everything"

@@ -12,7 +12,6 @@ from transformers import DynamicCache, PreTrainedModel
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.cache.table import new_slots
 from kvlab.engine import compare
 from kvlab.errors import UserError
 from kvlab.methods import make_method
@@ -94,7 +93,7 @@ def test_budgets_are_those_without_saving_and_every_token_is_accounted_for() -> 
         assert ours.slots is not None and other.slots is not None
         assert torch.equal(ours.budget, other.budget)
         assert torch.equal(ours.slots.live(), other.slots.live())
-        votes = ours.slots.votes.masked_fill(~ours.slots.valid, 0).sum(-1)
+        votes = ours.slots.votes.masked_fill(~ours.slots.valid, 0).sum(-1).float()
         torch.testing.assert_close(votes + ours.dropped, torch.full_like(votes, PROMPT + 6))
 
 
@@ -109,7 +108,7 @@ def test_as_many_queries_vote_as_the_whole_prompt_says(passed: int) -> None:
         ]
     )
     query, key = (torch.randn(1, heads, passed, 8, generator=generator) for heads in (4, 2))
-    slots = new_slots(key, key, position[None], lambda keys: {})
+    slots = make_method("pyramidinfer").pipeline().fresh(key, key, position[None], 2, PROMPT)
     score = RecentRows(0.2, 1.2, "shared").update(slots, PassSeen(query, key, None, None, 8**-0.5), True)["score"]
     voters = 1 + int(0.2 * PROMPT)
     expected = [0.0] * passed

@@ -25,7 +25,7 @@ def test_kept_tokens_never_leave_and_others_do(tiny_model_folder: Path, tmp_path
     assert left[0] and not left[1]
     assert len(runs[0].events) == len(runs[1].events), "the places are taken from the budget"
     assert runs[1].record.force_keep == (20, 21, 22)
-    assert runs[1].record.label.endswith("keeping 3 chosen")
+    assert runs[1].record.label.endswith("keeping tokens 20-22")
     assert all(run.record.recorded_tokens_per_second > 0 for run in runs)
 
 

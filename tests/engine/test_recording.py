@@ -12,9 +12,11 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
+import kvlab
 from kvlab.analysis.attended_distance import attention_map
 from kvlab.analysis.attention_rows import heads_with_attention, read_rows
 from kvlab.analysis.autopsy import autopsy, needle_mass
+from kvlab.analysis.head_states import spread_heads
 from kvlab.cache import make_cache
 from kvlab.engine import compare
 from kvlab.engine.compare import compare as run_comparison
@@ -22,7 +24,7 @@ from kvlab.engine.shadow import Shadow
 from kvlab.errors import UserError
 from kvlab.methods.view import Slots
 from kvlab.models.load import load_model
-from kvlab.recording import LEAST_LAYERS, Recording, attention_that_fits, history_that_fits, spread
+from kvlab.recording import LEAST_LAYERS, Recording, attention_that_fits, history_that_fits, spread, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
 
@@ -91,6 +93,39 @@ def test_history_of_a_probe_stays_under_the_limit(heads: int, tokens: int) -> No
 def test_what_is_spread_keeps_both_ends() -> None:
     assert spread(range(32), 4) == [0, 10, 21, 31]
     assert spread([3, 5], 4) == [3, 5] and spread(range(9), 1) == [4] and spread(range(9), 0) == []
+
+
+@pytest.mark.parametrize(("layers", "runs", "tokens"), [(32, 5, 33_023), (32, 6, 33_023), (80, 6, 131_072), (3, 2, 90)])
+def test_keys_and_values_of_a_comparison_stay_under_the_limit(layers: int, runs: int, tokens: int) -> None:
+    """Bytes counted file by file; one more layer a run would not have fitted."""
+    kept, sentence = states_that_fit(Recording(), range(layers), 8, 128, tokens, runs)
+    layer = sum(8 * tokens * (128 * 2 + 2) for _ in ("keys", "values"))
+    count = len(kept.of_layers(range(layers)))
+    assert runs * count * layer <= 21.9e9 and (count == layers or runs * (count + 1) * layer > 21.9e9)
+    assert (sentence == "") == (count == layers) == (runs * layers * layer <= 21.9e9)
+    assert count == layers or {0, layers - 1} <= set(kept.of_layers(range(layers)))
+
+
+def test_states_beyond_the_limit_are_left_out_and_said(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[Run]
+) -> None:
+    tokens, shape = len(whole[0].keys(0, 0)[1]), whole[0].record.model
+    layer = 2 * shape.num_key_value_heads * tokens * (shape.head_dim + 1) * 2
+    two_layers = partial(states_that_fit, most=3 * 2 * layer + 1)  # three runs: the full cache is one of them
+    monkeypatch.setattr(import_module("kvlab.engine.compare"), states_that_fit.__name__, two_layers)
+    for run, before in zip(recorded(tiny_model_folder, tmp_path), whole, strict=True):
+        written = [load_file(path) for path in (run.path / "arrays").glob("[kv][ea][yl]*-layer-*.safetensors")]
+        assert sum(tensor.nbytes for file in written for tensor in file.values()) == 2 * layer
+        sentence = run.record.left_out["keys"]
+        assert sentence.startswith("Keys and values were recorded of layers 0, 2 only: ")
+        assert sentence in run.record.remarks
+        for read in (run.keys, run.values):
+            with pytest.raises(UserError, match=re.escape(sentence)):
+                read(1, 0)
+        assert (run.keys(2, 1)[0] == before.keys(2, 1)[0]).all()
+        assert (run.attention(1, 0)[0] == before.attention(1, 0)[0]).all()
+        assert dict(spread_heads(run)).keys() == {0, 2}
+        assert re.search(r"within 0\.0\d+ % of those in the cache", run.record.state_note)
 
 
 def recorded(folder: Path, root: Path, **options: object) -> list[Run]:
@@ -171,6 +206,15 @@ def test_beyond_the_limit_fewer_layers_are_kept_and_the_run_says_so(
     with pytest.raises(UserError, match="The probe's rows were recorded of layers 0, 2 only"):
         runs[0].history(1, 0)
     assert set(runs[0].record.left_out) == {"attention", "history"} and not whole[0].record.remarks
+
+
+def test_python_bounds_a_recording_in_the_same_words(tiny_model_folder: Path, tmp_path: Path) -> None:
+    loaded = load_model(str(tiny_model_folder), "cpu")
+    made = kvlab.run(PROMPT, "h2o", 0.3, model=loaded, max_new_tokens=4, root=tmp_path, record="layers=2,every=3")
+    assert made.record.recording == Recording(layers=(2,), every=3)
+    assert {path.name for path in (made.path / "arrays").glob("keys*")} == {"keys-layer-002.safetensors"}
+    with pytest.raises(UserError, match=r"^What to record cannot be 'layers=x'"):
+        kvlab.run(PROMPT, "h2o", 0.3, model=loaded, root=tmp_path, record="layers=x")
 
 
 def test_a_layer_that_the_model_lacks_is_refused_before_anything_runs(tiny_model_folder: Path, tmp_path: Path) -> None:

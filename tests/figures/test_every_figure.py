@@ -7,7 +7,13 @@ import re
 from typing import Any
 
 import numpy as np
+import plotly.graph_objects as go
 import pytest
+
+from kvlab.analysis import compare
+from kvlab.figures import compare as compare_figures
+from kvlab.figures.marks import same_lines
+from kvlab.figures.template import PALE
 
 Drawn = tuple[str, Any, str, Any]  # name, how to draw it in a theme, reading, frame
 MAX_BYTES = 2_000_000
@@ -72,3 +78,45 @@ def test_the_maps_of_a_wall_are_square_however_wide_the_page(figures: list[Drawn
     wall = drawn["wall"]
     assert wall.layout.yaxis.scaleanchor == "x"
     assert wall.layout.xaxis.constrain == wall.layout.yaxis.constrain == "domain"
+
+
+def test_layers_run_down_from_the_first_wherever_heads_or_steps_run_across(figures: list[Drawn]):
+    seen = 0
+    for name, draw, _, _ in figures:
+        figure = draw("light")
+        assert "layer" not in (figure.layout.xaxis.title.text or ""), f"{name}: layers run down"
+        if figure.layout.yaxis.title.text == "layer":
+            low_to_high = figure.layout.yaxis.range
+            assert figure.layout.yaxis.autorange == "reversed" or low_to_high[0] > low_to_high[1], name
+            seen += 1
+    assert seen > 15
+
+
+def test_a_cell_of_every_heat_map_says_where_a_click_on_it_leads(figures: list[Drawn]):
+    for name, draw, _, _ in figures:
+        figure = draw("light")
+        if any(trace.type == "heatmap" for trace in figure.data):
+            leads = (figure.layout.meta or {}).get("go", {})
+            assert leads and set(leads.values()) <= {"layer", "head", "step", "token"}, name
+
+
+def test_a_chart_whose_lines_are_all_the_same_is_known():
+    line = {"x": [1, 2], "y": [3.0, float("nan")], "mode": "lines"}
+    same = go.Figure([go.Scatter(line), go.Scatter(line), go.Scatter(line)])
+    assert same_lines(same) == 3
+    assert same_lines(go.Figure([go.Scatter(line)])) == 0, "one line is a chart"
+    assert same_lines(go.Figure([go.Scatter(line), go.Scatter(line | {"y": [3.0, 4.0]})])) == 0
+    assert same_lines(go.Figure([go.Scatter(line), go.Scatter(line), go.Bar(x=[1], y=[2])])) == 0
+
+
+def test_of_many_lines_one_is_in_focus_and_drawn_last(large_runs: list[Any]):
+    table = compare.along_text(large_runs)
+    labels = [label for label in table["label"].unique() if label != "full"]
+    drawn = compare_figures.kl_along_text(table, "light", labels[1])
+    assert {trace.name: trace.opacity for trace in drawn.data} == {
+        label: 1.0 if label == labels[1] else PALE for label in labels
+    }
+    assert drawn.data[-1].name == labels[1]
+    ranks = sorted(drawn.data, key=lambda trace: trace.legendrank)
+    assert [trace.name for trace in ranks] == labels, "the legend keeps its order"
+    assert {trace.opacity for trace in compare_figures.kl_along_text(table).data} == {1.0}

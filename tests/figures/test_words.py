@@ -8,7 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.figures.words import byte_size, byte_unit, number, percent, plural, signed_percent, token_labels, visible
+from kvlab.figures.words import (
+    byte_size,
+    byte_unit,
+    lost,
+    number,
+    percent,
+    plural,
+    signed_percent,
+    token_labels,
+    visible,
+)
 
 
 @given(st.text(max_size=80))
@@ -26,9 +36,20 @@ def test_white_space_is_seen():
     assert len(visible("x" * 99)) == 24
 
 
+def test_a_number_that_is_a_token_cannot_be_read_as_part_of_its_position():
+    texts = ["x"] * 689 + ["1"]
+    assert token_labels([689], texts) == ["689 “1”"]
+
+
+def test_sag_is_positive_where_attention_is_lost():
+    assert lost(0.03) == "3 % lost"
+    assert lost(-0.02) == "2 % gained"
+    assert lost(math.nan) == "not recorded"
+
+
 def test_labels_are_unique_even_for_equal_words():
     labels = token_labels([0, 1, 7], ["the", "the"])
-    assert labels == ["0 the", "1 the", "7"]
+    assert labels == ["0 “the”", "1 “the”", "7"]
 
 
 @pytest.mark.parametrize(

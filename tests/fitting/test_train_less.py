@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,9 @@ from typer.testing import CliRunner
 from kvlab.cache import make_cache
 from kvlab.cli import commands
 from kvlab.errors import UserError
-from kvlab.fitting.observations import heavy_and_recent, observe, projections
+from kvlab.fitting import less
+from kvlab.fitting.less import LessRequest, fit_less, layer_blocks
+from kvlab.fitting.observations import compressible_layers, heavy_and_recent, observation_bytes, observe, projections
 from kvlab.fitting.text import text_windows
 from kvlab.methods.feature_maps import untrained_maps
 from kvlab.models.load import LoadedModel, load_model
@@ -44,7 +47,7 @@ def test_what_is_kept_is_recent_or_heavy() -> None:
 def test_an_observation_is_the_layers_own_attention(tiny: LoadedModel, books: Path) -> None:
     """With everything dropped put back by the true kernel, slots and state together give the true output."""
     ids = next(text_windows(tiny, books, 300, 0))
-    for seen, projection in zip(observe(tiny, ids, Random(0)), projections(tiny), strict=True):
+    for seen, projection in zip(observe(tiny, ids, Random(0)), projections(tiny, [0, 1, 2]), strict=True):
         logits = (seen.query @ seen.key[:, None].transpose(-1, -2)) * seen.key.shape[-1] ** -0.5
         left = (logits - seen.top).exp() * seen.dropped[:, None]
         whole = (seen.numerator + left @ seen.value[:, None]) / (seen.denominator + left.sum(-1, keepdim=True))
@@ -55,6 +58,36 @@ def test_an_observation_is_the_layers_own_attention(tiny: LoadedModel, books: Pa
         silent.key_bias.fill_(-100)
         assert float(seen.error(silent, projection)) == pytest.approx(seen.evicted_error, rel=1e-3)
         assert seen.evicted_error > 0
+
+
+def test_observations_take_what_is_said(tiny: LoadedModel, books: Path) -> None:
+    for tokens in (300, 290):
+        for seen in observe(tiny, next(text_windows(tiny, books, tokens, 0)), Random(0)):
+            tensors = [tensor for tensor in vars(seen).values() if isinstance(tensor, torch.Tensor)]
+            assert sum(tensor.nbytes for tensor in tensors) == observation_bytes(tiny, tokens)
+
+
+def test_layers_are_watched_in_blocks_that_fit(
+    tiny: LoadedModel, tiny_model_folder: Path, books: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for two layers: a block of two and one of one, and all three get their maps."""
+    layers = compressible_layers(tiny)
+    assert layer_blocks(tiny, layers, 256) == [[0, 1, 2]], "the shipped maps come from one block"
+    monkeypatch.setattr(less, "MOST_BYTES", 2.5 * less.MOST_WINDOWS * observation_bytes(tiny, 256))
+    watched, watch = [], less._watch
+
+    def noted(loaded: LoadedModel, request: LessRequest, block: list[int], *rest: Any) -> Any:
+        found = watch(loaded, request, block, *rest)
+        watched.append((block, sum(len(seen) for seen in found) * observation_bytes(loaded, 256)))
+        return found
+
+    monkeypatch.setattr(less, "_watch", noted)
+    request = LessRequest(str(tiny_model_folder), books, 4, minutes=0.05, length=256, device="cpu")
+    assert len(fit_less(request, tmp_path / "maps.safetensors", say=lambda _: None)) == 3
+    assert [block for block, _ in watched] == [[0, 1], [2]]
+    assert all(size <= less.MOST_BYTES for _, size in watched)
+    monkeypatch.setattr(less, "MOST_BYTES", 1)
+    assert layer_blocks(tiny, layers, 256) == [[0], [1], [2]], "one layer at the least"
 
 
 def test_a_fit_lowers_the_error_and_its_file_serves_the_method(

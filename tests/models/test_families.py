@@ -57,10 +57,7 @@ LATENT = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_h
     [
         ("deepseek_v3", LATENT, "one latent state a token"),
         ("minicpm3", LATENT, "one latent state a token"),
-        ("qwen3_next", {}, "layers of kind linear_attention"),
-        ("qwen3_5_text", {}, "layers of kind linear_attention"),
-        ("lfm2", {"layer_types": ["conv", "full_attention"], "num_hidden_layers": 2}, "layers of kind conv"),
-        ("jamba", {}, "not supported"),
+        ("minimax", {}, "nothing proves yet"),
         ("mamba2", {}, "not supported"),
         ("diffllama", {}, "nothing proves yet"),
         ("gpt2", {}, "nothing proves yet"),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvlab.analysis.labels import distinct
 from kvlab.trace import open_run
 from kvlab.trace.record import FILE
 from kvlab.trace.synthetic import write_synthetic_run
@@ -84,14 +85,15 @@ def test_no_ranking_without_its_omissions(runs: list[Path], open_page: Open, ans
         page = add_answer(page, own_words(runs[0]))
     text = told(page)
     ranking = text[text.index("to the full cache first") :]
-    for path in runs:
-        assert f"**{open_run(path).record.label}**" in ranking
+    for name in distinct([open_run(path).record for path in runs]):
+        assert f"**{name}**" in ranking
     assert "Not ranked: " in ranking
 
 
 def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path], open_page: Open):
     page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
-    labels = {path.name: open_run(path).record.label for path in runs[1:]}
+    names = distinct([open_run(path).record for path in runs])
+    labels = {path.name: name for path, name in zip(runs[1:], names[1:], strict=True)}
     for name, label in labels.items():
         page = page.selectbox(key="board-cell").set_value(name).run()
         assert f"{label}: the fact's tokens by head" in told(page)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.pages.settle import settle
 
 pytestmark = [
     pytest.mark.e2e,
@@ -123,6 +125,45 @@ def test_the_menu_keeps_what_is_looked_at(address: str, browser: Any):
     page = visit(browser, f"{address}/timeline?run=sample-keepkv-25pc-0&layer=1&head=1")
     page.get_by_test_id("stSidebar").get_by_role("link", name="Merges").click()
     page.wait_for_url("**/merges?**run=sample-keepkv-25pc-0**")
+    page.get_by_test_id("stSidebar").get_by_role("link", name="Lineage").click()
+    page.wait_for_url(re.compile(r"/lineage\?.*layer=1.*head=1"))
+    page.context.close()
+
+
+@pytest.mark.parametrize("name", ["timeline", "merges", "compare", "regret", "autopsy", "keepkv"])
+def test_the_bar_stays_in_sight_while_the_page_scrolls(address: str, browser: Any, name: str):
+    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+    page.set_default_timeout(PATIENCE_SECONDS * 1000)
+    page.goto(f"{address}/{name}?run=sample-keepkv-25pc-0")
+    bar = page.locator(".st-key-context-bar")
+    bar.wait_for()
+    page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+    for _ in range(2):
+        place = bar.bounding_box()
+        assert 0 <= place["y"] < 40 and place["y"] + place["height"] < 180
+        assert "keepkv" in bar.inner_text()
+        page.evaluate("document.querySelector('[data-testid=stMain]').scrollTo(0, 700)")
+        page.wait_for_timeout(300)
+    ground = bar.evaluate("bar => getComputedStyle(bar.parentElement).backgroundColor")
+    assert ground == "rgb(255, 255, 255)", "what scrolls under it does not show through"
+    page.context.close()
+
+
+def test_a_click_on_a_cell_of_a_map_goes_there(address: str, browser: Any):
+    page = visit(browser, f"{address}/regret?run=sample-keepkv-25pc-0&layer=0&head=1&step=3")
+    settle(page, ".st-key-regret-map .nsewdrag")
+    page.wait_for_function("document.querySelector('.st-key-regret-map .nsewdrag').style.cursor === 'pointer'")
+    plot = page.locator(".st-key-regret-map .nsewdrag").first.bounding_box()
+    page.mouse.click(plot["x"] + 0.5 * plot["width"], plot["y"] + 0.75 * plot["height"])
+    page.wait_for_url(re.compile("layer=1"))
+    assert re.search("head=1", page.url) and not re.search("step=3(&|$)", page.url)
+    page.context.close()
+
+
+def test_the_first_page_answers_by_its_own_name(address: str, browser: Any):
+    page = visit(browser, f"{address}/start")
+    page.get_by_text("Try the sample prompt").wait_for()
+    assert page.get_by_text("Page not found").count() == 0
     page.context.close()
 
 

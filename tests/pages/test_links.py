@@ -28,7 +28,7 @@ FUNCTIONS = {
 }  # fmt: skip
 # Keys, as written in the source, of widgets whose page puts their value into the address itself.
 BY_HAND = {
-    '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', "widget",
+    '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
 }  # fmt: skip
 # A file is not in an address; the others are typed and then saved in the folder of runs by a button.
 NOT_LINKED = {
@@ -140,10 +140,13 @@ def test_every_widget_follows_the_address(synthetic_runs: Path, open_page: Open,
     [
         ("timeline", {}, "pick_run"),
         ("timeline", {}, "pick_comparison"),
+        ("timeline", {}, "pick_layer"),
+        ("timeline", {}, "pick_head"),
+        ("similarity", {}, "pick_step"),
         ("timeline", {"step": "9"}, "timeline-slot"),
         ("lineage", {}, "lineage-slot"),
-        ("difference", {}, "difference-a"),
-        ("difference", {}, "difference-b"),
+        ("difference", {}, "pick_a"),
+        ("difference", {}, "pick_b"),
         ("autopsy", {"words": "the"}, "autopsy-place"),
     ],
 )

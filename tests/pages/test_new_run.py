@@ -15,6 +15,7 @@ from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs import fitting, registry, store
 from kvlab.planning import Machine
+from kvlab.recording import Recording
 from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, Progress
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -226,7 +227,29 @@ def test_a_running_job_shows_its_stage_and_log(runs_root: Path, open_page: Open)
     store.log_path(runs_root, job).write_text("a line <b>of</b> the log\n")
     page = open_page("new_run", job=job)
     assert "Running" in shown(page)
+    assert "prefill h2o" in page.get("progress")[0].proto.text
     assert "a line <b>of</b> the log" in [element.value for element in page.code]
+
+
+def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, open_page: Open):
+    choices = tuple(MethodChoice(method=method, budget=0.25) for method in ("h2o", "keepkv"))
+    job = jobs.submit(runs_root, CompareRequest(prompt="a prompt", choices=choices))
+    write_synthetic_run(runs_root, method="full", comparison_id=job)
+    write_synthetic_run(runs_root, method="h2o", comparison_id=job, status="running")
+    with store.database(runs_root) as connection:
+        store.take_place(connection, os.getpid())
+        store.claim(connection, os.getpid())
+        progress = Progress(stage="h2o", done=1, total=4)
+        connection.execute("UPDATE jobs SET progress = ?, started = ?", (progress.model_dump_json(), time.time() - 200))
+    page = open_page("new_run", job=job)
+    told = page.get("progress")[0].proto.text.replace("\\", "")
+    assert "2 of 3" in told, "the full cache is a run too"
+    assert "about 10 min left" in told, "a quarter took 200 s, so three quarters take 600 s"
+    assert "keepkv" in [element.value for element in page.markdown], "it waits"
+    assert not any("Never begun" in element.value for element in page.caption)
+    with store.database(runs_root) as connection:
+        store.finish(connection, job, "cancelled", "Stopped.")
+    assert any("Never begun: keepkv" in element.value for element in open_page("new_run", job=job).caption)
 
 
 def test_an_ended_job_lists_its_runs_and_leads_to_the_comparison(runs_root: Path, open_page: Open):
@@ -287,6 +310,27 @@ def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pyt
     page = page.selectbox(key="device").select("cuda").run()
     assert not page.exception
     assert not page.warning
+
+
+def test_what_is_recorded_is_sent_and_bad_values_are_one_sentence(
+    form: AppTest, runs_root: Path, started_workers: list[Path]
+):
+    page = paste(form, "some text")
+    for layers, heads, sentence in (
+        ("0-", "", "What to record cannot be 'layers=0-': write layers=0-3,8,heads=0,every=4, or some of the three."),
+        ("99", "", "Layer 99 cannot be recorded: the model's layers are numbered 0 to 5."),
+        ("", "9", "KV head 9 cannot be recorded: the model's KV heads are numbered 0 to 3."),
+    ):
+        page.text_input(key="record_layers").input(layers)
+        page.text_input(key="record_heads").input(heads)
+        page = submit(page.run())
+        assert [text.replace("\\", "") for text in messages(page)] == [sentence]
+    page.text_input(key="record_layers").input("0-1, 3")
+    page.text_input(key="record_heads").input("")
+    page.number_input(key="record_every").set_value(4)
+    page = submit(page.run())
+    assert messages(page) == []
+    assert jobs.request_of(runs_root, only_job(runs_root).job_id).record == Recording.parse("layers=0,1,3,every=4")
 
 
 def test_a_chunk_of_the_prompt_is_sent_where_one_is_given(form: AppTest, runs_root: Path, started_workers: list[Path]):

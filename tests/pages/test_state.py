@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from kvlab.trace import open_run
+from kvlab.trace.labels import save_answer
 from kvlab.trace.synthetic import write_synthetic_run
 
 PATIENCE_SECONDS = 30
@@ -31,6 +33,32 @@ def comparison_page() -> None:
     st.text(" ".join(run.record.run_id for run in current_comparison()))
 
 
+def merging_page() -> None:
+    import streamlit as st
+
+    from app.state import current_run
+
+    run = current_run("merging")
+    st.text(run.record.run_id if run else "")
+
+
+def wrong_page() -> None:
+    import streamlit as st
+
+    from app.state import current_run
+
+    run = current_run("wrong")
+    st.text(run.record.run_id if run else "")
+
+
+def pair_page() -> None:
+    import streamlit as st
+
+    from app.state import current_comparison, current_pair
+
+    st.text(" ".join(run.record.run_id for run in current_pair(current_comparison())))
+
+
 def opened(page: Callable[[], None], **query: str) -> AppTest:
     test = AppTest.from_function(page, default_timeout=PATIENCE_SECONDS)
     for name, value in query.items():
@@ -40,7 +68,7 @@ def opened(page: Callable[[], None], **query: str) -> AppTest:
 
 def text(page: AppTest) -> str:
     assert not page.exception
-    return page.text[0].value if page.text else ""
+    return page.text[-1].value if page.text else ""
 
 
 def query(page: AppTest) -> dict[str, str]:
@@ -49,7 +77,7 @@ def query(page: AppTest) -> dict[str, str]:
 
 def test_without_an_address_the_newest_compressed_run_is_shown_and_named_in_the_url(synthetic_runs: Path):
     page = opened(one_run_page)
-    assert text(page) == "newer-h2o-25pc-0 0 0 0"
+    assert text(page).startswith("newer-h2o-25pc-0 ")
     assert query(page) == {"comparison": "newer", "run": "newer-h2o-25pc-0"}
 
 
@@ -59,11 +87,11 @@ def test_the_address_names_run_layer_head_and_step(synthetic_runs: Path):
     assert query(page) == {"comparison": "older", "run": "older-keepkv-25pc-0", "layer": "1", "head": "1", "step": "7"}
 
 
-def test_a_choice_in_the_sidebar_goes_to_the_url(synthetic_runs: Path):
+def test_a_choice_in_the_bar_goes_to_the_url(synthetic_runs: Path):
     page = opened(one_run_page, run="older-keepkv-25pc-0")
-    page = page.sidebar.selectbox(key="pick_run").set_value("older-full-100pc-0").run()
+    page = page.selectbox(key="pick_run").set_value("older-full-100pc-0").run()
     assert text(page).startswith("older-full-100pc-0")
-    page = page.sidebar.selectbox(key="pick_comparison").set_value("newer").run()
+    page = page.selectbox(key="pick_comparison").set_value("newer").run()
     assert text(page).startswith("newer-")
     assert query(page)["run"].startswith("newer-")
 
@@ -73,9 +101,9 @@ def test_a_run_or_comparison_that_is_not_there_is_one_sentence(synthetic_runs: P
     page = opened(one_run_page, **{name: "nope"})
     assert text(page) == ""
     assert [error.value for error in page.error] == [
-        f"There is no {name} `nope` in {synthetic_runs}: pick another in the sidebar."
+        f"There is no {name} `nope` in {synthetic_runs}: pick another above."
     ]
-    page = page.sidebar.selectbox(key=f"pick_{name}").select_index(0).run()
+    page = page.selectbox(key=f"pick_{name}").select_index(0).run()
     assert text(page)
     assert not page.error
 
@@ -92,8 +120,8 @@ def test_a_run_or_comparison_that_is_not_there_is_one_sentence(synthetic_runs: P
 def test_a_layer_head_or_step_that_is_not_there_is_one_sentence(
     synthetic_runs: Path, name: str, value: str, sentence: str
 ):
-    page = opened(one_run_page, run="older-h2o-25pc-0", **{name: value})
-    assert text(page) == "older-h2o-25pc-0 0 0 0"
+    page = opened(one_run_page, run="older-h2o-25pc-0", **({"layer": "0", "step": "16"} | {name: value}))
+    assert text(page) == "older-h2o-25pc-0 0 0 16"
     assert [warning.value for warning in page.warning] == [sentence]
 
 
@@ -119,3 +147,67 @@ def test_no_runs_is_an_invitation(runs_root: Path):
     page = opened(one_run_page)
     assert text(page) == ""
     assert page.info[0].value.startswith("There are no runs yet")
+
+
+def telling(root: Path, run_id: str) -> tuple[int, int, int]:
+    """By plain reading: the layer and head whose output errs most on average, and the step before the largest KL."""
+    run = open_run(root / run_id)
+    errors: dict[tuple[int, int], list[float]] = {}
+    for row in run.steps.itertuples():
+        if row.output_error == row.output_error:
+            errors.setdefault((row.layer, row.head), []).append(row.output_error)
+    worst = max(errors, key=lambda place: sum(errors[place]) / len(errors[place]))
+    kl = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")["kl"].tolist()
+    return (*worst, max(range(len(kl)), key=kl.__getitem__))
+
+
+def test_where_nobody_chose_the_place_tells_something_and_says_why(synthetic_runs: Path):
+    page = opened(one_run_page, run="older-keepkv-25pc-0")
+    layer, head, step = telling(synthetic_runs, "older-keepkv-25pc-0")
+    assert text(page) == f"older-keepkv-25pc-0 {layer} {head} {step}"
+    assert "the output of this head errs most" in page.selectbox(key="pick_layer").help
+    assert "furthest from the full cache" in page.selectbox(key="pick_step").help
+    page = opened(one_run_page, run="older-keepkv-25pc-0", layer="0", head="0", step="1")
+    assert text(page) == "older-keepkv-25pc-0 0 0 1"
+    assert page.selectbox(key="pick_layer").help == "" and "Opened" not in page.selectbox(key="pick_step").help
+
+
+def test_what_was_chosen_stays_when_the_menu_drops_the_address(synthetic_runs: Path):
+    page = opened(one_run_page, run="older-keepkv-25pc-0", layer="1", head="1", step="7")
+    for name in list(page.query_params):
+        del page.query_params[name]
+    page = page.run()
+    assert text(page) == "older-keepkv-25pc-0 1 1 7"
+    assert query(page) == {"comparison": "older", "run": "older-keepkv-25pc-0", "layer": "1", "head": "1", "step": "7"}
+
+
+def test_a_run_that_a_page_opened_by_itself_is_not_kept_as_a_choice(synthetic_runs: Path):
+    page = opened(one_run_page)
+    assert "the first compressed run" in page.selectbox(key="pick_run").help
+    assert "chosen_run" not in page.session_state
+    page = page.run()
+    assert "the first compressed run" in page.selectbox(key="pick_run").help, "the address it wrote is no choice"
+    page = page.selectbox(key="pick_run").set_value("newer-keepkv-25pc-0").run()
+    assert page.session_state["chosen_run"] == "newer-keepkv-25pc-0"
+    assert page.selectbox(key="pick_run").help == ""
+
+
+def test_a_page_about_merging_opens_the_run_that_merges_and_the_autopsy_a_wrong_one(synthetic_runs: Path):
+    merged = {
+        name: int(open_run(synthetic_runs / f"newer-{name}-25pc-0").steps["merged"].sum()) for name in ("h2o", "keepkv")
+    }
+    assert merged["h2o"] == 0 < merged["keepkv"]
+    page = opened(merging_page)
+    assert text(page) == "newer-keepkv-25pc-0"
+    assert f"it merges most: {merged['keepkv']:,} slots" in page.selectbox(key="pick_run").help
+    save_answer(synthetic_runs, "newer", open_run(synthetic_runs / "newer-full-100pc-0").record.prompt, "zebra")
+    page = opened(wrong_page)
+    assert "got the answer wrong" in page.selectbox(key="pick_run").help
+
+
+def test_two_runs_open_with_unlike_methods_at_equal_bytes(synthetic_runs: Path):
+    page = opened(pair_page, comparison="newer")
+    assert set(text(page).split()) == {"newer-h2o-25pc-0", "newer-keepkv-25pc-0"}
+    assert "at equal bytes" in page.selectbox(key="pick_a").help
+    page = page.selectbox(key="pick_b").set_value("newer-full-100pc-0").run()
+    assert query(page)["b"] == "newer-full-100pc-0"

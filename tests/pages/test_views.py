@@ -120,18 +120,21 @@ def test_the_worst_head_is_one_click_away(synthetic_runs: Path, open_page: Open)
     if buttons := [button for button in page.button if button.key == "worst-head"]:
         page = buttons[0].click().run()
     assert not page.exception
-    assert (page.selectbox(key="layer").value, page.selectbox(key="head").value) == (worst["layer"], worst["head"])
+    assert (page.selectbox(key="pick_layer").value, page.selectbox(key="pick_head").value) == (
+        worst["layer"],
+        worst["head"],
+    )
     assert "misses most at step 4" in texts(page)
 
 
 def test_two_runs_are_those_of_the_address(synthetic_runs: Path, open_page: Open):
     page = open_page("difference", comparison="newer", a="newer-h2o-25pc-0", b="newer-full-100pc-0", step="3")
     assert not page.exception
-    assert [page.selectbox(key=f"difference-{key}").value for key in ("a", "b")] == [
+    assert [page.selectbox(key=f"pick_{key}").value for key in ("a", "b")] == [
         "newer-h2o-25pc-0",
         "newer-full-100pc-0",
     ]
-    assert "A is h2o 25 %, B is full 100 %" in texts(page).replace("\\", "").replace("\u00a0", " ")
+    assert "A is h2o, B is full" in texts(page).replace("\\", "").replace("\u00a0", " ")
 
 
 def test_words_that_are_not_there_get_one_sentence_and_a_span_wins(synthetic_runs: Path, open_page: Open):

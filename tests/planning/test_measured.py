@@ -14,15 +14,16 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvlab.attention.slot_attention import ROW_BLOCK
 from kvlab.cache import make_cache
-from kvlab.cache.table import new_slots
 from kvlab.engine import compare
 from kvlab.engine.forward import decode_one, prefill
+from kvlab.engine.host_blocks import ROOM
 from kvlab.engine.recorder import Recorder
 from kvlab.engine.room import holds_of
-from kvlab.methods import make_method, registered
+from kvlab.engine.shadow import TOKENS_AT_ONCE
+from kvlab.methods import columns, make_method, registered
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, limits, memory
-from kvlab.planning.holds import FULL, METADATA_BYTES, Holds
+from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
 from kvlab.planning.model import model_from
 from kvlab.planning.work import Work
 from kvlab.requests import CompareRequest, MethodChoice
@@ -72,9 +73,7 @@ def held_by(method: str) -> Holds:
 
 
 def test_shared_numbers_are_the_cache_s_own() -> None:
-    states = torch.zeros(1, 1, 1, 4)
-    slots = new_slots(states, states, torch.zeros(1, 1), lambda _: {})
-    assert sum(tensor.nbytes for tensor in slots.metadata().values()) == METADATA_BYTES
+    assert SHORT_TEXT == columns.SHORT_TEXT
     assert limits.ROW_BLOCK == ROW_BLOCK
     assert make_method("full").holds() == FULL.model_dump()
 
@@ -112,9 +111,10 @@ def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:
     cache = make_cache(loaded.model, "full", 1.0, observer=recorder)
     prefill(loaded, cache, torch.randint(3, 300, (1, tokens)))
     shadows = [layer.shadow for layer in recorder.layers.values()]
-    tensors = [getattr(shadow, name) for shadow in shadows for name in ("keys", "values", "owner", "itself")]
+    tensors = [block for shadow in shadows for block in (*shadow.keys, *shadow.values, shadow.owner)]
     (planned,) = memory._shadow(work)
-    assert planned.bytes == sum(tensor.nbytes for tensor in tensors)
+    assert planned.bytes == sum(tensor.nbytes for tensor in tensors) and planned.place == "host"
+    assert (memory.TOKENS_AT_ONCE, memory.ROOM) == (TOKENS_AT_ONCE, ROOM)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -140,7 +140,7 @@ def test_peaks_and_disk_are_within_a_tenth(
     assert shares == pytest.approx(dict.fromkeys(shares, 1.0), abs=0.1)
     for index, (run, (_, holds, budget)) in enumerate(zip(runs, planned, strict=True)):
         size = sum(file.stat().st_size for file in run.path.rglob("*") if file.is_file())
-        needed = disk.run_bytes(full, holds, budget) + (disk.probe_bytes(full) if index == 0 else 0)
+        needed = disk.run_bytes(full, holds, budget, len(runs)) + (disk.probe_bytes(full) if index == 0 else 0)
         assert needed == pytest.approx(size, rel=0.1), f"{run.record.method}: {needed / size:.2f} of its folder"
 
 

@@ -19,6 +19,7 @@ from kvlab.planning.holds import Holds
 from kvlab.planning.model import model_from
 from kvlab.planning.seconds import duration
 from kvlab.planning.work import Work
+from kvlab.recording import Recording
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.shapes import SHAPES
 from kvlab.trace.synthetic import write_synthetic_run
@@ -196,3 +197,25 @@ def test_a_plan_brings_no_model_stack() -> None:
     code = "import sys, kvlab.jobs.fitting, app.parts.plan_panel; print({'torch', 'transformers'} & set(sys.modules))"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert said.stdout.strip() == "set()"
+
+
+@pytest.mark.parametrize(("methods", "runs"), [(("h2o", "snapkv", "h2o", "snapkv"), 5), (("h2o",) * 5, 6)])
+def test_a_long_recording_of_five_methods_stays_under_24_gb_of_disk(methods: tuple[str, ...], runs: int) -> None:
+    """32 layers x 8 KV heads x 32,768 tokens x 256 steps; of five runs every key and value is kept."""
+    model = find_model("shape:llama3-8b")
+    assert (model.full_layers, model.key_value_heads, model.head_dim) == (32, 8, 128)
+    plan = make_plan(asked(*methods, max_new_tokens=256), 32_768, model, held_by, machine(), Path("/nowhere"))
+    states = runs * 2 * 32 * 8 * (32_768 + 255) * (128 + 1) * 2
+    assert plan.trace.bytes < 24e9
+    assert (plan.trace.bytes > states) == (runs == 5)
+
+
+def test_what_is_not_recorded_takes_no_disk() -> None:
+    model = find_model("shape:llama3-8b")
+    plans = [
+        make_plan(asked(record=Recording.parse(text)), 8000, model, held_by, machine(), Path("/nowhere")).trace.bytes
+        for text in ("", "layers=0-7", "layers=0-7,heads=0,1")
+    ]
+    states = 3 * 2 * 8 * (8000 + 63) * (128 + 1) * 2  # of one layer in three runs
+    assert plans[0] - plans[1] > 0.99 * 24 * states
+    assert plans[1] - plans[2] > 0.99 * 8 * states * 6 / 8

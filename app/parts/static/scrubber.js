@@ -63,7 +63,10 @@ class Bar {
     slider.max = steps.length - 1;
     slider.value = this.index;
     slider.disabled = steps.length < 2;
+    const why = step === this.data.step ? this.data.why : "";
     this.part("step").textContent = `step ${step} of ${steps[steps.length - 1]}`;
+    this.part("step").title = why ?? "";
+    this.part("step").classList.toggle("why", Boolean(why));
     this.part("phase").textContent = texts[this.index] ?? "";
     this.root.dataset.step = this.data.step;
   }

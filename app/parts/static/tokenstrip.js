@@ -202,7 +202,10 @@ class View extends Words {
     slider.max = this.steps.length - 1;
     slider.value = this.index();
     slider.disabled = this.steps.length < 2;
+    const why = step === this.data.step ? this.data.why : "";
     this.part("step").textContent = `step ${step} of ${this.steps[this.steps.length - 1]}`;
+    this.part("step").title = why ?? "";
+    this.part("step").classList.toggle("why", Boolean(why));
     const phase = step === 0 ? "the prompt was read" : `after token ${read - 1} “${visible(this.texts[read - 1] ?? "")}”`;
     this.part("phase").textContent = `${phase}: ${this.slots.length.toLocaleString("en")} slots for ${read.toLocaleString("en")} tokens`;
     this.root.dataset.step = step;

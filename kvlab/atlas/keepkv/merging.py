@@ -15,7 +15,7 @@ from kvlab.atlas.keepkv.recorded import RULES, merging_runs
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import one_merge as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, signed_percent
+from kvlab.figures.words import lost, number, percent
 from kvlab.trace.reader import Run
 
 SAGS, EXACT = 0.05, 0.01
@@ -74,12 +74,12 @@ def sag_claim(frame: pd.DataFrame) -> Claim:
     convex = frame[frame["rule"] == "convex"]
     if convex.empty:
         return Claim(SAG_CLAIM, "cannot be judged", "No run of this comparison merges by a plain convex combination.")
-    lost = -float((convex["total"] * convex["merges"]).sum() / convex["merges"].sum())
+    sag = -float((convex["total"] * convex["merges"]).sum() / convex["merges"].sum())
     shown = "; ".join(
-        f"{row.label} {signed_percent(row.total)}, {percent(row.sagging)} of its {row.merges:,} merges sag"
+        f"{row.label} {lost(-row.total)}, {percent(row.sagging)} of its {row.merges:,} merges sag"
         for row in convex.itertuples()
     )
-    verdict: Verdict = "holds" if lost > SAGS and (convex["total"] < 0).all() else "does not hold"
+    verdict: Verdict = "holds" if sag > SAGS and (convex["total"] < 0).all() else "does not hold"
     return Claim(SAG_CLAIM, verdict, f"Merged slots against the sum of their parts, same query: {shown}.")
 
 
@@ -93,7 +93,7 @@ def exact_claim(frame: pd.DataFrame) -> Claim:
         return Claim(EXACT_CLAIM, "cannot be judged", "No run of this comparison merges by KeepKV's rule.")
     exact = ours[ours["rule"].isin(AT_THIS_QUERY)]
     shown = "; ".join(
-        f"{row.label} ({figures.RULES[row.rule]}) {signed_percent(row.total)} in all {row.merges:,} merges, "
+        f"{row.label} ({figures.RULES[row.rule]}) {lost(-row.total)} in all {row.merges:,} merges, "
         f"{percent(row.size)} of it moved"
         for row in ours.itertuples()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.compare import headline
+from kvlab.analysis.compare import headline, unique_labels
 from kvlab.analysis.lineage.mosaic import mosaic
 from kvlab.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.commands import compare_command
@@ -34,7 +34,10 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         why = "A comparison of an evicting method with ZSMerge is needed."
         return Needs(why, compare_command(sources, ("h2o", "less", "zsmerge")))
     runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
-    mosaics = {run.record.label: mosaic(head_of(run, choice).lineage, TOKEN_BLOCKS) for run in runs}
+    mosaics = {
+        name: mosaic(head_of(run, choice).lineage, TOKEN_BLOCKS)
+        for name, run in zip(unique_labels(runs), runs, strict=True)
+    }
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
     reading = f"{fates.read_fates(mosaics)} {PANELS if len(runs) == 3 else WITHOUT_B}"
@@ -44,14 +47,14 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
 
 def _closer(runs: list[Run]) -> Claim:
     paper = "Eviction makes attention drift; zero-shot merging loses less of it."
-    table = headline(runs).set_index("label")
-    evicting, merging = (table.loc[run.record.label] for run in runs)
+    table = headline(runs)
+    evicting, merging = (row for _, row in table.iterrows())
     losses = (evicting["mean_kl"], merging["mean_kl"])
     if any(pd.isna(loss) for loss in losses):
         return Claim(paper, "cannot be judged", "These runs recorded no distance from the full cache.")
     words = ", ".join(
-        f"{run.record.label} {number(row['mean_kl'])} ({percent(row['live_ratio'])} of the bytes)"
-        for run, row in zip(runs, (evicting, merging), strict=True)
+        f"{row['label']} {number(row['mean_kl'])} ({percent(row['live_ratio'])} of the bytes)"
+        for row in (evicting, merging)
     )
     verdict = "holds" if losses[1] < losses[0] else "does not hold"
     tokens = plural(evicting["mean_tokens"], "token")

@@ -43,7 +43,7 @@ class Ballots:
         """`score` and `ballots` (B, H, S) float32 on the first prefill; later tokens have none."""
         if not first:
             return {}
-        valid, position = slots.valid[:, 0], slots.position[:, 0]  # heads are alike before the first decision
+        valid, position = slots.valid[:, 0], slots.position[:, 0].int()  # heads are alike before the first decision
         inner = valid & (position >= self.sinks)  # (B, S)
         tokens = valid.sum(-1)
         eligible = valid if self.count_sinks else inner

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.columns import Byte
 from kvlab.methods.view import Seen, Slots
 
 EMA = "ema"
 RAW_EMA = "raw_ema"
 SEEN_ROWS = "ema_rows"
-MOST_ROWS = torch.iinfo(torch.int16).max
+NEGLIGIBLE = 1e-8  # beside 1 in float32
 
 
 @dataclass(frozen=True)
@@ -32,12 +34,18 @@ class EmaScore:
     raw: bool = False
     every_step: bool = True
     needs_hidden_states: bool = False
+    averages: ClassVar = True
 
     @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: uncorrected averages and the number of queries seen."""
-        own = {EMA: -math.inf, SEEN_ROWS: 0}
+        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if self.most_rows < 2**8 else 0}
         return own | {RAW_EMA: -math.inf} if self.raw else own
+
+    @property
+    def most_rows(self) -> int:
+        """Queries after which the correction has vanished, so that no more are counted."""
+        return 2**8 - 1 if self.alpha ** (2**8 - 1) < NEGLIGIBLE else 2**15 - 1
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""
@@ -51,12 +59,11 @@ class EmaScore:
         normalizer = torch.logsumexp(weighted, -1, keepdim=True)
         changed = {
             EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
-            SEEN_ROWS: _more(slots.extra[SEEN_ROWS], seen.rows_seen(rows)),
+            SEEN_ROWS: (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(self.most_rows),
         }
         if self.raw:
             changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
-        changed["score"] = corrected(changed[EMA], changed[SEEN_ROWS], self.alpha) + slots.log_mass
-        return changed
+        return changed | {"score": self.rate(replace(slots, extra=slots.extra | changed))}
 
     @property
     def notes(self) -> bool:
@@ -66,17 +73,16 @@ class EmaScore:
     def note(self, slots: Slots, seen: Seen) -> None:
         """The averages after a single query, in place; its probabilities hold all that the centred one needs.
 
-        Scores are left to `rate`: between decisions nobody reads them.
+        The score is left to `rate`: between decisions nobody reads it.
         """
         average, rows = slots.extra[EMA], slots.extra[SEEN_ROWS]
         new = seen.last_mass().log().sub_(slots.log_mass).add_(math.log(1 - self.alpha))
         torch.logaddexp(average.add_(math.log(self.alpha)), new, out=average)
-        rows.clamp_max_(MOST_ROWS - 1).add_(1)
+        rows.clamp_max_(self.most_rows - 1).add_(1)
 
-    def rate(self, slots: Slots) -> None:
-        """`score`, in place, from averages that have seen a query each."""
-        missing = _missing(slots.extra[SEEN_ROWS], self.alpha)
-        torch.sub(slots.extra[EMA], missing, out=slots.score).add_(slots.log_mass)
+    def rate(self, slots: Slots) -> Tensor:
+        """The score, which follows from the average."""
+        return corrected(slots.extra[EMA], slots.extra[SEEN_ROWS], self.alpha).add_(slots.log_mass)
 
     def _average(self, old: Tensor, logits: Tensor) -> Tensor:
         group, rows = logits.shape[2], logits.shape[3]
@@ -88,19 +94,15 @@ class EmaScore:
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
     """The bias-corrected log average: average - log(1 - alpha^rows), -inf where no query has looked yet."""
-    return average - _missing(rows.clamp_min(1), alpha)
+    return average - missing(rows.clamp_min(1), alpha)
 
 
 def correction(rows: Tensor, alpha: float) -> Tensor:
     """-log(1 - alpha^rows): what an average over so few queries lacks."""
-    return -_missing(rows.clamp_min(1), alpha)
+    return -missing(rows.clamp_min(1), alpha)
 
 
-def _missing(rows: Tensor, alpha: float) -> Tensor:
+def missing(rows: Tensor, alpha: float) -> Tensor:
+    """log(1 - alpha^rows) of counts that are at least 1."""
     # log(-expm1) is as accurate as log1p(-exp) here, and torch has no vectorised log1p.
     return (rows * math.log(alpha)).expm1_().neg_().log_()
-
-
-def _more(rows: Tensor, seen: Tensor | int) -> Tensor:
-    """Counts of 16 bits: so many rows have long made the correction vanish."""
-    return (rows.int() + seen).clamp_max(MOST_ROWS)

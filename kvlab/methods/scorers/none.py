@@ -20,7 +20,14 @@ class Recency:
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32."""
-        return {"score": slots.position.float()}
+        return {"score": self.rate(slots)}
+
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """Nothing changes."""
+
+    def rate(self, slots: Slots) -> Tensor:
+        """The score, which follows from the position."""
+        return slots.position.float()
 
 
 @dataclass(frozen=True)
@@ -34,3 +41,10 @@ class Unscored:
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """Nothing changes."""
         return {}
+
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """Nothing changes."""
+
+    def rate(self, slots: Slots) -> Tensor:
+        """0 for all."""
+        return slots.score

@@ -44,7 +44,7 @@ class RecentRows:
     @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: queries in the running mean."""
-        return {ROWS: 0.0} if self.decode else {}
+        return {ROWS: 0} if self.decode else {}
 
     def prompt_rows(self, tokens: int) -> int:
         """The share of the prompt's queries that vote."""

@@ -45,7 +45,7 @@ class WindowAttention:
         if not first:
             return {"score": self._running(slots, seen)}
         newest = slots.position.amax(-1, keepdim=True)
-        judged = slots.valid & (slots.position <= newest - self.window)
+        judged = slots.valid & (slots.position <= newest.int() - self.window)
         return {"score": self._pool(seen.column_mass(self.window) * judged, judged)}
 
     def _running(self, slots: Slots, seen: Seen) -> Tensor:

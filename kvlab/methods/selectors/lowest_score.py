@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -31,22 +31,30 @@ class LowestScore:
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) lowest unprotected slots."""
         slots = view.slots
-        safe = self.protected(view) | ~slots.valid
-        if barred is not None:
-            safe = safe | barred
-        order = torch.nan_to_num(slots.score, nan=0.0).masked_fill(safe, torch.inf)
+        order = fit(view, slots.score.nan_to_num(nan=0.0), self.protected(view), barred, torch.inf)
+        if view.certain:
+            return Victims.lowest(view, order, most)
         lowest, index = _lowest(order, min(most, order.shape[-1]), stable=view.phase == "prefill")
         active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
         return Victims(index, active & ~torch.isposinf(lowest))
 
     def protected(self, view: View) -> Tensor:
         """(B, H, S) bool: sinks and recent tokens."""
-        budget = view.budget
-        recent = self._recent(view).clamp_min(1).minimum(budget)
-        sinks = (budget - recent).minimum(self._sinks(budget))
+        recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
         newest = view.tokens_seen[:, None] - recent
         position = view.slots.position
-        return (position < sinks[..., None]) | (position >= newest[..., None])
+        late = position >= newest[..., None]
+        return late if self.sinks == 0 else late.logical_or_(position < sinks)
+
+    def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), worked out once."""
+        view = view if view.budget is budget else replace(view, budget=budget)
+        return view.of_budget(self, lambda: self._bounds(view))
+
+    def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
+        """(recent tokens (B, H), sinks (B, H, 1)) protected."""
+        recent = self._recent(view).clamp_min(1).minimum(view.budget)
+        return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
 
     def _recent(self, view: View) -> Tensor:
         if not isinstance(self.recent, float):
@@ -59,6 +67,13 @@ class LowestScore:
         if isinstance(self.sinks, float):
             return (budget.double() * self.sinks - ROUNDING).ceil().long()
         return torch.full_like(budget, self.sinks)
+
+
+def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:
+    """`order` (B, H, S) with `last` wherever a slot cannot be chosen to leave; `protected` is changed."""
+    safe = protected if barred is None else protected.logical_or_(barred)
+    never = view.of_budget(("never", last), lambda: order.new_full((), last))
+    return torch.where(view.slots.valid > safe, order, never)  # valid and not safe
 
 
 def _lowest(order: Tensor, count: int, stable: bool) -> tuple[Tensor, Tensor]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.pipeline import Victims
-from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.selectors.lowest_score import LowestScore, fit
 from kvlab.methods.view import View
 
 
@@ -24,14 +25,18 @@ class Oldest:
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) oldest unprotected slots."""
         slots = view.slots
-        safe = self.protected(view) | ~slots.valid
-        if barred is not None:
-            safe = safe | barred
         latest = torch.iinfo(slots.position.dtype).max
-        order = slots.position.masked_fill(safe, latest)
+        order = fit(view, slots.position, self.protected(view), barred, latest)
+        if view.certain:
+            return Victims.lowest(view, order, most)
         oldest, index = order.topk(min(most, order.shape[-1]), dim=-1, largest=False)
         active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
         return Victims(index, active & (oldest < latest))
+
+    def window(self, view: View) -> int:
+        """Slots that every head keeps behind its sinks, at least."""
+        sinks = self.sinks if isinstance(self.sinks, int) else math.ceil(view.largest_budget * self.sinks)
+        return view.smallest_budget - sinks
 
     def protected(self, view: View) -> Tensor:
         """(B, H, S) bool: sinks, and the newest token."""

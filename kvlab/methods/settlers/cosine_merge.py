@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
-from kvlab.methods.view import KEY_LENGTH, View
+from kvlab.methods.view import View
 
 THRESHOLD = "threshold"
 NOT_YET = -2.0  # below every cosine
@@ -39,7 +39,15 @@ class CosineMerge:
     smoothing: float = 0.5
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
-    state: Mapping[str, float] = field(default_factory=lambda: {KEY_LENGTH: 0.0})
+    state: Mapping[str, float] = field(default_factory=dict)
+    fills_budget: ClassVar[bool] = True
+    seeks: ClassVar = True
+    merges: ClassVar = True
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
 
     @property
     def across_heads(self) -> bool:
@@ -51,7 +59,10 @@ class CosineMerge:
         slots = view.slots
         victims = _by_position(view, select.victims(view, view.excess(), view.most_excess))
         keep = victims.keep(slots.valid)
-        likeness, target = nearest_slot(slots, victims.index, keep)
+        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
+        one = victims.certain and victims.index.shape[-1] == 1
+        if one and self.rule == "paper" and self.mass.rule == "none" and THRESHOLD in view.head_state:
+            return self._one(view, keep, victims.index, target, likeness)
         judged = victims.active & torch.isfinite(likeness)
         likeness = torch.where(judged, likeness, 0.0)
         before = view.head_state.get(THRESHOLD, torch.full_like(slots.score[..., 0], NOT_YET))
@@ -62,6 +73,39 @@ class CosineMerge:
             edges=self._edges(view, victims.index, torch.where(active, target, victims.index), active, likeness),
             head_state={THRESHOLD: threshold.expand_as(before).contiguous()},
         )
+
+    def _one(self, view: View, keep: Tensor, source: Tensor, target: Tensor, likeness: Tensor) -> Plan:
+        """One token a head, as after most decode steps; one that is not alike is merged with itself as it goes.
+
+        The newest token stays, so there is a nearest one, and the mean similarity is its own.
+        """
+        old = view.head_state[THRESHOLD][..., None]
+        threshold = torch.where(old == NOT_YET, likeness, old.lerp(likeness, self.smoothing))
+        active = likeness >= threshold - 1e-6
+        ends = torch.cat([source, torch.where(active, target, source)], -1)
+        target = ends[..., 1:]
+        raw = likeness.exp()
+        share = raw / (raw + torch.e)
+        own = 1 - share
+        votes = at(view.slots.votes, ends)
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=votes[..., :1] + votes[..., 1:],
+            log_mass_after=None,
+            score_after=None,
+            similarity=likeness,
+            turn=turns(view, source, target, self.space),
+            ends=ends,
+            harmless=True,
+        )
+        lost = votes[..., 0].masked_fill(active[..., 0], 0.0)
+        return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)
 
     def _judge(self, likeness: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
         """(which pass (B, H, E), the new threshold (B, H))."""

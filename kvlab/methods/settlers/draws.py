@@ -5,27 +5,40 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 _MASK = (1 << 64) - 1
-
-
-def uniform_draws(seed: int, position: Tensor) -> Tensor:
-    """Uniform numbers in [0, 1) for the tokens at `position` (B, H, E), float32, another stream for each head.
-
-    A counter-based generator (SplitMix64 of seed, head and position): the same token draws the same number whatever
-    batch it is in and whenever it leaves, so runs are reproducible row by row.
-    """
-    heads = torch.arange(position.shape[1], device=position.device)[:, None]
-    state = position.long() * _signed(_MIX[0]) + heads * _signed(_MIX[1]) + _signed(seed * _MIX[2])
-    for shift, factor in ((30, _MIX[1]), (27, _MIX[2])):
-        state = (state ^ _right(state, shift)) * _signed(factor)
-    state = state ^ _right(state, 31)
-    return _right(state, 40).float() / 2**24
 
 
 def _signed(number: int) -> int:
     number &= _MASK
     return number - (1 << 64) if number >> 63 else number
+
+
+MIX = _signed(0x9E3779B97F4A7C15), _signed(0xBF58476D1CE4E5B9), _signed(0x94D049BB133111EB)
+
+
+def head_streams(seed: int, heads: int, device: torch.device) -> Tensor:
+    """(H, 1) int64: where the stream of each head begins."""
+    return torch.arange(heads, device=device)[:, None] * MIX[1] + stream_start(seed)
+
+
+def stream_start(seed: int) -> int:
+    """Where the stream of head 0 begins; each further one `MIX[1]` on, in 64 bits."""
+    return _signed(seed * MIX[2])
+
+
+def uniform_draws(seed: int, position: Tensor, streams: Tensor | None = None) -> Tensor:
+    """Uniform numbers in [0, 1) for the tokens at `position` (B, H, E), float32, another stream for each head.
+
+    A counter-based generator (SplitMix64 of seed, head and position): the same token draws the same number whatever
+    batch it is in and whenever it leaves, so runs are reproducible row by row. `streams` are the heads' `head_streams`
+    where they are at hand.
+    """
+    streams = head_streams(seed, position.shape[1], position.device) if streams is None else streams
+    state = torch.add(streams, position.long(), alpha=MIX[0])
+    for shift, factor in ((30, MIX[1]), (27, MIX[2])):
+        state = (state ^ _right(state, shift)) * factor
+    state = state ^ _right(state, 31)
+    return _right(state, 40).float() / 2**24
 
 
 def _right(state: Tensor, by: int) -> Tensor:

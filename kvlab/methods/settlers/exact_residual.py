@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ class ExactResidual:
     future: FutureQueries | None = None
     future_weight: float = 0.5
     state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar = True
+    mass_of_votes: ClassVar[None] = None  # a slot's own
 
     def prompt_rows(self, tokens: int) -> int:
         """The window that merging is checked against."""
@@ -95,7 +97,8 @@ class ExactResidual:
         """(B, H, R): which of a head's victims become pivots, as indices into its E victims (lowest score first)."""
         if self.pivots == "score":
             return (count - 1 - place).clamp_min(0)
-        position = at(view.slots.position, victims.index).masked_fill(~victims.active, torch.iinfo(torch.int32).max)
+        position = at(view.slots.position, victims.index)
+        position = position.masked_fill(~victims.active, torch.iinfo(position.dtype).max)
         by_position = position.argsort(stable=True, dim=-1)
         step = (place * count).div(reserved[..., None].clamp_min(1), rounding_mode="floor")
         middle = step + count.div(2 * reserved[..., None].clamp_min(1), rounding_mode="floor")

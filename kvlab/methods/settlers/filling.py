@@ -36,7 +36,7 @@ def filled(slots: Slots, victims: Victims, order: Tensor, allowed: Tensor, most:
     Each later one joins the residual slot whose key, the mean of all in it so far, is most similar (equations 6 and 7).
     """
     index, active = victims.index.gather(2, order), victims.active.gather(2, order)
-    keys, votes = at(slots.keys, index).float(), at(slots.votes, index)
+    keys, votes = at(slots.keys, index).float(), at(slots.votes, index).float()
     batch, heads, width = index.shape
     most = min(most, width)
     means, counts = keys[:, :, :most].clone(), votes[:, :, :most].clone()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -58,6 +58,12 @@ class GaussianSets:
     pivot: Pivot = "attention"
     weights: Weights = "gaussian"
     state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar = True
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Sets at prefill, eviction afterwards."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.methods.view import KEY_LENGTH, Slots
+from kvlab.methods.view import Slots
 
 Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256
@@ -22,7 +22,7 @@ def at(tensor: Tensor, index: Tensor) -> Tensor:
 
 def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
     """For each edge: the sum of `value` (B, H, E[, d]) over all active edges with the same target."""
-    own = torch.where(active if value.dim() == 3 else active[..., None], value, 0.0)
+    own = torch.where(active if value.dim() == 3 else active[..., None], value, 0)
     if target.shape[-1] == 1:  # decoding: there is nobody to share a target with
         return own
     index = target if value.dim() == 3 else target[..., None].expand_as(value)
@@ -65,21 +65,25 @@ def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) ->
     return torch.cat([b.values for b in best], 2), torch.cat([b.indices for b in best], 2)
 
 
-def nearest_slot(slots: Slots, index: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+def nearest_slot(
+    slots: Slots, index: Tensor, allowed: Tensor, never: Tensor | float = -torch.inf
+) -> tuple[Tensor, Tensor]:
     """(cosine, slot), each (B, H, E): the allowed slot with the key most similar to that of each slot in `index`.
 
-    One pass over the keys, in their own type (sums in float32): their lengths are slot state. Of 16-bit keys the
-    cosine returned is measured again in float32.
+    In the keys' own type, sums in float32. Of 16-bit keys the cosine returned is measured again in float32. `never` is
+    minus infinity, on the device where it lies there.
     """
-    sources, keys, lengths = at(slots.keys, index), slots.keys, slots.extra[KEY_LENGTH]
+    sources, keys = at(slots.keys, index), slots.keys
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
-    products = (sources @ keys.transpose(-1, -2)).float() / lengths.float().clamp_min(TINY)[:, :, None]
-    best = torch.where(allowed[:, :, None], products, -torch.inf).max(-1)
+    lengths = torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32).clamp_min_(TINY)
+    products = (sources @ keys.transpose(-1, -2)).float() / lengths[:, :, None]
+    best = torch.where(allowed[:, :, None], products, never).max(-1)
     if keys.dtype == torch.float32:
-        return best.values / at(lengths, index).clamp_min(TINY), best.indices
-    exact = cosine(sources, at(keys, best.indices))
-    return torch.where(torch.isfinite(best.values), exact, -torch.inf), best.indices
+        return best.values / at(lengths, index), best.indices
+    both = sources.float()[..., None, :] @ at(keys, best.indices).float()[..., None]
+    exact = both[..., 0, 0] / (at(lengths, index) * at(lengths, best.indices))
+    return exact.masked_fill(best.values.isneginf(), -torch.inf), best.indices
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

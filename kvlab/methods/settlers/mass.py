@@ -58,6 +58,11 @@ class Mass:
             return exact if self.rule == "exact" else exact.minimum(votes.log())
         return (self.alpha if self.rule == "alpha" else 1.0) * votes.log()
 
+    @property
+    def of_votes(self) -> float | None:
+        """What log(votes) is multiplied by to give a slot's log mass; None where that is the slot's own."""
+        return {"none": 0.0, "alpha": self.alpha, "votes": 1.0}.get(self.rule)
+
 
 AS_PUBLISHED = Mass()  # what most papers do: nothing
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction
+from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction, missing
 from kvlab.methods.settlers.group_fit import GroupFit, fit_to_group
 from kvlab.methods.settlers.groups import at, max_to_target, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import (
@@ -26,7 +26,7 @@ from kvlab.methods.settlers.mass import (
     turns,
 )
 from kvlab.methods.settlers.merge_first import merge_first
-from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, View
+from kvlab.methods.view import HEAD_MASS, View
 
 KeyRule = Literal["paper", "min-norm", "bias", "votes"]
 GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
@@ -77,11 +77,21 @@ class NearestMerge:
     group: GroupRule = "mean-logit"
     window: int = 32
     per_head_mass: bool = False
+    fills_budget: ClassVar[bool] = True
+    seeks: ClassVar = True
+    merges: ClassVar = True
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Key lengths, for the search of the nearest, and the query heads' own log masses."""
-        return {KEY_LENGTH: 0.0} | ({HEAD_MASS: 0.0} if self.per_head_mass else {})
+        """The query heads' own log masses."""
+        return {HEAD_MASS: 0.0} if self.per_head_mass else {}
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says; that of rule `bias` is the slot's own."""
+        if self.mass != "rule":
+            return Mass(self.mass, self.mass_alpha).of_votes
+        return None if self.rule == "bias" else 1.0
 
     def prompt_rows(self, tokens: int) -> int:
         """The queries that a fit looks at."""
@@ -94,11 +104,58 @@ class NearestMerge:
         choosing = merge_first(view, self.threshold) if first else view
         victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
-        likeness, target = nearest_slot(slots, victims.index, keep)
+        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
+        if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
+            return self._one(view, keep, victims.index, target, likeness)
         active = victims.active & (likeness >= self.threshold)
         target = torch.where(active, target, victims.index)
         edges, guarded = self._merge(view, victims.index, target, active, likeness)
         return Plan(keep=keep, edges=edges, guard_activations=guarded)
+
+    @property
+    def goes_by_scores(self) -> bool:
+        """Whether scores are the predicted logits with log mass that a merge is made of, and nothing else counts."""
+        predicted = self.predict == "ema" and self.rule in ("bias", "votes") and self.group != "least-squares"
+        return predicted and self.mass == "rule" and self.space == "rotated" and self.combine_score == "log-mass"
+
+    def _has_scores(self, view: View) -> bool:
+        return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
+
+    def _one(self, view: View, keep: Tensor, source: Tensor, target: Tensor, likeness: Tensor) -> Plan:
+        """`_merge` of one source a head, in fewer operations. One that is not alike merges with itself as it goes."""
+        slots = view.slots
+        active = likeness >= self.threshold
+        target = torch.where(active, target, source)
+        ends = torch.cat([source, target], -1)
+        mass = at(slots.log_mass, ends)
+        predicted = _finite(at(slots.score, ends) - mass)
+        whole = predicted + mass
+        weight = whole.softmax(-1)
+        log_total = torch.logaddexp(whole[..., :1], whole[..., 1:])
+        mean = (weight * predicted).sum(-1, keepdim=True)
+        votes = at(slots.votes, ends)
+        votes_after = votes[..., :1] + votes[..., 1:]
+        log_mass = log_total - mean if self.rule == "bias" else votes_after.log()
+        lacking = missing(at(slots.extra[SEEN_ROWS], target), self.alpha)  # the newest query has looked at all
+        average = lacking.add_(mean if self.rule == "bias" else log_total - log_mass)
+        share, own = weight.chunk(2, -1)
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=votes_after,
+            log_mass_after=log_mass,
+            score_after=log_total,
+            similarity=likeness,
+            extra_after={EMA: average},
+            ends=ends,
+            harmless=True,
+        )
+        return Plan(keep=keep, edges=edges, lost=votes[..., 0].masked_fill(active[..., 0], 0.0))
 
     def _merge(
         self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor

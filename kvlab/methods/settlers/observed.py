@@ -48,7 +48,7 @@ class Observed:
         The samples' Gaussian leaves the first `sinks` tokens out.
         """
         slots, seen = view.slots, view.seen
-        inner = (slots.valid & (slots.position >= sinks))[:, 0]
+        inner = (slots.valid & (slots.position.int() >= sinks))[:, 0]
         logits = seen.logits_of(future.draw(seen, inner, view.tokens_seen))
         count = logits.shape[3]
         each = weight * self.weight.sum(-1) / (count * logits.shape[2])  # (B, 1)

@@ -59,7 +59,17 @@ class Pool:
     @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: how many times a slot was pooled, and how many tokens it stands for if votes do not say."""
-        return {GENERATION: 0.0} | ({COVERS: 1.0} if self.keeps_one else {})
+        return {GENERATION: 0} | ({COVERS: 1} if self.keeps_one else {})
+
+    @property
+    def merges(self) -> bool:
+        """Unless a pool is one of its tokens, and the others leave."""
+        return not self.keeps_one
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
@@ -121,12 +131,12 @@ class Pool:
         extra, width = view.slots.extra, index.shape[-1]
         passes = pools.passes + at(extra[GENERATION], index)
         generation = max_to_target(passes, stays, exists, width)
-        own = {GENERATION: extra[GENERATION].scatter(2, index, torch.where(exists, generation, passes))}
+        own = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
         if not self.keeps_one:
             return own
         before = at(extra[COVERS], index)
         covers = sum_to_target(before, stays, exists, width)
-        return own | {COVERS: extra[COVERS].scatter(2, index, torch.where(exists, covers, before))}
+        return own | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
 
     def _stays(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
         """(B, H, E) rank of the slot that represents each slot's group."""
@@ -185,6 +195,10 @@ class Pool:
         values = _maximum_of_group(at(view.slots.values, index).float(), stays, exists)
         amount = torch.where(pooled[..., None], values, 0.0)
         return replace(plan, edges=replace(plan.edges, key_shift=keys), value_shift=ValueShift(index, amount))
+
+
+def _put(column: Tensor, index: Tensor, value: Tensor) -> Tensor:
+    return column.scatter(2, index, value.to(column.dtype))
 
 
 def _by_age(view: View, free: Tensor, count: int) -> Tensor:

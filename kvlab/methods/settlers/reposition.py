@@ -42,7 +42,7 @@ class EvictAndReposition:
             return Plan(keep=keep)
         never = torch.iinfo(slots.position.dtype).max
         first = slots.position.masked_fill(~keep, never).argsort(stable=True, dim=-1)[..., :leading]
-        position, turn = at(slots.position, first), self._missing(view, keep, first)
+        position, turn = at(slots.position, first).int(), self._missing(view, keep, first)
         keys = _unturned(view, position, at(slots.keys, first))
         return Plan(
             keep=keep,

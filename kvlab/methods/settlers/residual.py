@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -40,18 +40,31 @@ class ResidualMerge:
     combine_score: Literal["max", "sum"] = "max"
     mass: MassRule = "alpha"
     space: Space = "rotated"
+    fills_budget: ClassVar[bool] = True
 
     @property
     def state(self) -> Mapping[str, float]:
-        """Own slot state: 1 for a residual slot."""
-        return {RESIDUAL: 0.0}
+        """Own slot state: whether it is a residual slot."""
+        return {RESIDUAL: False}
+
+    @property
+    def merges(self) -> bool:
+        """Unless nothing is residual."""
+        return self.share > 0
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return Mass(self.mass, self.alpha).of_votes
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget; evictions if there are no residual slots."""
         if self.share == 0:
             return Evict().settle(view, select)
         slots = view.slots
-        residual = (slots.extra[RESIDUAL] > 0) & slots.valid
+        if view.certain:
+            return self._again(view, select)
+        residual = slots.extra[RESIDUAL] & slots.valid
         # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
         allowed = self._allowed(view.budget).minimum(view.budget - 1)
         live, room = slots.live(), view.budget - allowed
@@ -66,6 +79,44 @@ class ResidualMerge:
             return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
         eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
         return self._start(view, victims, allowed, merges, residual, eligible)
+
+    def _again(self, view: View, select: Selector) -> Plan:
+        """After decode steps: as many leave as came, each into its nearest residual slot; heads without one evict."""
+        slots = view.slots
+        room, merges = view.of_budget(self, lambda: self.split(view))
+        residual = slots.extra[RESIDUAL]
+        victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
+        source, few = victims.index, victims.index.shape[-1] == 1
+        target = self._nearest_residual(view, source, residual)
+        active = merges.expand_as(source)
+        if not few or view.smallest_budget < 2 or self.mass != "alpha":
+            return Plan(keep=victims.keep(slots.valid), edges=self._edges(view, source, target, active))
+        ends = torch.cat([source, target], -1)
+        votes, score = at(slots.votes, ends), at(slots.score, ends)
+        total = votes[..., :1] + votes[..., 1:]
+        share, own = (votes / total).chunk(2, -1)
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=total,
+            log_mass_after=self.alpha * total.log(),
+            score_after=score.amax(-1, keepdim=True) if self.combine_score == "max" else score.sum(-1, keepdim=True),
+            similarity=None,
+            turn=turns(view, source, target, self.space),
+            ends=ends,
+            harmless=True,
+        )
+        return Plan(keep=victims.keep(slots.valid), edges=edges, lost=view.of_budget("none", lambda: view.budget * 0.0))
+
+    def split(self, view: View) -> tuple[Tensor, Tensor]:
+        """(slots that are not residual (B, H), heads that have residual ones (B, H, 1))."""
+        allowed = self._allowed(view.budget).minimum(view.budget - 1)
+        return view.budget - allowed, (allowed > 0)[..., None]
 
     def _allowed(self, budget: Tensor) -> Tensor:
         """(B, H) residual slots of a head with that budget."""
@@ -91,15 +142,15 @@ class ResidualMerge:
         return Plan(
             keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
             edges=self._edges(view, victims.index, target, active),
-            extra={RESIDUAL: (residual | (_flag(pivots, merges, residual) & start)).float()},
+            extra={RESIDUAL: residual | (_flag(pivots, merges, residual) & start)},
         )
 
     def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
         """(B, H, E) the most similar residual slot of each source; just those few keys are looked at."""
         # One more than `_most`: it rounds on the host what the device rounds in float32.
-        place = residual.float().topk(min(self._most(view) + 1, residual.shape[-1]), dim=-1).indices
+        flag, place = residual.float().topk(min(self._most(view) + 1, residual.shape[-1]), dim=-1)
         keys = view.slots.keys
-        return place.gather(2, nearest(at(keys, source), at(keys, place), at(residual, place), self.similarity)[1])
+        return place.gather(2, nearest(at(keys, source), at(keys, place), flag > 0, self.similarity)[1])
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
         """(B, H, E) slot each victim would start a residual from: its chunk's first, or as `prefill` says."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan, ValueShift
 from kvlab.methods.selectors.oldest import Oldest
-from kvlab.methods.settlers.draws import uniform_draws
+from kvlab.methods.settlers.draws import head_streams, uniform_draws
 from kvlab.methods.settlers.groups import at, sum_to_target
 from kvlab.methods.settlers.spread import share_reaching, spread_forward
 from kvlab.methods.view import View
@@ -46,7 +46,10 @@ class ValueMerge:
     chance: Chance = "mean"
     reach: int | None = 16
     draw: Literal["bernoulli", "expected"] = "bernoulli"
+    fills_budget: ClassVar[bool] = True
     state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar = True
+    mass_of_votes: ClassVar[float] = 0.0
 
     @property
     def across_heads(self) -> bool:
@@ -60,6 +63,9 @@ class ValueMerge:
         keep = victims.keep(slots.valid)
         # Without a reach of its own a value is spread over all slots that stay after it: the recent window.
         longest = min(self.reach or max(view.largest_budget - 1, 1), slots.valid.shape[-1])
+        one = victims.certain and victims.index.shape[-1] == 1
+        if one and self.chance == "mean" and isinstance(select, Oldest) and select.window(view) >= longest:
+            return self._one(view, keep, victims.index, longest)
         reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
         index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
         leaves = exists & ~at(keep, index)
@@ -76,6 +82,49 @@ class ValueMerge:
         share = share_reaching(weight, stays, reach, longest)
         gained = spread_forward(at(slots.values, index).float(), weight, reach, longest)
         return self._plan(view, keep, index, stays, share, gained)
+
+    def _one(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
+        """The oldest of the window leaves, as after most decode steps, and `reach` slots are sure to follow it."""
+        slots = view.slots
+        start = at(slots.position, source)
+        before = (slots.position <= start).logical_or_(~slots.valid)
+        order = slots.position.masked_fill(before, torch.iinfo(slots.position.dtype).max)
+        after = order.topk(reach, dim=-1, largest=False, sorted=True).indices
+        received = slots.extra.get(ACCUMULATED, slots.score)
+        received = torch.nan_to_num(at(received, torch.cat([source, after], -1))).clamp_min_(0)
+        rival = received[..., 1:].mean(-1, keepdim=True, dtype=torch.float64).float()
+        chance = torch.nan_to_num(received[..., :1] / rival, posinf=0.0).clamp_(0, 1)
+        if self.draw == "bernoulli":
+            chance = self._less(view, start, chance)
+        weight = chance / reach
+        active = weight > 0
+        ends = torch.cat([source, torch.where(active, after[..., :1], source)], -1)
+        votes = at(slots.votes, ends)
+        amount = (weight[..., None] * at(slots.values, source).float()).expand(-1, -1, reach - 1, -1)
+        edges = Edges(
+            source=source,
+            target=ends[..., 1:],
+            active=active,
+            key_weight=None,
+            value_weight=weight,
+            self_key_weight=None,
+            self_value_weight=view.of_budget("whole", lambda: torch.ones_like(weight)),
+            votes_after=votes[..., :1] + votes[..., 1:],
+            log_mass_after=None,
+            score_after=None,
+            similarity=None,
+            ends=ends,
+            harmless=True,
+        )
+        lost = votes[..., 0].masked_fill(active[..., 0], 0.0)
+        return Plan(keep, edges, value_shift=ValueShift(after[..., 1:], amount), lost=lost)
+
+    def _less(self, view: View, position: Tensor, chance: Tensor) -> Tensor:
+        """1 where the number that belongs to the token at `position` (B, H, E) is less than `chance`, else 0."""
+        seed = 0 if view.generator is None else view.generator.initial_seed()
+        heads, device = position.shape[1], position.device
+        streams = view.of_budget("streams", lambda: head_streams(seed, heads, device))
+        return (uniform_draws(seed, position, streams) < chance).float()
 
     def _region(self, view: View, keep: Tensor, reach: int, in_order: bool) -> tuple[Tensor, Tensor]:
         """(slots by position (B, H, R), which of them exist): from the first leaving slot as far as its value goes.
@@ -107,8 +156,7 @@ class ValueMerge:
         chance = torch.where(leaves, chance, 0.0)
         if self.draw == "expected":
             return chance
-        seed = 0 if view.generator is None else view.generator.initial_seed()
-        return (uniform_draws(seed, at(view.slots.position, index)) < chance).float()
+        return self._less(view, at(view.slots.position, index), chance)
 
     def _received(self, view: View) -> Tensor:
         """(B, H, S): each slot's attention, from the queries that count."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
+from kvlab.plugins.registry import Registry
 from kvlab.tasks.loaders.gsm8k import load_gsm8k
 from kvlab.tasks.loaders.jsonl import Loaded
 from kvlab.tasks.loaders.longbench import load_longbench
@@ -15,15 +16,21 @@ from kvlab.tasks.loaders.plain_text import load_plain_text
 from kvlab.tasks.loaders.ruler import load_ruler
 from kvlab.tasks.loaders.summaries import load_summaries
 
-__all__ = ["LOADERS", "Loaded", "load_file"]
+__all__ = ["LOADERS", "Loaded", "load_file", "register_loader"]
 
-LOADERS: dict[str, Callable[..., Loaded]] = {
-    "ruler": load_ruler,
-    "longbench": load_longbench,
-    "gsm8k": load_gsm8k,
-    "summaries": load_summaries,
-    "text": load_plain_text,
-}
+LOADERS: Registry[Callable[..., Loaded]] = Registry(
+    "loader",
+    {
+        "ruler": load_ruler,
+        "longbench": load_longbench,
+        "gsm8k": load_gsm8k,
+        "summaries": load_summaries,
+        "text": load_plain_text,
+    },
+)
+
+# Function decorator: `kvlab eval --data NAME=path` reads by (path, tokenizer, skip_malformed, **whole numbers).
+register_loader = LOADERS.registering
 
 
 def load_file(

@@ -1,0 +1,44 @@
+"""The pages of views that plug-ins bring: kvlab's page around their frame and figure."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import streamlit as st
+
+from app.parts import page
+from app.parts.figure import show
+from app.state import current_run, theme
+from kvlab.errors import UserError
+from kvlab.figures.views import VIEWS, View
+
+
+def view_pages() -> list[st.Page]:
+    """A page for every view that was registered; none without plug-ins."""
+    found = []
+    for view in VIEWS.values():
+        script = partial(_page, view)
+        found.append(st.Page(script, title=view.title, icon=":material/extension:", url_path=f"view_{view.name}"))
+    return found
+
+
+def _page(view: View) -> None:
+    page.heading(view.title, view.sentence)
+    st.caption(f"From the plug-in {VIEWS.origin(view.name).name}.")
+    run = current_run()
+    if run is None:
+        return
+    page.explain_status(run)
+    try:
+        frame = view.frame(run)
+        figure, reading = view.figure(frame, theme()), view.reading(frame)
+    except UserError as error:
+        st.info(str(error), icon=":material/info:")
+        return
+    except Exception as error:  # a stranger's code: the other pages stand
+        told = (str(error).strip().splitlines() or ["no message"])[0]
+        st.error(f"The view {view.title} failed on this run: {type(error).__name__}: {told}")
+        return
+    if not figure.layout.title.text:
+        figure.update_layout(title_text=view.title)
+    show(figure, frame, reading, f"view-{view.name}", page.file_name(run, view.name), page.source(run))

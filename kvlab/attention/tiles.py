@@ -1,0 +1,104 @@
+"""Logits of a pass a tile at a time: sums over all queries without a tensor of queries x slots, and none of them twice.
+
+A tile above the diagonal is never computed. Memory is one tile, whatever the length of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.alibi import Alibi
+
+NEVER = float("-inf")
+# Queries of a tile, and the numbers it may have: on a CPU it should stay in a core's cache.
+TILE = {"cpu": (64, 2**18)}
+LARGE_TILE = 1024, 2**26
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """q queries over S slots, the last q of which are the queries' own; query i sees slots up to S - q + i."""
+
+    query: Tensor  # (B, Hq, q, d)
+    key: Tensor  # (B, H, S, d)
+    bias: Tensor | None  # (B, H, 1 or G, S) float32, -inf where a slot is invalid
+    scaling: float
+    softcap: float | None = None
+    alibi: Alibi | None = None
+    sinks: Tensor | None = None  # (B, H, G) logits of learned sinks
+
+    def column_sums(self, first: int, weight: Tensor | None, normalizers: Tensor | None) -> Tensor:
+        """(B, H, S) float32: attention each slot gets from the queries from row `first` on, mean over the group.
+
+        `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are the log-sum-exps that the
+        fused kernel left; without them they are worked out first.
+        """
+        batch, heads, slots = self.key.shape[:3]
+        total = self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
+        group = self.query.shape[1] // heads
+        for rows in self._rows(first):
+            whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
+            whole = whole.flatten(2)[..., None]  # (B, H, G * r, 1)
+            share = whole.new_full((1, 1, 1, whole.shape[2]), 1 / group)
+            if weight is not None:
+                share = (weight[:, rows.start - first : rows.stop - first] / group).repeat(1, group)[:, None, None]
+            for columns in self._columns(rows):
+                mass = self.logits(rows, columns).flatten(2, 3).sub_(whole).exp_()
+                total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
+        return total[:, :, 0]
+
+    def _normalizers(self, rows: slice) -> Tensor:
+        """(B, H, G, r): log-sum-exp of each query's logits; infinite where it may look at nothing."""
+        parts = [torch.logsumexp(self.logits(rows, columns), -1) for columns in self._columns(rows)]
+        return self._beside(torch.logsumexp(torch.stack(parts), 0))
+
+    def _beside(self, normalizers: Tensor) -> Tensor:
+        """With what learned sinks add; and a query that sees nothing gives nothing."""
+        if self.sinks is not None:
+            normalizers = torch.logaddexp(normalizers, self.sinks.float()[..., None])
+        return normalizers.masked_fill(torch.isneginf(normalizers), torch.inf)
+
+    def logits(self, rows: slice, columns: slice) -> Tensor:
+        """(B, H, G, r, c) float32 with log mass, -inf above the diagonal."""
+        asked = self.query[:, :, rows].unflatten(1, (self.key.shape[1], -1))  # (B, H, G, r, d)
+        logits = _products(asked.flatten(2, 3), self.key[:, :, columns], self.scaling)
+        if self.softcap is not None:
+            logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        logits = logits.unflatten(2, asked.shape[2:4])
+        if self.alibi is not None:
+            logits += self.alibi.at(columns).rows(rows.start, rows.stop) * self.scaling
+        if self.bias is not None:
+            logits += self.bias[:, :, :, None, columns]
+        own = self.key.shape[2] - self.query.shape[2]
+        if columns.stop > own + rows.start + 1:  # on the diagonal
+            row = torch.arange(rows.start, rows.stop, device=logits.device)[:, None] + own
+            logits.masked_fill_(torch.arange(columns.start, columns.stop, device=logits.device) > row, NEVER)
+        return logits
+
+    def _rows(self, first: int) -> Iterator[slice]:
+        last, step = self.query.shape[2], self._shape[0]
+        for start in range(first, last, step):
+            yield slice(start, min(start + step, last))
+
+    def _columns(self, rows: slice) -> Iterator[slice]:
+        seen = self.key.shape[2] - self.query.shape[2] + rows.stop
+        for start in range(0, seen, self._shape[1]):
+            yield slice(start, min(start + self._shape[1], seen))
+
+    @property
+    def _shape(self) -> tuple[int, int]:
+        rows, numbers = TILE.get(self.key.device.type, LARGE_TILE)
+        rows = min(rows, self.query.shape[2])
+        return rows, max(numbers // (self.query.shape[0] * self.query.shape[1] * rows), 64)
+
+
+def _products(query: Tensor, key: Tensor, scaling: float) -> Tensor:
+    """(B, H, r, c) float32 scaled dot products; of 16-bit states on a GPU their own, summed in float32."""
+    if query.dtype == torch.float32 or query.device.type != "cuda":
+        return (query.float() * scaling) @ key.float().transpose(-1, -2)
+    products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)
+    return products.mul_(scaling).unflatten(0, query.shape[:2])

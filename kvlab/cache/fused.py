@@ -1,0 +1,178 @@
+"""Decisions that one kernel takes whole: which they are, what it is given, and plain torch where it cannot be made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.kernels import kernels_on, warn_without
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.scorers.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.ema import EMA, SEEN_ROWS, EmaScore
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.selectors.oldest import Oldest
+from kvlab.methods.settlers.cosine_merge import THRESHOLD, CosineMerge
+from kvlab.methods.settlers.draws import MIX, stream_start
+from kvlab.methods.settlers.evict import Evict
+from kvlab.methods.settlers.nearest_merge import NearestMerge
+from kvlab.methods.settlers.residual import RESIDUAL as RESIDUAL_COLUMN
+from kvlab.methods.settlers.residual import ResidualMerge
+from kvlab.methods.settlers.value_merge import ValueMerge
+from kvlab.methods.view import View, is_constant
+
+if TYPE_CHECKING:
+    from kvlab.cache.bucket import Bucket
+
+EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = range(5)  # what becomes of the slot that leaves
+Decide = Callable[["Work"], None]
+_failed = False  # the kernel could not be made in this process
+
+
+@dataclass(frozen=True)
+class Work:
+    """One decision of a table: the newest query enters the scores, one slot of each head leaves.
+
+    Columns are (B, H, S) and have one layout; those that this decision has not, or that all slots share, are None.
+    `mass` (B, H, S) is the newest query's attention; `tokens_seen` is (B,), all else (B, H).
+    """
+
+    kind: int
+    keys: Tensor  # (B, H, S, d)
+    values: Tensor
+    position: Tensor
+    valid: Tensor
+    mass: Tensor
+    tokens_seen: Tensor
+    recent: Tensor  # newest tokens that stay
+    sinks: Tensor  # first tokens that stay
+    dropped: Tensor  # votes lost so far
+    score: Tensor | None = None
+    votes: Tensor | None = None
+    log_mass: Tensor | None = None
+    average: Tensor | None = None  # log of the running average that predicts, and the queries it has seen
+    rows: Tensor | None = None
+    residual: Tensor | None = None
+    threshold: Tensor | None = None
+    decay: float = 1.0  # of scores
+    alpha: float = 0.5  # of averages
+    most_rows: int = 1
+    least: float = 0.0  # cosine below which nothing merges, or weight of the newest in a moving threshold
+    mass_of_votes: float = 0.0  # log mass is so many times log(votes) where it has no column
+    sums: bool = False  # scores of merged slots are added, else the larger stays
+    bias: bool = True  # what a mean key lacks goes into the log mass
+    reach: int = 1  # slots a value is spread over
+    drawn: bool = False  # it is spread or not, by a number drawn for the token
+    stream: int = 0  # where the draws of head 0 begin
+    mixes: tuple[int, int, int] = MIX
+
+
+def decides_whole(pipeline: Pipeline) -> bool:
+    """Whether the kernel knows all four choices, with these settings."""
+    score, select, settle = pipeline.score, pipeline.select, pipeline.settle
+    if isinstance(settle, NearestMerge):
+        known = isinstance(score, EmaScore) and not score.raw and settle.goes_by_scores and not settle.per_head_mass
+        return known and _selects_by_score(select)
+    if not isinstance(score, AccumulatedAttention):
+        return False
+    if isinstance(settle, ValueMerge):
+        return isinstance(select, Oldest) and settle.chance == "mean" and settle.reach is not None
+    if isinstance(settle, ResidualMerge):
+        plain = settle.similarity == "dot" and settle.mass == "alpha" and settle.space == "rotated"
+        return plain and settle.share > 0 and _selects_by_score(select)
+    if isinstance(settle, CosineMerge):
+        plain = settle.rule == "paper" and settle.mass.rule == "none" and settle.space == "rotated"
+        return plain and _selects_by_score(select)
+    return isinstance(settle, Evict) and _selects_by_score(select)
+
+
+def _selects_by_score(select: object) -> bool:
+    return isinstance(select, LowestScore) and select.of == "budget"
+
+
+def work_of(view: View, pipeline: Pipeline, dropped: Tensor) -> Work | None:
+    """The decision about `view`, whose slots are as they lie in memory; None where the kernel cannot take it."""
+    if not (view.certain and view.most_excess == 1 and decides_whole(pipeline)) or view.seen.moves_logits:
+        return None
+    slots, settle, score = view.slots, pipeline.settle, pipeline.score
+    bounds = select = pipeline.select
+    columns = {"score": slots.score, "votes": slots.votes, "log_mass": slots.log_mass}
+    own: dict[str, Any] = {name: column for name, column in columns.items() if not is_constant(column)}
+    if isinstance(select, Oldest):
+        bounds = LowestScore(sinks=select.sinks)
+    if isinstance(settle, ResidualMerge):
+        if view.smallest_budget < 2:
+            return None
+        room, _ = view.of_budget(settle, lambda: settle.split(view))
+        own |= {"kind": RESIDUAL, "residual": slots.extra[RESIDUAL_COLUMN], "sums": settle.combine_score == "sum"}
+    elif isinstance(settle, NearestMerge):
+        assert isinstance(score, EmaScore)
+        own |= {"kind": NEAREST, "average": slots.extra[EMA], "rows": slots.extra[SEEN_ROWS]}
+        own |= {"mass_of_votes": 1.0, "bias": settle.rule == "bias"}
+        own |= {"least": settle.threshold, "alpha": settle.alpha, "most_rows": score.most_rows}
+    elif isinstance(settle, CosineMerge):
+        if THRESHOLD not in view.head_state:
+            return None
+        own |= {"kind": SIMILAR, "threshold": view.head_state[THRESHOLD], "least": settle.smoothing}
+    elif isinstance(settle, ValueMerge):
+        assert isinstance(select, Oldest) and settle.reach is not None
+        reach = min(settle.reach, slots.valid.shape[-1])
+        if select.window(view) < reach:
+            return None
+        seed = 0 if view.generator is None else view.generator.initial_seed()
+        own |= {"kind": SPREAD, "reach": reach, "drawn": settle.draw == "bernoulli", "stream": stream_start(seed)}
+    else:
+        own |= {"kind": EVICT}
+    assert isinstance(bounds, LowestScore)
+    budget = room if isinstance(settle, ResidualMerge) else view.budget
+    recent, sinks = bounds.bounds_of(view, budget)
+    if isinstance(score, AccumulatedAttention):
+        own |= {"decay": score.decay}
+    work = Work(
+        keys=slots.keys, values=slots.values, position=slots.position, valid=slots.valid, mass=view.seen.last_mass(),
+        tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, **own,
+    )  # fmt: skip
+    return work if _is_laid_out(work) else None
+
+
+def _is_laid_out(work: Work) -> bool:
+    """Whether all columns lie alike in memory, and numbers of a key and of the masses one behind the other."""
+    columns = (work.valid, work.score, work.votes, work.log_mass, work.average, work.rows, work.residual)
+    alike = all(column is None or column.stride() == work.position.stride() for column in columns)
+    dense = work.position.stride(2) == work.mass.stride(2) == 1 and work.keys.stride(3) == work.values.stride(3) == 1
+    return alike and dense and all(part.is_contiguous() for part in (work.dropped, work.recent, work.sinks))
+
+
+@lru_cache
+def decision_kernel(device: torch.device) -> Decide | None:
+    """The kernel for `device`, or None where the pipeline decides (see `kvlab.attention.kernels.one_query_kernel`)."""
+    return None if _failed or not kernels_on(device) else _launch
+
+
+def _launch(work: Work) -> None:
+    from kvlab.cache.decision_kernel import decide
+
+    decide(work)
+
+
+def decide_whole(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> bool:
+    """Score and decide about one table with `kernel`; false, and nothing is changed, where that cannot be done here."""
+    global _failed
+    work = work_of(view, pipeline, bucket.dropped)
+    if work is None:
+        return False
+    try:
+        kernel(work)
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's own troubles, not the kernel's
+        raise
+    except Exception as error:
+        _failed = True
+        decision_kernel.cache_clear()
+        warn_without("decision", error)
+        return False
+    bucket.was_decided(merges=work.kind != EVICT)
+    return True

@@ -1,0 +1,90 @@
+"""One situation a method is tried in, and the walk through it: a prompt, decode steps, a second turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+
+from kvlab.budget import Budget
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.checking.models import FAMILIES, VOCABULARY, lab_model
+from kvlab.methods import Method
+
+STEPS = 6
+Watch = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model family and type, a prompt, a budget, and how often decoding decides."""
+
+    family: str = "llama"
+    tokens: int = 24
+    budget: float | int = 0.3
+    dtype: torch.dtype = torch.float32
+    pads: int = 0  # padding before the second of two rows; 0: one row
+    compress_every: int = 1
+
+    def __str__(self) -> str:
+        rows = f"two rows, {self.pads} pads before the second" if self.pads else "one row"
+        every = f", deciding every {self.compress_every} steps" if self.compress_every > 1 else ""
+        kind = str(self.dtype).removeprefix("torch.")
+        return f"{self.family} in {kind}, {self.tokens} tokens, {rows}, budget {self.budget}{every}"
+
+    def model(self) -> PreTrainedModel:
+        """The tiny model, on kvlab's attention."""
+        return lab_model(self.family, self.dtype)
+
+    def cache(self, method: Method, budget: float | int | None = None) -> CompressedCache:
+        """A fresh cache of the method, with this case's budget unless told another."""
+        given = self.budget if budget is None else budget
+        return make_cache(self.model(), method, given, compress_every=self.compress_every)
+
+    def prompt(self) -> tuple[Tensor, Tensor]:
+        """Ids and padding mask, (rows, tokens) each."""
+        rows = 2 if self.pads else 1
+        draw = torch.Generator().manual_seed(5)
+        ids = torch.randint(3, VOCABULARY, (rows, self.tokens), generator=draw)
+        mask = torch.ones_like(ids)
+        mask[1:, : self.pads] = 0
+        return ids * mask, mask
+
+    def slots(self, tokens: Tensor) -> Tensor:
+        """What the budget comes to for prompts of so many tokens, (rows,)."""
+        return torch.tensor([Budget(self.budget).slots(int(count)) for count in tokens])
+
+
+def cases() -> list[Case]:
+    """The smallest first: so the first that fails is the smallest."""
+    single = [Case(tokens=tokens, budget=budget) for tokens in (1, 2, 8, 24) for budget in (1, 0.3)]
+    kinds = ((torch.float32, 0), (torch.float32, 7), (torch.bfloat16, 7))
+    families = [Case(family=family, dtype=dtype, pads=pads) for family, (dtype, pads) in product(FAMILIES, kinds)]
+    return [*single, Case(tokens=24, budget=9, compress_every=3), Case(tokens=60, budget=0.2), *families]
+
+
+def walk(
+    model: PreTrainedModel, cache: Cache, ids: Tensor, mask: Tensor, after: Watch = lambda: None, steps: int = STEPS
+) -> Tensor:
+    """Logits (rows, steps, vocabulary) of the prompt's end and of forced decode steps; `after` each pass."""
+    forced = torch.arange(steps)[None].expand(len(ids), -1) * 7 % 90 + 3
+    found = []
+    with torch.inference_mode():
+        for step in range(steps):
+            new = ids if step == 0 else forced[:, step - 1 : step]
+            grown = torch.cat([mask, mask.new_ones(len(ids), step)], 1)
+            position = (grown.cumsum(-1) - 1)[:, -new.shape[1] :].clamp_min(0)
+            output = model(new, attention_mask=grown, position_ids=position, past_key_values=cache)
+            found.append(output.logits[:, -1].float())
+            after()
+    return torch.stack(found, 1)
+
+
+def furthest(ours: Tensor, expected: Tensor) -> float:
+    """The largest difference, of the logit where that is more than 1."""
+    return float(((ours - expected).abs() / expected.abs().clamp_min(1)).max())

@@ -1,0 +1,88 @@
+"""One walk of a method through a case, with what every property needs to know of it noted after each pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from kvlab.cache import CompressedCache
+from kvlab.cache.layer import CompressedLayer
+from kvlab.checking.case import Case, walk
+from kvlab.methods import Method
+
+
+@dataclass(frozen=True)
+class LayerAfterPass:
+    """One layer after one pass; tensors are (B, H), `tokens_seen` is (B,)."""
+
+    step: int  # 0 is the prompt
+    layer: int
+    live: Tensor
+    budget: Tensor
+    newest: Tensor  # the largest position among valid slots
+    votes: Tensor  # of valid slots, and of tokens dropped
+    tokens_seen: Tensor
+    finite: bool  # keys, values and log masses of valid slots
+
+    @property
+    def place(self) -> str:
+        """Where and when, for a sentence."""
+        return f"in layer {self.layer} after {'the prompt' if self.step == 0 else f'decode step {self.step}'}"
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Logits (rows, steps, vocabulary), the layers after each pass, and bytes: (layer, told, taken) at the end."""
+
+    logits: Tensor
+    layers: tuple[LayerAfterPass, ...]
+    allocated: tuple[tuple[int, int, int], ...]
+
+
+@lru_cache(maxsize=64)
+def observed(method: Method, case: Case) -> Observed:
+    """Walk once; asked again for the same method and case, it is the same walk."""
+    cache, (ids, mask) = case.cache(method), case.prompt()
+    found: list[LayerAfterPass] = []
+    passes = 0
+
+    def look() -> None:
+        nonlocal passes
+        found.extend(_noted(layer, passes) for layer in cache.compressed_layers())
+        passes += 1
+
+    logits = walk(case.model(), cache, ids, mask, look)
+    return Observed(logits, tuple(found), _allocated(cache))
+
+
+def _noted(layer: CompressedLayer, step: int) -> LayerAfterPass:
+    slots = layer.slots
+    assert slots is not None and layer.budget is not None
+    valid = slots.valid
+    parts = (slots.keys[valid], slots.values[valid], slots.log_mass[valid])
+    return LayerAfterPass(
+        step,
+        layer.layer_idx,
+        slots.live(),
+        layer.budget.clone(),
+        slots.position.masked_fill(~valid, -1).amax(-1),
+        slots.votes.masked_fill(~valid, 0).sum(-1) + layer.dropped,
+        layer.tokens_seen.clone(),
+        all(bool(torch.isfinite(part).all()) for part in parts),
+    )
+
+
+def _allocated(cache: CompressedCache) -> tuple[tuple[int, int, int], ...]:
+    rows = []
+    for layer, told in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
+        taken: dict[int, int] = {}
+        for table in layer.tables:
+            state = [*table.slots.own().values(), *table.head_state.values()]
+            for tensor in (table.slots.keys, table.slots.values, *state):
+                storage = tensor.untyped_storage()
+                taken[storage.data_ptr()] = storage.nbytes()
+        rows.append((layer.layer_idx, told.allocated_bytes, sum(taken.values())))
+    return tuple(rows)

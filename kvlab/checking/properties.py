@@ -1,0 +1,217 @@
+"""What must hold of any method, each as a function of a method and a case that says what is wrong, or nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from transformers.cache_utils import DynamicCache
+
+from kvlab.checking.case import Case, cases, furthest, walk
+from kvlab.checking.models import plain_model
+from kvlab.checking.no_reading import NoReading
+from kvlab.checking.observed import observed
+from kvlab.errors import UserError
+from kvlab.methods import Method
+
+ROUNDING = 1e-4  # of float32 over three layers
+WARM, WATCHED = 12, 4
+
+
+@dataclass(frozen=True)
+class Property:
+    """`name` finishes the sentence "it holds that ..."; `broken` says what is wrong in a case, or "".
+
+    `applies` says why a method is none of its business, or "". `where` are its cases, the smallest first.
+    """
+
+    name: str
+    broken: Callable[[Method, Case], str]
+    where: tuple[Case, ...]
+    applies: Callable[[Method], str] = lambda method: ""
+
+
+def full_budget_is_plain(method: Method, case: Case) -> str:
+    """With everything kept the logits are those of transformers without kvlab."""
+    ids, mask = case.prompt()
+    ours = walk(case.model(), case.cache(method, 1.0), ids, mask)
+    plain = plain_model(case.family, case.dtype)
+    apart = furthest(ours, walk(plain, DynamicCache(config=plain.config), ids, mask))
+    return "" if apart <= ROUNDING else f"logits differ by {apart:.1e} from plain transformers"
+
+
+def budget_is_kept(method: Method, case: Case) -> str:
+    """No head holds more than it was allotted, and what all were allotted is the budget on average."""
+    pipeline, layers = method.pipeline(), observed(method, case).layers
+    for found in layers:
+        waits = pipeline.deferred and found.step == 0  # compressed at the pass after it
+        on_top = case.compress_every - 1 if pipeline.decode else found.step
+        over = 0 if waits else int((found.live - found.budget).max()) - on_top
+        if over > 0:
+            return f"{over} slots too many {found.place}"
+    allotted = torch.stack([found.budget.float().mean(-1) for found in layers if found.step > 0]).mean(0)
+    asked = case.slots(case.prompt()[1].sum(-1))
+    if method.needs_budget and bool((allotted > asked + 1e-3).any()):
+        return f"{float(allotted.max()):g} slots a head were allotted where {int(asked.max())} were asked for"
+    return ""
+
+
+def newest_stays(method: Method, case: Case) -> str:
+    """The token just read has a slot of its own."""
+    wrong = (found for found in observed(method, case).layers if (found.newest != found.tokens_seen[:, None] - 1).any())
+    return next((f"the newest token has no slot {found.place}" for found in wrong), "")
+
+
+def votes_sum_to_tokens(method: Method, case: Case) -> str:
+    """Every token seen is in exactly one slot, or was dropped."""
+    for found in observed(method, case).layers:
+        seen = found.tokens_seen[:, None].expand_as(found.votes).float()
+        if not torch.allclose(found.votes, seen):
+            off = float((found.votes - seen).abs().max())
+            return f"votes and dropped tokens differ by {off:g} from the tokens seen {found.place}"
+    return ""
+
+
+def everything_is_finite(method: Method, case: Case) -> str:
+    """No slot in use, and no logit, is infinite or not a number."""
+    seen = observed(method, case)
+    if not bool(torch.isfinite(seen.logits).all()):
+        return "a logit is infinite or not a number"
+    return next((f"a slot is infinite or not a number {found.place}" for found in seen.layers if not found.finite), "")
+
+
+def memory_is_what_tensors_take(method: Method, case: Case) -> str:
+    """The memory table says the bytes that the slots' tensors really hold."""
+    wrong = (row for row in observed(method, case).allocated if row[1] != row[2])
+    return next((f"layer {layer} says {told:,} bytes and takes {taken:,}" for layer, told, taken in wrong), "")
+
+
+def padded_is_alone(method: Method, case: Case) -> str:
+    """A row of a left-padded batch gets what it would get by itself."""
+    ids, mask = case.prompt()
+    together = observed(method, case).logits
+    for row, skip in ((0, 0), (1, case.pads)):
+        part = slice(row, row + 1), slice(skip, None)
+        apart = furthest(together[row], walk(case.model(), case.cache(method), ids[part], mask[part])[0])
+        if apart > 2 * ROUNDING:
+            return f"row {row} differs by {apart:.1e} from the same row alone"
+    return ""
+
+
+def second_turn_is_one_long_turn(method: Method, case: Case) -> str:
+    """With everything kept, a prompt in two turns gives the logits of the whole."""
+    ids, _ = case.prompt()
+    half = case.tokens // 2
+    with torch.inference_mode():
+        whole = case.model()(ids, past_key_values=case.cache(method, 1.0)).logits[:, half:]
+        cache = case.cache(method, 1.0)
+        case.model()(ids[:, :half], past_key_values=cache)
+        apart = furthest(case.model()(ids[:, half:], past_key_values=cache).logits, whole)
+    return "" if apart <= ROUNDING else f"the second turn differs by {apart:.1e} from one long turn"
+
+
+def seed_decides(method: Method, case: Case) -> str:
+    """The same seed gives the same numbers again, to the bit."""
+    ids, mask = case.prompt()
+    first, again = observed(method, case).logits, walk(case.model(), case.cache(method), ids, mask)
+    return "" if torch.equal(first, again) else f"a second run differs by {furthest(first, again):.1e}"
+
+
+def chunks_are_the_whole(method: Method, case: Case) -> str:
+    """A prompt that comes in chunks gives what the whole prompt gives."""
+    ids, _ = case.prompt()
+    whole, cache, end = observed(method, case).logits, case.cache(method), 0
+    with torch.inference_mode():
+        for size in cache.expect(case.tokens, _chunk(case)):
+            begun, end = end, end + size
+            logits = case.model()(ids[:, begun:end], past_key_values=cache).logits[:, -1:]
+        following = walk(case.model(), cache, torch.full((1, 1), 3), torch.ones(1, case.tokens + 1), steps=1)
+    apart = max(furthest(logits[:, 0].float(), whole[:, 0]), furthest(following[:, 0], whole[:, 1]))
+    return "" if apart <= 2 * ROUNDING else f"differs by {apart:.1e} from the prompt in one pass"
+
+
+def steps_do_not_wait(method: Method, case: Case) -> str:
+    """A decode step at the budget reads nothing from the device, so it can be captured in a CUDA graph."""
+    cache, (ids, _) = case.cache(method), case.prompt()
+    with torch.inference_mode():
+        case.model()(ids, past_key_values=cache)
+        for step in range(WARM):
+            case.model()(torch.full((1, 1), 3 + step), past_key_values=cache)
+        try:
+            for step in range(WATCHED):
+                with NoReading():
+                    case.model()(torch.full((1, 1), 20 + step), past_key_values=cache)
+        except AssertionError as error:
+            return f"while decoding, {error}"
+    return ""
+
+
+def generate_works(method: Method, case: Case) -> str:
+    """The cache is a drop-in for `past_key_values` in transformers' `generate`."""
+    ids, _ = case.prompt()
+    model: Any = case.model()
+    options = {"do_sample": False, "max_new_tokens": 4, "min_new_tokens": 4, "pad_token_id": 0}
+    text = model.generate(ids, past_key_values=case.cache(method), **options)[0, case.tokens :]
+    cache, new, own = case.cache(method), ids, []
+    with torch.inference_mode():
+        for _ in range(4):
+            logits = model(new, past_key_values=cache).logits[:, -1]
+            logits[:, 2] = -torch.inf  # `min_new_tokens` forbids the end
+            new = logits.argmax(-1, keepdim=True)
+            own.append(int(new))
+    return "" if text.tolist() == own else f"generate wrote {text.tolist()}, step by step it is {own}"
+
+
+def _chunk(case: Case) -> int:
+    return case.tokens // 2
+
+
+def _needs_budget(method: Method) -> str:
+    return "" if method.needs_budget else "the method takes no budget, so there is no full one"
+
+
+def _takes_chunks(method: Method) -> str:
+    case = LONG
+    try:
+        case.cache(method).expect(case.tokens, _chunk(case))
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def _acts_while_decoding(method: Method) -> str:
+    if not method.needs_budget:
+        return "without a budget the table grows"
+    return "" if method.pipeline().decode else "the method does not act while decoding, so its table grows"
+
+
+def _unpadded(found: Iterable[Case]) -> tuple[Case, ...]:
+    return tuple(case for case in found if not case.pads)
+
+
+def _exact(found: Iterable[Case]) -> tuple[Case, ...]:
+    return tuple(case for case in found if case.dtype == torch.float32)
+
+
+EVERY = tuple(cases())
+LONG = Case(tokens=40, budget=0.4)
+PADDED = tuple(case for case in _exact(EVERY) if case.pads)
+ONE_A_FAMILY = tuple(case for case in _unpadded(_exact(EVERY)) if case.tokens == 24 and case.budget == 0.3)
+LONG_OF_EACH = tuple(replace(LONG, family=case.family) for case in ONE_A_FAMILY)
+
+PROPERTIES = (
+    Property("a full budget equals plain transformers", full_budget_is_plain, _exact(EVERY), _needs_budget),
+    Property("the budget is never exceeded", budget_is_kept, EVERY),
+    Property("the newest token stays", newest_stays, EVERY),
+    Property("votes sum to the tokens seen", votes_sum_to_tokens, EVERY),
+    Property("everything stays finite", everything_is_finite, EVERY),
+    Property("padded equals single", padded_is_alone, PADDED),
+    Property("a second turn equals one long turn", second_turn_is_one_long_turn, ONE_A_FAMILY, _needs_budget),
+    Property("the memory table equals the tensors' bytes", memory_is_what_tensors_take, EVERY),
+    Property("a seed decides", seed_decides, ONE_A_FAMILY),
+    Property("chunks of a prompt equal the whole", chunks_are_the_whole, LONG_OF_EACH, _takes_chunks),
+    Property("a decode step waits for nothing", steps_do_not_wait, (LONG,), _acts_while_decoding),
+    Property("generate() takes the cache", generate_works, ONE_A_FAMILY),
+)

@@ -1,0 +1,75 @@
+"""`kvlab plugin new | check | list`: write a first plug-in, hold one against the promises, see what is loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvlab.cli.with_plugins import with_plugins
+
+plugin_commands = typer.Typer(
+    help="Methods, tasks, metrics and views of your own, in a file or a package.", no_args_is_help=True
+)
+
+
+@plugin_commands.command("new")
+def new(
+    name: Annotated[str, typer.Argument(help="the new method's name, such as my-method")],
+    folder: Annotated[Path, typer.Option("--folder", help="where the two files go")] = Path(),
+) -> None:
+    """Write a working method with a scorer of its own, and a test of it."""
+    from kvlab.plugins.new import write_plugin
+
+    method, test = write_plugin(name, folder)
+    typer.echo(f"Wrote {method} and {test}. Now:")
+    typer.echo(f"  kvlab plugin check {method}")
+    typer.echo(f"  kvlab compare --plugin {method} --methods {name},snapkv --sample needle_in_a_story")
+
+
+@plugin_commands.command("check")
+@with_plugins
+def check_file(
+    file: Annotated[Path, typer.Argument(help="the plug-in")],
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+) -> None:
+    """Hold every method of a plug-in against what kvlab promises of all methods, a line a property.
+
+    On tiny random models of five families, in float32 and bfloat16, padded and not. Exit status 1: something fails.
+    """
+    from kvlab.checking import PROPERTIES, check, from_file
+
+    failed, told = False, []
+    for name, method in from_file(file).items():
+        if not as_json:
+            typer.echo(name)
+        for held in PROPERTIES:
+            result = check(method, held)
+            failed |= result.verdict == "fails"
+            told.append({"method": name, **vars(result)})
+            if not as_json:
+                typer.echo(f"  {result.verdict:>14}  {result.property}: {result.detail}")
+    if as_json:
+        typer.echo(json.dumps(told, indent=2))
+    if failed:
+        raise typer.Exit(1)
+
+
+@plugin_commands.command("list")
+@with_plugins
+def list_plugins(as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
+    """What this process was told to load, what each registers, and what is wrong with those left out."""
+    from kvlab.plugins.load import load_plugins
+
+    loaded = load_plugins()
+    if as_json:
+        found = [{**vars(plugin.origin), "brings": plugin.brought, "failure": plugin.failure} for plugin in loaded]
+        typer.echo(json.dumps(found, indent=2))
+        return
+    for plugin in loaded:
+        brings = "; ".join(f"{kind} {', '.join(names)}" for kind, names in plugin.brought.items())
+        typer.echo(plugin.failure or f"{plugin.origin}, {plugin.origin.stamp}: {brings or 'registers nothing'}")
+    if not loaded:
+        typer.echo("No plug-in was named: use --plugin FILE.py, or install a package that brings one.")

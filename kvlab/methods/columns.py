@@ -1,0 +1,61 @@
+"""Which metadata a slot carries: a column nobody changes is one number, and whole numbers are short in short texts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.view import Slots, is_constant, one_number
+
+SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
+
+
+class Byte(int):
+    """What own state starts at that never exceeds 255."""
+
+
+def whole_numbers(tokens: int) -> torch.dtype:
+    """The type of positions and of counts of tokens in a text of at most `tokens` tokens."""
+    return torch.int16 if tokens <= SHORT_TEXT else torch.int32
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a method reads of a slot beside its key, value and position, and where it comes from.
+
+    Eviction changes no votes, so all slots share one number. A merging method has `votes`; its log mass is
+    `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that follow from the other columns
+    are worked out by `rate` when a decision wants them.
+    """
+
+    votes: bool = True
+    mass_of_votes: float | None = None
+    rate: Callable[[Slots], Tensor] | None = None
+
+    def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
+        """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""
+        shape, device = keys.shape[:3], keys.device
+        return Slots(
+            keys=keys,
+            values=values,
+            position=position,
+            votes=torch.ones(shape, dtype=position.dtype, device=device) if self.votes else one_number(1, keys),
+            log_mass=one_number(0.0, keys) if self.mass_of_votes is not None else torch.zeros(shape, device=device),
+            score=one_number(0.0, keys) if self.rate is not None else torch.zeros(shape, device=device),
+            valid=torch.ones(shape, dtype=torch.bool, device=device),
+            extra=extra,
+        )
+
+    def weighed(self, slots: Slots) -> Slots:
+        """The slots with their log mass, (B, H, S) float32."""
+        if not self.mass_of_votes or is_constant(slots.votes):
+            return slots
+        return replace(slots, log_mass=slots.votes.log().mul_(self.mass_of_votes))
+
+    def rated(self, slots: Slots) -> Slots:
+        """The slots with log mass and score."""
+        slots = self.weighed(slots)
+        return slots if self.rate is None else replace(slots, score=self.rate(slots))

@@ -1,0 +1,48 @@
+"""What a rerun has to write for its answer to count as restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kvlab.analysis.verdict import answer_tokens, judge
+from kvlab.answers import whole_words
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """`answer` as whole words anywhere; or, without one, the first tokens `ids` of the full cache's text."""
+
+    answer: str | None
+    ids: tuple[int, ...] = ()
+
+    def is_there(self, ids: list[int], texts: list[str]) -> bool:
+        """Whether this continuation holds what is wanted."""
+        if self.answer is not None:
+            return judge(texts, self.answer).kind == "right"
+        return tuple(ids[: len(self.ids)]) == self.ids
+
+    def ended(self, decode: Callable[[list[int]], str]) -> Callable[[list[int]], bool]:
+        """Says of a continuation so far that more of it can change nothing."""
+
+        def ended(ids: list[int]) -> bool:
+            if self.answer is None:
+                return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
+            text = decode(ids)
+            found = whole_words(self.answer).search(text)
+            return found is not None and found.end() < len(text.rstrip("\ufffd"))
+
+        return ended
+
+    def rows(self, texts: list[str]) -> tuple[int, int]:
+        """(first, last) token of the full cache's continuation that its answer is."""
+        last = max(len(self.ids) - 1, 0)
+        return (answer_tokens(texts, self.answer) if self.answer is not None else None) or (last, last)
+
+
+def first_difference(own: list[int], reference: list[int]) -> int | None:
+    """Index of the first token in which a continuation leaves the full cache's; None where it does not."""
+    pairs = enumerate(zip(own, reference, strict=False))
+    short = min(len(own), len(reference))
+    place = next((index for index, (mine, theirs) in pairs if mine != theirs), short)
+    return None if place == len(reference) else place

@@ -1,0 +1,67 @@
+"""What is given back to a compressed cache to see whether its answer comes back. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+ReturnKind = Literal["tokens", "heads", "apart", "evict"]
+Count = Annotated[int, Field(ge=0, lt=2**31)]
+
+
+class Return(BaseModel):
+    """One change to a method's decisions, in the KV heads named by `heads` ((layer, head); none: all of them).
+
+    - `tokens`: the prompt's tokens at `tokens` keep slots of their own, on top of the budget.
+    - `heads`: nothing leaves these heads; they hold the full cache.
+    - `apart`: what the prompt's decision would merge keeps slots of its own, on top of the budget.
+    - `evict`: what would be merged, of the prompt or later, is evicted instead.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: ReturnKind = "tokens"
+    tokens: tuple[Count, ...] = ()
+    heads: tuple[tuple[Count, Count], ...] | None = None
+
+    @model_validator(mode="after")
+    def _names_what_it_returns(self) -> Return:
+        if (self.kind == "tokens") != bool(self.tokens):
+            raise ValueError("tokens are named where tokens are returned, and only there")
+        return self
+
+    def heads_of(self, layer: int, count: int) -> list[bool]:
+        """Whether each of `count` KV heads of this layer is meant."""
+        return [self.heads is None or (layer, head) in self.heads for head in range(count)]
+
+    @property
+    def words(self) -> str:
+        """As the name of a run shows it: `+ tokens 738-742 in layer 3 head 2`."""
+        where = "" if self.heads is None else f" in {head_words(self.heads)}"
+        if self.kind == "tokens":
+            return f"+ tokens {spans(self.tokens)}{where}"
+        if self.kind == "heads":
+            return f"+ full cache{where or ' everywhere'}"
+        return f"{'+ merged tokens apart' if self.kind == 'apart' else 'evicting instead of merging'}{where}"
+
+
+def head_words(heads: Iterable[tuple[int, int]], named: int = 2) -> str:
+    """`layer 3 head 2`, or, of more than `named`, how many heads of which layers."""
+    some = sorted(heads)
+    if len(some) <= named:
+        return " and ".join(f"layer {layer} head {head}" for layer, head in some)
+    layers = sorted({layer for layer, _ in some})
+    return f"{len(some)} heads of layer{'s' if len(layers) > 1 else ''} {spans(layers)}"
+
+
+def spans(numbers: Iterable[int]) -> str:
+    """Increasing numbers as few spans: `3, 738-742`."""
+    runs: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,0 +1,31 @@
+"""From a run's record back to what was asked for: the same model spoken to in the same way, the same method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvlab.requests import MethodChoice
+from kvlab.trace.schema import RunRecord
+
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+def model_fields(record: RunRecord) -> dict[str, Any]:
+    """Fields of `ModelRequest`; where its weights go is left to the machine."""
+    chat = record.chat
+    spoken = {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
+    dtype = record.model.dtype if record.model.dtype in DTYPES else "auto"
+    return {"model": record.model.name, "dtype": dtype, **spoken, **record.loading}
+
+
+def choice_of(record: RunRecord) -> MethodChoice:
+    """The method with its budget and settings, defaults filled in, under the name that the run has."""
+    extra = MethodChoice(method="", force_keep=record.force_keep, returned=record.returned, called=" ").label[1:]
+    return MethodChoice(
+        method=record.method,
+        budget=record.budget,
+        hyper_parameters=record.hyper_parameters,
+        force_keep=record.force_keep,
+        returned=record.returned,
+        called=record.label.removesuffix(extra),
+    )

@@ -1,0 +1,171 @@
+"""Who killed it: the smallest sets whose return restores a wrong run's answer, before and after side by side."""
+
+from __future__ import annotations
+
+import html
+
+import pandas as pd
+import streamlit as st
+
+from app.parts import killed, page
+from app.parts.figure import show
+from app.parts.links import go, link
+from app.parts.tables import show_table
+from app.parts.text import plain
+from app.state import current_run, runs_root, session_id
+from app.state import theme as page_theme
+from kvlab import jobs
+from kvlab.analysis import killed as analysis
+from kvlab.errors import UserError
+from kvlab.figures import killed as figures
+from kvlab.jobs.given_back import given_back
+from kvlab.trace.reader import Run
+from kvlab.trace.rescues import Found, Rescue, load_rescue
+
+STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
+COLUMNS = {"what": "given back", "outcome": "outcome", "slots": "slots more", "mean_kl": "mean KL", "tried": "reruns"}
+
+
+def main() -> None:
+    page.heading(
+        "Who killed it?",
+        "A run that does not answer is made again and again from its prompt as it was read, with something given back "
+        "each time: tokens, whole heads, merges undone. What is shown is the smallest set of each kind that brings the "
+        "answer back.",
+    )
+    run = current_run()
+    if run is None:
+        return
+    try:
+        rescue = load_rescue(runs_root(), run.record.comparison_id, run.record.run_id)
+    except UserError as error:
+        st.error(plain(str(error)))
+        rescue = None
+    if (job := st.query_params.get("search")) is not None:
+        killed.follow(job)
+    if rescue is not None:
+        result(run, rescue)
+    elif "search" not in st.query_params:
+        offer(run)
+
+
+def offer(run: Run) -> None:
+    """Nobody looked yet: what it takes, and the button."""
+    if run.record.method == "full":
+        st.info("The full cache drops nothing: choose a compressed run in the sidebar.", icon=":material/info:")
+        return
+    takes = killed.estimate(run, killed.MOST_RERUNS)
+    st.markdown(f"Nobody has looked into **{plain(run.record.label)}** yet. It takes {takes}.")
+    killed.button(run, "ask-killed")
+
+
+def result(run: Run, rescue: Rescue) -> None:
+    st.markdown(f"### {plain(analysis.sentence(rescue, run))}")
+    kind = "the expected answer" if rescue.expected else "the full cache's own text up to where this run leaves it"
+    meant = f"Restored means: it writes “{rescue.answer.strip()}”, {kind}."
+    st.caption(plain(f"{meant} {rescue.reruns} reruns. {rescue.ending}"))
+    table = analysis.found_table(rescue)
+    chosen = choose(rescue)
+    before_after(rescue, chosen)
+    left, right = st.columns(2, gap="large")
+    theme, origin = page_theme(), page.source(run)
+    with left:
+        kl = analysis.kl_along(rescue, chosen)
+        figure = figures.kl_before_after(kl, theme)
+        show(figure, kl, figures.read_kl_before_after(kl), "killed-kl", page.file_name(run, "killed-kl"), origin)
+    with right:
+        looks = analysis.looks(rescue, chosen, run)
+        if looks.empty or rescue.reader is None:
+            st.caption(figures.read_look_before_after(looks))
+        else:
+            figure = figures.look_before_after(looks, rescue.reader, theme)
+            reading = figures.read_look_before_after(looks)
+            show(figure, looks, reading, "killed-looks", page.file_name(run, "killed-attention"), origin)
+    everything(run, table)
+    further(run, rescue, chosen)
+
+
+def choose(rescue: Rescue) -> Found | None:
+    """The search whose result is shown; the cheapest that restores the answer where the address names none."""
+    options = [found.search for found in rescue.found]
+    if not options:
+        return None
+    best = analysis.cheapest(rescue) or rescue.found[0]
+    name = st.segmented_control(
+        "Give back",
+        options,
+        default=best.search,
+        key="given",
+        bind="query-params",
+        format_func=lambda name: f"{name}{'' if by_name(rescue, name).restores else ' ✗'}",
+        required=True,
+    )
+    found = by_name(rescue, name)
+    words = analysis.SEARCHES.get(name, name)
+    st.caption(plain(f"{words[0].upper()}{words[1:]}: {analysis.outcome(found)}, for {found.slots:+,} slots."))
+    return found
+
+
+def by_name(rescue: Rescue, name: str) -> Found:
+    return next(found for found in rescue.found if found.search == name)
+
+
+def before_after(rescue: Rescue, chosen: Found | None) -> None:
+    """Both texts side by side."""
+    left, right = st.columns(2, gap="large")
+    texts = [(left, "As it ran", rescue.text_before)]
+    texts += [(right, chosen.returned.words, chosen.text)] if chosen is not None else []
+    for column, title, text in texts:
+        with column, st.container(border=True):
+            st.markdown(f"**{plain(title)}**")
+            st.html(f'<div style="{STYLE}">{marked(text, rescue)}</div>')
+
+
+def marked(text: str, rescue: Rescue) -> str:
+    """The text as HTML, escaped, with the answer marked where it stands."""
+    shown, answer = html.escape(text.strip() or "only white space"), html.escape(rescue.answer.strip())
+    mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{answer}</mark>'
+    return shown.replace(answer, mark) if answer else shown
+
+
+def everything(run: Run, table: pd.DataFrame) -> None:
+    st.subheader("What was tried")
+    shown = table[list(COLUMNS)].rename(columns=COLUMNS)
+    show_table(shown, "One row a search", height=38 + 35 * len(shown))
+    st.download_button(
+        "CSV",
+        table.to_csv(index=False),
+        f"{page.file_name(run, 'killed')}.csv",
+        key="killed-csv",
+        on_click="ignore",
+        icon=":material/download:",
+    )
+
+
+def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
+    """A recorded run of the result, the tokens in the autopsy, and the search once more."""
+    left, middle, right = st.columns(3, vertical_alignment="bottom")
+    with left:
+        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-rescue"):
+            try:
+                job = jobs.submit(runs_root(), given_back(run.record, chosen.returned), session_id())
+                jobs.ensure_worker(runs_root())
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            go("new_run", job=job)
+    with middle:
+        tokens = chosen.returned.tokens if chosen is not None else ()
+        if tokens and rescue.reader is not None:
+            layer, head = rescue.reader
+            place = {"span": f"{tokens[0]}-{tokens[-1]}", "layer": str(layer), "head": str(head)}
+            link("autopsy", "These tokens in the autopsy", run=rescue.run_id, **place)
+    with right:
+        reruns = 2 * rescue.most_reruns if rescue.ending else rescue.most_reruns
+        again = st.button(f"Look again, at most {reruns} reruns", icon=":material/refresh:", key="look-again")
+        if again and (job_id := killed.ask(run, reruns)):
+            st.query_params["search"] = job_id
+            st.rerun()
+
+
+main()

@@ -1,0 +1,89 @@
+"""A slot carries what its method needs and no more, in as few bytes as the text allows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvlab.budget import Budget
+from kvlab.cache.layer import CompressedLayer, LayerSettings
+from kvlab.methods import columns, make_method
+from kvlab.methods.view import is_constant
+from tests.core.layers import draw
+from tests.core.merging import ROTARY, Layer, prompt
+
+TOKENS, SHARE = 2048, 0.2
+MINI, WIDE = (32, torch.float32), (128, torch.bfloat16)  # head_dim and type
+# What a method whose table stays as long as its budget may take of what was promised: share x the full cache.
+BARS = [
+    *((name, MINI, 1.05) for name in ("window", "streaming-llm", "h2o", "pyramidinfer", "cam", "d2o", "zsmerge")),
+    ("pyramid-pool", MINI, 1.05),
+    ("keepkv", MINI, 1.06),  # votes, log mass and a running average: 14 bytes
+    *((name, WIDE, 1.02) for name in ("window", "streaming-llm", "h2o")),
+]
+
+
+@pytest.mark.parametrize(("method", "shape", "most"), BARS)
+def test_a_table_takes_what_was_promised(method: str, shape: tuple[int, torch.dtype], most: float) -> None:
+    """After a prompt and a few decode steps, all tensors counted: metadata, room, and state beside the slots."""
+    dim, dtype = shape
+    settings = LayerSettings(make_method(method).pipeline(), Budget(SHARE), num_layers=1)
+    layer = CompressedLayer(0, settings)
+    for seed, rows in enumerate((TOKENS, 1, 1, 1)):
+        query, key, value = draw(seed, 3, 1, 2, rows, dim).to(dtype).unbind(0)
+        keys, values = layer.update(key, value)
+        layer.attend(query, keys, values, None, dim**-0.5, None)
+    (table,) = layer.tables
+    tensors = [table.slots.keys, table.slots.values, *table.slots.metadata().values(), *table.head_state.values()]
+    held = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    shared = sum(tensor.element_size() for tensor in tensors if is_constant(tensor))
+    assert sum(held.values()) == layer.table_bytes() + shared
+    assert layer.table_bytes() <= most * SHARE * TOKENS * 2 * 2 * dim * dtype.itemsize
+
+
+@pytest.mark.parametrize("method", ["h2o", "zsmerge", "keepkv", "cam", "d2o", "pyramid-pool", "pyramidinfer"])
+def test_wide_numbers_change_nothing(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 bits throughout, 32 bits throughout, and 32 bits from the middle of decoding on: the same slots."""
+    tokens, steps, made = 60, 8, []
+    for short in (10**4, 0, tokens + 4):
+        monkeypatch.setattr(columns, "SHORT_TEXT", short)
+        layer = Layer(make_method(method), 16, ROTARY)
+        layer.feed(*prompt(0, tokens))
+        for step in range(steps):
+            layer.feed(*prompt(100 + step, 1))
+        made.append(layer)
+    assert [layer.slots.position.dtype for layer in made] == [torch.int16, torch.int32, torch.int32]
+    first, *others = ([layer.table(head) for head in range(2)] for layer in made)
+    for other in others:
+        for left, right in zip(first, other, strict=True):
+            assert left.keys() == right.keys()
+            for position, slot in left.items():
+                for name, number in slot.items():
+                    torch.testing.assert_close(number, right[position][name], rtol=0, atol=0, check_dtype=False)
+
+
+def test_numbers_get_wide_before_they_are_too_many() -> None:
+    """The token after the last that 16 bits can count."""
+    layer = Layer(make_method("h2o"), 16)
+    layer.feed(*prompt(0, 20))
+    layer.layer.cumulative_length = columns.SHORT_TEXT - 1
+    layer.layer.tokens_seen.fill_(columns.SHORT_TEXT - 1)
+    places = []
+    for step in range(3):
+        layer.feed(*prompt(100 + step, 1))
+        places.append((int(layer.slots.position.max()), layer.slots.position.dtype))
+    most = columns.SHORT_TEXT
+    assert places == [(most - 1, torch.int16), (most, torch.int32), (most + 1, torch.int32)]
+
+
+def test_log_mass_follows_from_votes() -> None:
+    """ZSMerge's alpha * log(votes) and KeepKV's log(votes) are worked out; the mass that exact merging fits is held."""
+    for method, factor in (("zsmerge", 0.6), ("keepkv", None), ("d2o", 0.0)):
+        layer = Layer(make_method(method), 16, ROTARY)
+        layer.feed(*prompt(0, 60))
+        (table,) = layer.layer.tables
+        assert is_constant(table.slots.log_mass) == (factor is not None)
+        if factor is not None:
+            merged = table.slots.votes.float()
+            assert (merged > 1).any() or method == "d2o"
+            torch.testing.assert_close(table.visible().log_mass, factor * merged.log()[:, :, : table.width])

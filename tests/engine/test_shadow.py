@@ -1,0 +1,177 @@
+"""The shadow lies on the host: a device holds at most one layer more for a full recording, however many there are."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from kvlab.attention.seen import PassSeen
+from kvlab.cache import make_cache
+from kvlab.engine.host_blocks import ROOM, HostBlocks
+from kvlab.engine.recorder import Recorder
+from kvlab.engine.shadow import Shadow
+from kvlab.methods import make_method
+from kvlab.methods.view import Slots
+from kvlab.models.load import prepare
+from tests.engine.pretend import CUDA, OnPretendCuda, PretendCuda, pretend_cuda, put_there
+
+HEADS, HEAD_DIM, TOKENS, STEPS, BLOCK = 2, 64, 700, 4, 64
+ONE_LAYER = 2 * HEADS * (TOKENS + STEPS) * HEAD_DIM * 2  # keys and values in bfloat16
+
+
+def model_of(layers: int) -> LlamaForCausalLM:
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=HEADS, head_dim=HEAD_DIM,
+        hidden_size=64, intermediate_size=64, vocab_size=100, max_position_embeddings=2048,
+    )  # fmt: skip
+    return prepare(LlamaForCausalLM(config).bfloat16().eval())
+
+
+class Counted:
+    """Bytes of all storages that lie on the pretended device, now and at most; and whether one is tokens x tokens."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.holders: Counter[int] = Counter()
+        self.bytes = self.most = 0
+        self.square, self.watching = "", False
+        plain = PretendCuda.__torch_function__
+
+        def counting(mode: PretendCuda, function: Callable, types: Any, given: tuple = (), named: Any = None) -> Any:
+            result = plain(mode, function, types, given, named)
+            for made in result if isinstance(result, (tuple, list)) else (result,):
+                if isinstance(made, Tensor):
+                    self._note(made)
+            return result
+
+        patch.setattr(PretendCuda, "__torch_function__", counting)
+
+    def _note(self, made: Tensor) -> None:
+        with torch._C.DisableTorchFunction():
+            if self.watching and sum(size >= TOKENS for size in made.shape) > 1:
+                self.square = str(tuple(made.shape))
+            if not isinstance(made, OnPretendCuda):
+                return
+            storage = made.untyped_storage()
+            place, size = storage.data_ptr(), storage.nbytes()
+        self.holders[place] += 1
+        if self.holders[place] == 1:
+            self.bytes += size
+            self.most = max(self.most, self.bytes)
+        weakref.finalize(made, self._gone, place, size)
+
+    def _gone(self, place: int, size: int) -> None:
+        self.holders[place] -= 1
+        self.bytes -= size if self.holders[place] == 0 else 0
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        self.watching = True
+        yield
+        self.watching = False
+
+
+def watched(recorder: Recorder, counted: Counted) -> None:
+    for name in ("attended", "compressed", "end_step"):
+        inner = getattr(recorder, name)
+
+        def shown(*given: Any, inner: Callable = inner) -> None:
+            with counted.recording():
+                inner(*given)
+
+        setattr(recorder, name, shown)
+
+
+def most_bytes(layers: int, method: str, recorded: bool, patch: pytest.MonkeyPatch) -> tuple[int, int]:
+    """The most bytes alive on the device while the prompt is read, and while decoding."""
+    nobody: Any = SimpleNamespace(before_flush=[], append=lambda *_: None, write_arrays=lambda *_: None)
+    ids = torch.randint(3, 100, (1, TOKENS + STEPS), generator=torch.Generator().manual_seed(1))
+    with patch.context() as here, pretend_cuda(here), torch.inference_mode():
+        counted = Counted(here)
+        recorder = Recorder(nobody, "full", TOKENS, STEPS) if recorded else None
+        if recorder is not None:
+            watched(recorder, counted)
+        model, found = put_there(model_of(layers)), []
+        cache = make_cache(model, make_method(method), 0.2, observer=recorder)
+        for place in ((0, TOKENS), *((at, at + 1) for at in range(TOKENS, TOKENS + STEPS))):
+            if place[0] in (0, TOKENS):
+                counted.most = counted.bytes
+            model(ids[:, slice(*place)].to(CUDA), past_key_values=cache, use_cache=True, logits_to_keep=1)
+            if recorder is not None:
+                recorder.end_step(cache)
+            if place[1] in (TOKENS, TOKENS + STEPS):
+                found.append(counted.most)
+        assert counted.square == "", f"a recorder's tensor is {counted.square}"
+    return found[0], found[1]
+
+
+@pytest.mark.parametrize("method", ["h2o", "keepkv", "adakv", "full"])
+def test_a_full_recording_adds_at_most_one_layer_to_the_device(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("kvlab.engine.shadow.TOKENS_AT_ONCE", "kvlab.engine.measure.VALUE_BLOCK"):
+        monkeypatch.setattr(name, BLOCK)
+    monkeypatch.setattr("kvlab.attention.seen.KEY_BLOCK", BLOCK)
+    for layers in (4, 8):
+        bare, full = (most_bytes(layers, method, recorded, monkeypatch) for recorded in (False, True))
+        added = [there - without for there, without in zip(full, bare, strict=True)]
+        assert max(added) <= ONE_LAYER, f"{layers} layers: {[round(a / ONE_LAYER, 2) for a in added]} layers"
+
+
+def slots_of(keys: Tensor, values: Tensor, position: Tensor) -> Slots:
+    plain = torch.zeros(keys.shape[:3])
+    return Slots(keys, values, position.to(torch.int32).expand(keys.shape[:3]), plain, plain, plain, plain == 0, {})
+
+
+@pytest.mark.parametrize("absent", [(), (3, 4, 11)])
+@pytest.mark.parametrize("block", [4, 7, 64])
+def test_the_truth_over_blocks_is_plain_attention(
+    absent: tuple[int, ...], block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The prompt's 20 tokens, some of which never came, and three more, one at a time; weighed one by one."""
+    monkeypatch.setattr("kvlab.engine.shadow.TOKENS_AT_ONCE", block)
+    shadow, scaling = Shadow(24), 0.3
+    there = [token for token in range(23) if token not in absent]
+    states = {token: (torch.randn(2, 5), torch.randn(2, 5)) for token in there}
+    for last in (20, 21, 22, 23):
+        seen = [token for token in there if token < last]
+        order = torch.randperm(len(seen)).tolist()  # slots lie in any order
+        keys, values = (torch.stack([states[seen[at]][of] for at in order], 1)[None] for of in (0, 1))
+        query = torch.randn(1, 4, 1, 5)
+        shadow.append(slots_of(keys, values, torch.tensor([seen[at] for at in order])), len(seen) if last == 20 else 1)
+        truth = shadow.truth(PassSeen(query, keys, None, None, scaling))
+        assert truth.mass.shape == (2, last)
+        for head in range(4):
+            weights = [float((query[0, head, 0] * states[token][0][head // 2]).sum()) * scaling for token in seen]
+            share = torch.tensor(weights, dtype=torch.float64).softmax(0)
+            output = sum(float(part) * states[token][1][head // 2] for part, token in zip(share, seen, strict=True))
+            torch.testing.assert_close(truth.output[head], output, rtol=1e-5, atol=1e-6)
+        assert truth.mass.sum(-1).tolist() == pytest.approx([1.0, 1.0])
+        assert all(truth.mass[0, token] == 0 for token in absent)
+    stored = shadow.stored("values", [1])
+    assert stored.unit.shape == (1, 23, 5)
+    for token in range(23):
+        expected = states[token][1][1].numpy() if token in states else torch.zeros(5).numpy()
+        assert stored.unit[0, token] * stored.norm[0, token] == pytest.approx(expected, rel=3e-3, abs=3e-3)
+
+
+def test_blocks_are_sent_ahead_in_order_and_never_more_than_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was sent for another layer than the one that is asked is sent again."""
+    with pretend_cuda(monkeypatch):
+        host = HostBlocks(CUDA)
+        layers = [[torch.full((2, 1), 10.0 * layer + at) for at in range(3)] for layer in range(3)]
+        for layer, following in ((0, 1), (1, 2), (0, 2), (2, 0)):
+            found = []
+            for block in host.each(layers[layer], layers[following]):
+                assert block.device == CUDA and 1 <= len(host.sent) <= ROOM
+                found.append(float(block[0, 0]))
+            assert found == [10.0 * layer + at for at in range(3)]
+            ahead = [float(block[0, 0]) for block, _ in host.sent]
+            assert ahead == [10.0 * following + at for at in range(ROOM)][: len(ahead)] and ahead

@@ -1,0 +1,107 @@
+"""Readings of speed: in turns over the runs, replayed where steps can be captured, in no more digits than they bear."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kvlab.analysis.compare import headline
+from kvlab.analysis.speed import Speed, rounded, speed_of, told
+from kvlab.cache import make_cache
+from kvlab.engine import compare, turns
+from kvlab.engine.turns import read_speed
+from kvlab.models.load import LoadedModel, prepare
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace import open_run
+from kvlab.trace.schema import SpeedReading
+from tests.families import tiny_model
+
+IDS = torch.arange(3, 43)[None]
+
+
+@pytest.fixture
+def loaded() -> LoadedModel:
+    return LoadedModel(prepare(tiny_model("llama")), None, "tiny")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("method", "captures", "way"),
+    [("keepkv", True, "captured"), ("keepkv", False, "eager"), ("snapkv", True, "eager"), ("full", True, "eager")],
+)
+def test_steps_are_replayed_where_they_can_be(loaded: LoadedModel, method: str, captures: bool, way: str) -> None:
+    budget = 1.0 if method == "full" else 0.4
+    reading = read_speed(loaded, make_cache(loaded, method, budget), IDS, 12, captures=captures)
+    assert reading is not None and reading.way == way and reading.rate > 0
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_reading_is_of_whole_periods_and_of_no_first_step(
+    loaded: LoadedModel, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock on which step n takes n seconds: the rate tells which steps were counted."""
+    now, steps = [0.0], iter(range(1, 1000))
+
+    def perf_counter() -> float:
+        now.append(now[-1] + (next(steps) if len(now) % 2 == 0 else 0))
+        return now[-1]
+
+    monkeypatch.setattr(turns, "time", SimpleNamespace(perf_counter=perf_counter))
+    reading = read_speed(loaded, make_cache(loaded, "h2o", 0.4, compress_every=every), IDS, 12)
+    counted = list(range(2, 12)) if every == 1 else list(range(4, 12))  # of 11 steps, the first aside
+    assert reading is not None and reading.rate == pytest.approx(len(counted) / sum(counted))
+
+
+def test_a_single_new_token_has_no_step(loaded: LoadedModel) -> None:
+    assert read_speed(loaded, make_cache(loaded, "h2o", 0.4), IDS, 1) is None
+
+
+def test_runs_are_read_in_turns_and_stay_sound(
+    tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    read = turns.read_speed
+
+    def noted(loaded: LoadedModel, cache: object, *rest: object) -> SpeedReading | None:
+        order.append(type(cache.settings.pipeline.settle).__name__)  # type: ignore[attr-defined]
+        return read(loaded, cache, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(turns, "read_speed", noted)
+    monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 1e6)
+    request = CompareRequest(
+        prompt="Where is the rabbit? " * 4,
+        model=str(tiny_model_folder),
+        choices=tuple(MethodChoice(method=method, budget=0.4) for method in ("h2o", "keepkv")),
+        max_new_tokens=5,
+        device="cpu",
+    )
+    runs = [open_run(path) for path in compare(request, tmp_path)]
+    assert len(order) == 9 and order[:3] == order[3:6] == order[6:] and len(set(order[:3])) > 1
+    for run in runs:
+        assert [reading.way for reading in run.record.speed_readings] == ["eager"] * 3
+        assert run.record.status == "complete"
+    frame = headline(runs)
+    assert frame["readings"].str.startswith("4 in turns").all() and (frame["way"] == "eager").all()
+    monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 0.0)
+    assert not open_run(compare(request, tmp_path)[0]).record.speed_readings, "no time, no further turn"
+
+
+def test_digits_and_ratios_are_those_the_readings_bear() -> None:
+    assert told((23.4,)) == 20 and told(()) is None
+    assert told((23.4, 23.9, 23.1)) == 23 and told((20.0, 23.4, 31.0)) == 20
+    assert rounded(0.0456, 1) == 0.05 and rounded(1234, 2) == 1200
+    close, far = Speed("eager", (10.0, 11.0), (10.0, 11.0)), Speed("eager", (10.0, 20.0), (10.0, 20.0))
+    assert not close.scattered and far.scattered and "busy machine" in str(far.columns()["readings"])
+    assert "one reading" in str(Speed("eager", (23.4,), (23.4,)).columns()["speed"])
+    captured, full = Speed("captured", (100.0, 102.0), (20.0,)), Speed("eager", (40.0,), (40.0,))
+    assert captured.ratio_to(full) == 0.5, "eager against eager: the full cache was not captured"
+    assert captured.ratio_to(captured) == 1 and captured.ratio_to(None) is None
+
+
+def test_captured_readings_are_told_before_eager_ones() -> None:
+    readings = (SpeedReading(way="captured", rate=90.0), SpeedReading(way="eager", rate=30.0))
+    record = SimpleNamespace(decode_tokens_per_second=31.0, speed_readings=readings)
+    assert speed_of(record) == Speed("captured", (90.0,), (31.0, 30.0))  # type: ignore[arg-type]

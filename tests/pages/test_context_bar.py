@@ -1,0 +1,74 @@
+"""The bar on top of every page about runs: it names the prompt and the run, and holds every picker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab.trace import open_run
+from tests.pages.conftest import ROOT
+
+Open = Callable[..., AppTest]
+WITHOUT_RUNS = {"start", "new_run", "story"}
+SEVERAL = {"compare", "difference"}  # pages of a comparison, not of one run
+ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
+RUN = "newer-keepkv-25pc-0"
+
+
+def line(page: AppTest) -> str:
+    """The line of the bar that says what is looked at."""
+    assert not page.exception
+    said = [str(caption.value).replace("\\", "").replace("\u00a0", " ") for caption in page.caption]
+    found = [text for text in said if text.startswith("One prompt (")]
+    assert len(found) == 1
+    return found[0]
+
+
+def keys(page: AppTest) -> set[str]:
+    return {widget.key for widget in page.selectbox}
+
+
+@pytest.mark.parametrize("name", ABOUT_RUNS)
+def test_every_page_about_runs_names_them_in_its_bar(synthetic_runs: Path, open_page: Open, name: str):
+    page = open_page(name, run=RUN, comparison="newer", words="the")
+    named = line(page)
+    assert named.startswith("One prompt (the newer one, 64 tokens) · synthetic · ")
+    methods = ("full", "h2o", "keepkv") if name in SEVERAL else ("keepkv",)
+    assert all(method in named for method in methods) and "25 %" in named
+    assert "pick_comparison" in keys(page)
+    assert {"pick_run", "pick_a", "pick_b"} & keys(page) or name == "compare"
+    assert not page.sidebar.selectbox, "every picker stands in the bar"
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT_RUNS))
+def test_a_page_that_shows_no_run_has_no_bar(synthetic_runs: Path, open_page: Open, name: str):
+    assert "pick_comparison" not in keys(open_page(name))
+
+
+def test_the_text_of_the_prompt_is_one_click_away(synthetic_runs: Path, open_page: Open):
+    page = open_page("memory", run=RUN)
+    words = open_run(synthetic_runs / RUN).record.prompt.split()
+    assert words in [text.value.split() for text in page.text]
+
+
+@pytest.mark.parametrize("name", ["timeline", "similarity", "sag", "lineage", "regret", "autopsy", "difference"])
+def test_pages_of_one_head_open_at_the_same_head_and_say_why(synthetic_runs: Path, open_page: Open, name: str):
+    page = open_page(name, run=RUN, a=RUN, b="newer-h2o-25pc-0", words="the")
+    shown = tuple(page.selectbox(key=f"pick_{part}").value for part in ("layer", "head"))
+    run = open_run(synthetic_runs / RUN)
+    means = run.steps.groupby(["layer", "head"])["output_error"].mean()
+    assert shown == means.idxmax()
+    assert "errs most" in page.selectbox(key="pick_layer").help
+
+
+@pytest.mark.parametrize("name", ["regret", "merges", "autopsy", "difference", "heads"])
+def test_the_toolbar_has_room_above_a_colour_bar(synthetic_runs: Path, open_page: Open, name: str):
+    page = open_page(name, run=RUN, words="the")
+    charts = [json.loads(element.proto.spec) for element in page.get("plotly_chart")]
+    barred = [chart for chart in charts if any("colorbar" in trace for trace in chart["data"])]
+    assert barred or name == "heads", "groups have colours of their own"
+    assert all(chart["layout"]["margin"]["t"] >= 34 for chart in barred)

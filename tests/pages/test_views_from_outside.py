@@ -1,0 +1,81 @@
+"""A plug-in's view is a page like the others, its failures are sentences, and no other page needs it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab.errors import UserError
+from kvlab.figures.views import VIEWS, View, register_view
+from kvlab.plugins.origin import Origin, registering
+from kvlab.plugins.registry import undo
+from kvlab.trace.synthetic import write_synthetic_run
+
+STRANGER = Origin("stranger", place="stranger.py")
+
+
+def draw_held() -> None:
+    """The page of the view that the test registered; AppTest runs these lines as a script."""
+    from app.parts.views_from_outside import _page
+    from kvlab.figures.views import VIEWS
+
+    _page(VIEWS["held"])
+
+
+@pytest.fixture
+def frame_error():
+    """What the view's frame raises; none to start with."""
+    return []
+
+
+@pytest.fixture(autouse=True)
+def held(frame_error: list[Exception]):
+    def frame(run) -> pd.DataFrame:
+        for error in frame_error:
+            raise error
+        return run.steps.groupby("layer", as_index=False)["live_slots"].mean()
+
+    def figure(table: pd.DataFrame, theme) -> go.Figure:
+        return go.Figure(go.Bar(x=table["layer"], y=table["live_slots"]))
+
+    with registering(STRANGER):
+        register_view(View("held", "Slots held", "By layer.", frame, figure, lambda table: f"{len(table)} layers."))
+    yield
+    undo(STRANGER)
+
+
+def test_it_is_drawn_with_its_reading_and_names_its_run_and_its_origin(runs_root: Path) -> None:
+    write_synthetic_run(runs_root, method="unheard")
+    page = AppTest.from_function(draw_held, default_timeout=60).run()
+    assert not page.exception
+    said = "\n".join(str(element.value) for element in [*page.title, *page.markdown, *page.caption])
+    assert "Slots held" in said and "From the plug-in stranger." in said and "2 layers" in said
+    assert "unheard" in said, "the method of a run needs no registry"
+
+
+@pytest.mark.parametrize("error", [UserError("This run has no such table."), ZeroDivisionError("by nought\nadvice")])
+def test_what_goes_wrong_is_one_sentence(runs_root: Path, frame_error: list[Exception], error: Exception) -> None:
+    write_synthetic_run(runs_root)
+    frame_error.append(error)
+    page = AppTest.from_function(draw_held, default_timeout=60).run()
+    assert not page.exception
+    said = "\n".join(str(element.value) for element in [*page.info, *page.error])
+    assert str(error).splitlines()[0] in said and "advice" not in said
+
+
+def write_the_menu() -> None:
+    import streamlit as st
+
+    from app.parts.views_from_outside import view_pages
+
+    st.text(", ".join(page.title for page in view_pages()))
+
+
+def test_the_menu_has_it_only_while_it_is_registered() -> None:
+    assert AppTest.from_function(write_the_menu).run().text[0].value == "Slots held"
+    undo(STRANGER)
+    assert AppTest.from_function(write_the_menu).run().text[0].value == "" and "held" not in VIEWS

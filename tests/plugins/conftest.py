@@ -1,0 +1,31 @@
+"""Plug-ins in this process: what a test loads is forgotten behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvlab.plugins import load
+from kvlab.plugins.named import FILES
+from kvlab.plugins.registry import undo
+
+
+@pytest.fixture
+def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
+    """`plugin(code, name)` writes a file and names it to this process."""
+    monkeypatch.setenv(FILES, "")
+    known = dict(load._loaded)
+
+    def write(code: str, name: str = "mine") -> Path:
+        from kvlab.plugins.named import name_files
+
+        path = tmp_path / f"{name}.py"
+        path.write_text(code)
+        name_files([path])
+        return path
+
+    yield write
+    for key in set(load._loaded) - set(known):
+        undo(load._loaded.pop(key).origin)
