@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "checking": {"models", "cache", "methods"},
     # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
     "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
-    "fitting": {"models", "cache", "attention", "methods", "trace"},
+    "fitting": {"models", "cache", "attention", "methods", "trace", "engine"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},

@@ -154,10 +154,8 @@ def _progress(status: JobStatus) -> None:
 
 def told_runs(status: JobStatus) -> list[str]:
     """`3 of 13`: the run that is being made, once one has begun."""
-    made, request = (
-        len(list_runs(runs_root(), comparison_id=status.job_id)),
-        jobs.request_of(runs_root(), status.job_id),
-    )
+    request = jobs.request_of(runs_root(), status.job_id)
+    made = len(list_runs(runs_root(), comparison_id=status.job_id))
     return [f"{made} of {len(request.runs)}"] if made and isinstance(request, CompareRequest) else []
 
 

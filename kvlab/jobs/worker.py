@@ -19,14 +19,15 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.jobs import client, store
 from kvlab.jobs.batch import run_batch
-from kvlab.requests import CompareRequest, Progress, RescueRequest, read_request
+from kvlab.requests import Progress, RescueRequest, Work, read_request
 from kvlab.trace.catalogue import is_alive
 
-Compare = Callable[..., object]
+Compare = Callable[..., Any]
 RESCUE = "kvlab.rescue:rescue"
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
@@ -67,9 +68,7 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
     with _output_to(store.log_path(root, job["job_id"])):
         try:
             request = read_request(job["request"])
-            work, runs = (
-                _rescue(request, root) if isinstance(request, RescueRequest) else _compared(request, root, compare)
-            )
+            work, runs = _work(request, root, compare)
             work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
@@ -83,14 +82,11 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
     store.finish(connection, job["job_id"], state, message)
 
 
-def _rescue(request: RescueRequest, root: Path) -> tuple[Compare, Path]:
-    """What looks for the tokens that restore an answer, and the folder of its run."""
-    _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
-    return _load(RESCUE), root
-
-
-def _compared(request: CompareRequest, root: Path, compare: str) -> tuple[Compare, Path]:
-    """What makes a comparison or its repeats, and where they go: a look before a comparison lies with the queue."""
+def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object], Path]:
+    """The function that does what is asked, and the folder it goes to: a look beforehand lies with the queue."""
+    if isinstance(request, RescueRequest):
+        _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
+        return _load(RESCUE), root
     _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
