@@ -97,7 +97,9 @@ def _planted(prompt: str) -> Question:
             format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
         )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    if "depth" not in vary:
+    if "depth" in vary:
+        left, right = right, left
+    else:
         with left:
             depth = st.slider("Depth", 0, 100, 30, 5, format="%d %%", key="plant_depth", bind="query-params")
     with right:

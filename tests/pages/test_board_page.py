@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.analysis.labels import distinct
 from kvlab.trace import open_run
+from kvlab.trace.labels import save_answer
 from kvlab.trace.record import FILE
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -76,6 +77,18 @@ def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_pa
     page = add_answer(open_page("compare"), "no such answer")
     warned = [str(element.value) for element in page.warning]
     assert any("full cache does not answer either: rankings say how alike" in line for line in warned)
+
+
+@pytest.mark.parametrize("name", ["compare", "difference"])
+@pytest.mark.parametrize("answers", [True, False])
+def test_every_page_that_ranks_warns_where_the_reference_fails_and_only_there(
+    runs: list[Path], runs_root: Path, open_page: Open, name: str, answers: bool
+):
+    prompt = open_run(runs[0]).record.prompt
+    save_answer(runs_root, "synthetic", prompt, own_words(runs[0]) if answers else "no such answer")
+    page = open_page(name)
+    assert not page.exception
+    assert any("full cache does not answer either" in str(element.value) for element in page.warning) != answers
 
 
 @pytest.mark.parametrize("answer", [True, False])
