@@ -123,7 +123,9 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
     cells = board.frame.drop_duplicates("run_id")
     inside = cells[cells["kept"].notna()]
     if inside.empty:
-        st.caption("What became of the fact's tokens was not recorded: record the comparison at level full.")
+        marked = len(board.asked.positions) > 0
+        unknown = "What became of the fact's tokens was not recorded: record the comparison at level full."
+        st.caption(unknown if marked else "No fact is marked: name its words below to see what became of its tokens.")
         return
     labels = dict(zip(inside["run_id"], inside["label"], strict=True))
     if st.session_state.get(CELL) not in labels:

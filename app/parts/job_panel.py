@@ -129,7 +129,8 @@ def _repeats(status: JobStatus, request: CompareRequest) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(entry.status)
             link("compare", plain(f"{entry.number} of {len(request.repeats)}"), comparison=entry.comparison_id)
-    st.text(f"{len(request.repeats) - len(made)} have not begun.")
+    if left := len(request.repeats) - len(made):
+        st.text(f"{left} {'has' if left == 1 else 'have'} not begun.")
 
 
 def _progress(status: JobStatus) -> None:

@@ -41,12 +41,11 @@ def batch_section(record: RunRecord) -> None:
         return
     begun = len(batch.references)
     of = f" of {repeat.of} asked for" if begun < repeat.of else ""
-    st.markdown(f"**{prompts(begun).capitalize()}**{of}: a needle of its own is planted in the same text each time.")
-    references = figures.read_references(batch)
-    if NO_REFERENCE in references:
+    references, about = figures.read_references(batch), "a needle of its own is planted in the same text each time."
+    failing = NO_REFERENCE in references
+    st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
+    if failing:
         st.warning(plain(references), icon=":material/warning:")
-    else:
-        st.markdown(plain(references))
     if len(batch.cells):
         figure = figures.board(batch.cells, page_theme())
         origin = f"batch {repeat.batch}, {prompts(begun)}"
@@ -68,7 +67,8 @@ def ranking(batch: analysis.Batch) -> None:
             f"{plain(size)}: "
             + ", ".join(f"**{plain(row.label)}** {plain(figures.share_words(row))}" for row in group.itertuples())
         )
-        st.caption(plain(figures.read_apart(batch, group)))
+        if apart := figures.read_apart(batch, group):
+            st.caption(plain(apart))
     reasons = ["**full cache**: what the others are compared with"]
     reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
     st.caption(f"Not ranked: {'; '.join(reasons)}.")

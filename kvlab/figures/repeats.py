@@ -49,10 +49,11 @@ def read_board(batch: Batch) -> str:
     fewest, most = cells["n"].min(), cells["n"].max()
     over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
     beyond = f" of {batch.count} asked for" if most < batch.count else ""
+    most_often = f"Most often right, for the fewest bytes: {best['label']}, {share_words(best)}."
     return (
         f"Each cell is a share of {over}{beyond} whose answer is right; the bar is its Wilson interval (95 %), the dot "
-        f"the share. Most often right, for the fewest bytes: {best['label']}, {share_words(best)}. KL in nats a token "
-        "and bytes are means over the prompts."
+        f"the share. {most_often if best['right'] else 'No cell is right on any.'} KL in nats a token and bytes are "
+        "means over the prompts."
     )
 
 

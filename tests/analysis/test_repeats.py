@@ -110,6 +110,13 @@ def test_the_sign_test_counts_the_splits_that_are_as_uneven(ahead: int, behind: 
     assert sign_test(ahead, behind) == pytest.approx(as_uneven / len(splits))
 
 
+def test_the_reading_names_no_best_where_none_is_right(batch: Batch):
+    assert "Most often right, for the fewest bytes: " in figures.read_board(batch)
+    none = batch_of([prompt_table(number, dict.fromkeys(RIGHTS, "wrong")) for number in (1, 2)])
+    assert "Most often right" not in figures.read_board(none)
+    assert "No cell is right on any" in figures.read_board(none)
+
+
 def test_cells_say_share_and_interval_and_one_prompt_says_none(batch: Batch):
     words = figures.share_words(batch.cells.iloc[0])
     assert words.startswith("8 of 9 (89 %, ")

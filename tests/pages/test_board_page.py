@@ -115,9 +115,16 @@ def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path]
     assert again.selectbox(key="board-cell").value == runs[2].name
 
 
+def test_an_answer_without_a_fact_says_that_none_is_marked(runs: list[Path], open_page: Open):
+    text = told(add_answer(open_page("compare"), "words that the prompt lacks"))
+    assert "No fact is marked: name its words below" in text
+    assert "record the comparison at level full" not in text, "it was recorded at that level"
+
+
 @pytest.mark.parametrize("level", ["light", "off"])
 def test_lighter_levels_have_verdicts_without_strips(runs_root: Path, open_page: Open, level: str):
     paths = [write_synthetic_run(runs_root, method=method, level=level) for method in ("full", "keepkv")]
-    text = told(add_answer(open_page("compare"), own_words(paths[0])))
+    fact = open_run(paths[0]).record.prompt[30:60].strip()
+    text = told(add_answer(open_page("compare"), own_words(paths[0]), fact))
     assert "Of 1 run" in text
     assert "was not recorded: record the comparison at level full" in text
