@@ -71,11 +71,6 @@ class ModelRequest(BaseModel):
         """What `kvlab.load_model` is given beside the name."""
         return {name: getattr(self, name) for name in LOADING}
 
-    @property
-    def spreads(self) -> bool:
-        """Whether weights are packed, or spread over several devices."""
-        return self.placement != "single" or self.load_in is not None
-
 
 LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
 

@@ -45,6 +45,11 @@ def model_section(prompt: str) -> tuple[str, int]:
         bind="query-params",
         help="mini ships with kvlab; or a folder saved by transformers; or a hub name",
     )
+    here = models.models_here(runs_root())
+    if len(here) > 1:
+        st.selectbox(
+            "On this disk", here, index=None, key="model_here", on_change=take_model, placeholder="Take another"
+        )
     st.caption("`mini` ships with kvlab. A folder or a hub name such as `Qwen/Qwen3-0.6B` works too.")
     if model.strip() == EMBEDDED:
         mini_card()
@@ -56,6 +61,13 @@ def model_section(prompt: str) -> tuple[str, int]:
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
     st.markdown(f"The prompt has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
     return model, count
+
+
+def take_model() -> None:
+    """The model that was picked becomes the one that is named."""
+    if picked := st.session_state.get("model_here"):
+        st.session_state["model"] = picked
+        st.session_state["model_here"] = None
 
 
 def cut_section(prompt: str, model: str, room: int = 0) -> str:

@@ -66,6 +66,7 @@ _component = st.components.v2.component(
     css=(STATIC / "tokenstrip.css").read_text(encoding="utf-8"),
     js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS),
 )
+MASS_UNIT = 1e-7
 
 
 def tokenstrip(
@@ -129,5 +130,6 @@ def _or_never(steps: np.ndarray) -> list[int]:
 def _masses(step: int, masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, Any] | None:
     if masses is None:
         return None
-    true, slot = (np.round(mass[:tokens].astype(float), 7).tolist() for mass in masses)
-    return {"step": step, "true": true, "slot": slot}
+    # Whole numbers of a small unit: of a long text most are short then, and there is one for each token.
+    true, slot = (np.rint(mass[:tokens].astype(float) / MASS_UNIT).astype(int).tolist() for mass in masses)
+    return {"step": step, "unit": MASS_UNIT, "true": true, "slot": slot}

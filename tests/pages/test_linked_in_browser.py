@@ -126,7 +126,12 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     page.locator(f".kv-strip .t[data-p='{word}']").hover()
     page.wait_for_selector(f".kv-strip .t.lit[data-p='{word}']")
     assert lit(page) == np.flatnonzero(owner == slot).tolist()
-    assert f"slot {slot} stands for {(owner == slot).sum()} tokens" in page.locator(".kv-strip .detail").inner_text()
+    told = page.locator(".kv-strip .detail").inner_text()
+    assert f"slot {slot} stands for {(owner == slot).sum()} tokens" in told
+    masses = re.search(r"true mass ([\d.e-]+).*its slot receives ([\d.e-]+)", told, re.DOTALL)
+    assert masses is not None
+    for said, recorded, at in zip(masses.groups(), run.attention(0, 0), (word, slot), strict=True):
+        assert float(said) == pytest.approx(float(recorded[4, at]), rel=0.06, abs=1e-6)
     settle(page, ".kv-strip")
     page.locator(f".kv-strip .t[data-p='{word}']").click()
     page.wait_for_url(re.compile(f"token={word}"))
