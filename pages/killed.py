@@ -52,7 +52,7 @@ def main() -> None:
 def offer(run: Run) -> None:
     """Nobody looked yet: what it takes, and the button."""
     if run.record.method == "full":
-        st.info("The full cache drops nothing: choose a compressed run in the sidebar.", icon=":material/info:")
+        st.info("The full cache drops nothing: choose a compressed run above.", icon=":material/info:")
         return
     takes = killed.estimate(run, killed.MOST_RERUNS)
     st.markdown(f"Nobody has looked into **{plain(run.record.label)}** yet. It takes {takes}.")
