@@ -15,6 +15,8 @@ from kvlab.errors import UserError
 MOST_STATE_BYTES = 21_900_000_000  # keys and values of a comparison, all runs together
 MOST_ATTENTION_BYTES = 2**28  # of one run, all layers together, in host memory and on disk
 MOST_HISTORY_BYTES = 2**29  # of a comparison's probe, likewise
+MOST_DECISION_BYTES = 2**28  # of one run: 32 layers x 8 KV heads x 131,072 tokens take 168 MB
+DECISION_BYTES_A_TOKEN = 5  # a score in single precision, and whether the token stayed
 LEAST_LAYERS = 4  # before steps are left out as well
 HALF = 2  # bytes of a number in half precision
 BYTES_A_TOKEN = 4  # true mass and slot mass, or mass and log score, in half precision
@@ -161,6 +163,19 @@ def history_that_fits(
     kept = spread(layers, 1)
     sentence = f"The probe's rows were recorded of {_named(kept)} only, with {rows} queries of the prompt: {would}."
     return kept, rows, sentence
+
+
+def decision_that_fits(
+    layers: Sequence[int], heads: int, tokens: int, most: int = MOST_DECISION_BYTES
+) -> tuple[list[int], str]:
+    """(layers whose decision about a prompt of `tokens` is kept, a sentence on what was left out or nothing)."""
+    one = max(heads * tokens * DECISION_BYTES_A_TOKEN, 1)
+    if len(layers) * one <= most:
+        return list(layers), ""
+    kept = spread(layers, most // one) if most >= one else []
+    would = f"all of it would take {_size(len(layers) * one)}, and a run keeps at most {_size(most)}"
+    which = f"was recorded of {_named(kept)} only" if kept else "was left out"
+    return kept, f"The prompt's decision {which}: {would}."
 
 
 def spread(values: Sequence[int], count: int) -> list[int]:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, field
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
-from kvlab.returns import Return, spans
+from kvlab.returns import Return, token_words
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
@@ -43,7 +43,7 @@ class MethodChoice(BaseModel):
         own = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
         changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *own])
         name = self.called or f"{self.method} {amount}" + (f" ({changed})" if changed else "")
-        kept = [f"keeping tokens {spans(self.force_keep)}"] if self.force_keep else []
+        kept = [f"keeping {token_words(self.force_keep)}"] if self.force_keep else []
         return " ".join([name, *kept, *([self.returned.words] if self.returned else [])])
 
 
@@ -70,11 +70,6 @@ class ModelRequest(BaseModel):
     def loading(self) -> dict[str, Any]:
         """What `kvlab.load_model` is given beside the name."""
         return {name: getattr(self, name) for name in LOADING}
-
-    @property
-    def spreads(self) -> bool:
-        """Whether weights are packed, or spread over several devices."""
-        return self.placement != "single" or self.load_in is not None
 
 
 LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")

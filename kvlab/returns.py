@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -41,7 +41,7 @@ class Return(BaseModel):
         """As the name of a run shows it: `+ tokens 738-742 in layer 3 head 2`."""
         where = "" if self.heads is None else f" in {head_words(self.heads)}"
         if self.kind == "tokens":
-            return f"+ tokens {spans(self.tokens)}{where}"
+            return f"+ {token_words(self.tokens)}{where}"
         if self.kind == "heads":
             return f"+ full cache{where or ' everywhere'}"
         return f"{'+ merged tokens apart' if self.kind == 'apart' else 'evicting instead of merging'}{where}"
@@ -54,6 +54,11 @@ def head_words(heads: Iterable[tuple[int, int]], named: int = 2) -> str:
         return " and ".join(f"layer {layer} head {head}" for layer, head in some)
     layers = sorted({layer for layer, _ in some})
     return f"{len(some)} heads of layer{'s' if len(layers) > 1 else ''} {spans(layers)}"
+
+
+def token_words(tokens: Collection[int]) -> str:
+    """`token 571`, or `tokens 738-742`."""
+    return f"token{'s' if len(tokens) > 1 else ''} {spans(tokens)}"
 
 
 def spans(numbers: Iterable[int]) -> str:

@@ -14,6 +14,7 @@ from app.parts import page
 from app.parts.board import answer_form, board_of, board_section
 from app.parts.figure import page_file, show
 from app.parts.links import link
+from app.parts.reference import warn_of_reference
 from app.parts.repeats import batch_section
 from app.parts.text import plain
 from app.state import current_comparison
@@ -66,17 +67,13 @@ def main() -> None:
     runs = current_comparison()
     if not runs:
         return
-    record = runs[0].record
-    if record.repeat is not None:
-        batch_section(record.repeat, record.comparison_id)
-        st.subheader(f"Prompt {record.repeat.number} of {record.repeat.of}")
-        st.caption(plain(f"The needle's {record.repeat.planting.words}."))
+    batch_section(runs[0].record)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
     if board is not None:
         board_section(runs, board)
     answer_form(runs, board)
-    headline(table, figures.read_beyond_budget(compare.beyond_budget(runs)))
+    headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     focus = in_focus(table)
     along_the_text(runs, focus)
@@ -87,9 +84,10 @@ def main() -> None:
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{comparison_origin(runs)}: {labels}; {versions}.")
 
 
-def headline(table: pd.DataFrame, beyond: str) -> None:
+def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     ranking, left_out = ranked(table)
     st.subheader("Ranking")
+    warn_of_reference(runs)
     if ranking:
         tokens = max(group["mean_tokens"].max() for _, groups in ranking for group in groups)
         mean = f"{ONE_PROMPT}; mean KL over {tokens} tokens of its continuation, nats a token"

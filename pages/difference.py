@@ -6,6 +6,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.reference import warn_of_reference
 from app.parts.text import plain
 from app.parts.tokentext import along_text, difference_classes, tokentext
 from app.state import current_comparison, current_pair
@@ -29,6 +30,7 @@ def main() -> None:
     if len(runs) < 2:
         st.info("This comparison has one run only: compare at least two.", icon=":material/info:")
         return
+    warn_of_reference(runs)
     a, b = current_pair(runs)
     if a is b:
         st.warning("A and B are the same run: everything is in both.")

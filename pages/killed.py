@@ -23,7 +23,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.rescues import Found, Rescue, load_rescue
 
 STYLE = "white-space: pre-wrap; overflow-wrap: anywhere; max-height: 220px; overflow-y: auto"
-COLUMNS = {"what": "given back", "outcome": "outcome", "slots": "slots more", "mean_kl": "mean KL", "tried": "reruns"}
+COLUMNS = {"search": "given back", "slots": "slots more", "mean_kl": "mean KL", "tried": "reruns", "outcome": "outcome"}
 
 
 def main() -> None:
@@ -97,12 +97,14 @@ def choose(rescue: Rescue) -> Found | None:
         default=best.search,
         key="given",
         bind="query-params",
-        format_func=lambda name: f"{name}{'' if by_name(rescue, name).restores else ' ✗'}",
+        format_func=lambda name: f"{name}{'' if by_name(rescue, name).restores else ' (in vain)'}",
         required=True,
     )
     found = by_name(rescue, name)
     words = analysis.SEARCHES.get(name, name)
-    st.caption(plain(f"{words[0].upper()}{words[1:]}: {analysis.outcome(found)}, for {found.slots:+,} slots."))
+    st.caption(
+        plain(f"{words[0].upper()}{words[1:]}: {analysis.outcome(found)}, costing {analysis.slot_words(found.slots)}.")
+    )
     return found
 
 

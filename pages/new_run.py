@@ -12,6 +12,7 @@ from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_form import method_form
+from app.parts.mini_card import mini_card
 from app.parts.plan_panel import show_plan
 from app.parts.prompt_preview import cut_as_html
 from app.parts.prompt_source import further_down, prompt_section
@@ -21,6 +22,7 @@ from kvlab import jobs
 from kvlab.answers import find_facts
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
+from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry, methods
 
 LEVELS = {
@@ -43,7 +45,14 @@ def model_section(prompt: str) -> tuple[str, int]:
         bind="query-params",
         help="mini ships with kvlab; or a folder saved by transformers; or a hub name",
     )
+    here = models.models_here(runs_root())
+    if len(here) > 1:
+        st.selectbox(
+            "On this disk", here, index=None, key="model_here", on_change=take_model, placeholder="Take another"
+        )
     st.caption("`mini` ships with kvlab. A folder or a hub name such as `Qwen/Qwen3-0.6B` works too.")
+    if model.strip() == EMBEDDED:
+        mini_card()
     if not prompt.strip():
         return model, 0
     count, exact = prompts.count_tokens(prompt, model.strip())
@@ -52,6 +61,13 @@ def model_section(prompt: str) -> tuple[str, int]:
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
     st.markdown(f"The prompt has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
     return model, count
+
+
+def take_model() -> None:
+    """The model that was picked becomes the one that is named."""
+    if picked := st.session_state.get("model_here"):
+        st.session_state["model"] = picked
+        st.session_state["model_here"] = None
 
 
 def cut_section(prompt: str, model: str, room: int = 0) -> str:

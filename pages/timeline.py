@@ -6,15 +6,16 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
+from app.parts.decision import decision_section, played_decision
 from app.parts.figure import show
-from app.parts.tables import show_table
+from app.parts.tables import MOST_ROWS, show_table
 from app.parts.tokenstrip import tokenstrip
 from app.parts.tokentext import along_text
 from app.state import chosen_step, current_run, go_to, step_reason
 from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
-from kvlab.analysis.lineage.tables import check, events_at, slot_table
+from kvlab.analysis.lineage.tables import check, events_at, heaviest, slot_table
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
 from kvlab.analysis.memory import budgets_by_layer
 from kvlab.figures import lineage as river
@@ -44,7 +45,19 @@ def main() -> None:
     if run.select("steps", layer, head, ["step"]).empty:
         st.info("Nothing was recorded for this layer and head yet.")
         return
-    linked_view(run, layer, head)
+    plays = st.segmented_control(
+        "What to play",
+        ["the run", "the prompt's decision"],
+        default="the run",
+        key="play",
+        bind="query-params",
+        required=True,
+    )
+    if plays == "the run":
+        linked_view(run, layer, head)
+    else:
+        played_decision(run, layer, head)
+    decision_section(run, layer, head, asked_token())
     whole_history(run, layer, head)
 
 
@@ -88,12 +101,20 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         ["Slots at this step", "Events of this step", "What flowed into a slot"], key="tab", bind="query-params"
     )
     with slots:
-        table = slot_table(lineage, texts, step, masses)
+        table = slots_shown(slot_table(lineage, texts, step, masses))
         show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)
     with happened:
         events_table(events, texts, step)
     with flow:
         lineage_of_slot(run, lineage, events, texts, step, slot)
+
+
+def slots_shown(table: pd.DataFrame) -> pd.DataFrame:
+    """Of more slots than a table holds those that matter most."""
+    if len(table) <= MOST_ROWS:
+        return table
+    st.caption(f"Of {len(table):,} slots the {MOST_ROWS:,} that stand for most tokens and get most attention.")
+    return heaviest(table, MOST_ROWS)
 
 
 def events_table(events: pd.DataFrame, texts: list[str], step: int) -> None:
@@ -183,8 +204,14 @@ def chosen_slot(lineage: Lineage, step: int) -> int | None:
 
 def chosen_token(lineage: Lineage) -> int | None:
     """The position of the token the URL names, if the run has it."""
+    asked = asked_token()
+    return asked if asked is not None and asked < lineage.tokens else None
+
+
+def asked_token() -> int | None:
+    """The position of the token the URL names."""
     asked = st.query_params.get("token", "")
-    return int(asked) if asked.isdecimal() and int(asked) < lineage.tokens else None
+    return int(asked) if asked.isdecimal() else None
 
 
 def remember_step() -> None:

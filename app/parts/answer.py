@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts.facts import facts_section
 from app.parts.text import plain
 from kvlab.answers import check_answer, find_facts
 from kvlab.errors import UserError
@@ -71,18 +72,9 @@ def answer_section(prompt: str) -> Question:
         bind="query-params",
         help="A run is right where its text holds these words. The board on Compare starts from it.",
     )
-    words = st.text_area(
-        "Facts: words of the text the answer rests on, one a line (optional)",
-        key="facts",
-        bind="query-params",
-        height=80,
-        help="As they stand in the text. Without them, the place where the text holds the answer is taken.",
-    )
-    facts = [line.strip() for line in words.splitlines() if line.strip()]
-    if not answer.strip() and not facts:
-        return Question(prompt)
     try:
-        return Question(prompt, check_answer(answer) if answer.strip() else None, find_facts(prompt, facts))
+        facts = facts_section(prompt, opened=bool(answer.strip()))
+        return Question(prompt, check_answer(answer) if answer.strip() else None, facts)
     except UserError as error:
         return _unusable(prompt, error)
 
@@ -94,20 +86,27 @@ def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
 
 
 def _planted(prompt: str) -> Question:
-    kind = st.selectbox(
-        "Wording (those that mini was taught)",
-        range(len(phrasing.NEEDLE_PHRASINGS)),
-        key="plant_kind",
-        bind="query-params",
-        format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
-    )
+    count, vary = _repeats_asked()
+    kind, depth = 0, 30
+    if "wording" not in vary:
+        kind = st.selectbox(
+            "Wording (those that mini was taught)",
+            range(WORDINGS),
+            key="plant_kind",
+            bind="query-params",
+            format_func=lambda kind: phrasing.needle_statement(phrasing.NEEDLE_PHRASINGS[kind], "…", "…"),
+        )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    with left:
-        depth = st.slider("Depth", 0, 100, 30, 5, format="%d %%", key="plant_depth", bind="query-params")
+    if "depth" in vary:
+        left, right = right, left
+    else:
+        with left:
+            depth = st.slider("Depth", 0, 100, 30, 5, format="%d %%", key="plant_depth", bind="query-params")
     with right:
         seed = int(st.number_input("Draw", 0, 9999, 0, key="plant_seed", bind="query-params"))
+    first = Planting(wording=kind, depth=depth / 100, draw=seed)
     try:
-        repeats = _repeats(Planting(wording=kind, depth=depth / 100, draw=seed))
+        repeats = plantings(count, first, WORDINGS, vary) if count > 1 else (first,)
         question = planted(prompt, repeats)
     except UserError as error:
         return _unusable(prompt, error)
@@ -122,8 +121,8 @@ def _planted(prompt: str) -> Question:
     return question
 
 
-def _repeats(first: Planting) -> tuple[Planting, ...]:
-    """The one planting, or as many as are asked for."""
+def _repeats_asked() -> tuple[int, tuple[str, ...]]:
+    """How many prompts, and what changes from one to the next beside name and number."""
     left, right = st.columns([2, 3], vertical_alignment="bottom")
     with left:
         count = int(
@@ -134,15 +133,22 @@ def _repeats(first: Planting) -> tuple[Planting, ...]:
                 1,
                 key="plant_repeats",
                 bind="query-params",
+                on_change=_lighter,
                 help="As many prompts, each with a name and a number of its own: every cell of the board then has its "
                 "share of right answers, with an interval",
             )
         )
     if count == 1:
-        return (first,)
+        return 1, ()
     with right:
         vary = st.pills("Vary", VARIED, selection_mode="multi", default=VARIED, key="plant_vary", bind="query-params")
-    return plantings(count, first, WORDINGS, tuple(vary))
+    return count, tuple(vary)
+
+
+def _lighter() -> None:
+    """Called before the script runs again: many prompts are recorded lightly, unless the reader says otherwise."""
+    if st.session_state["plant_repeats"] > 1:
+        st.session_state["level"] = "light"
 
 
 def _in_words(repeats: Sequence[Planting]) -> str:
@@ -150,7 +156,7 @@ def _in_words(repeats: Sequence[Planting]) -> str:
     spread = f"depths {depths[0]:g} to {depths[-1]:g} %" if depths[0] < depths[-1] else f"depth {depths[0]:g} %"
     wordings = len({one.wording for one in repeats})
     told = f"{len(repeats)} prompts, one after another: {spread}, {plural(wordings, 'wording')}, new names and numbers."
-    return f"{told} Level light is enough for the board; more is kept of every prompt at level full."
+    return f"{told} Level light is enough for the board over all prompts."
 
 
 def _unusable(prompt: str, error: UserError) -> Question:

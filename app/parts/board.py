@@ -12,6 +12,7 @@ from app.parts import page
 from app.parts.figure import show
 from app.parts.killed import button as killed_button
 from app.parts.links import link
+from app.parts.reference import warning
 from app.parts.text import plain, shorten
 from app.state import runs_root
 from app.state import theme as page_theme
@@ -26,9 +27,6 @@ from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
 
 CHART, CELL = "board-chart", "board-cell"
-NO_REFERENCE = "the full cache does not answer either: rankings say how alike the caches are, not which is right"
-
-CLEAR_REFERENCE = f"{NO_REFERENCE[0].upper()}{NO_REFERENCE[1:]}."
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     """The answer wanted, who wrote it, and the fact; over it a warning where the full cache fails too."""
     verdict = asked.reference
     if verdict.kind in ("nearly", "wrong"):
-        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
+        warning()
     wrote = {
         "right": "writes it",
         "unfinished": "has not written its own text yet",
@@ -125,7 +123,9 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
     cells = board.frame.drop_duplicates("run_id")
     inside = cells[cells["kept"].notna()]
     if inside.empty:
-        st.caption("What became of the fact's tokens was not recorded: record the comparison at level full.")
+        marked = len(board.asked.positions) > 0
+        unknown = "What became of the fact's tokens was not recorded: record the comparison at level full."
+        st.caption(unknown if marked else "No fact is marked: name its words below to see what became of its tokens.")
         return
     labels = dict(zip(inside["run_id"], inside["label"], strict=True))
     if st.session_state.get(CELL) not in labels:

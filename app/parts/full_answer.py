@@ -7,7 +7,7 @@ from typing import Any
 import streamlit as st
 
 from app.parts.answer import Question
-from app.parts.board import CLEAR_REFERENCE
+from app.parts.reference import CLEAR_REFERENCE
 from app.parts.text import plain
 from app.state import open_cached, runs_root, session_id
 from kvlab import jobs

@@ -129,7 +129,8 @@ def _repeats(status: JobStatus, request: CompareRequest) -> None:
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(entry.status)
             link("compare", plain(f"{entry.number} of {len(request.repeats)}"), comparison=entry.comparison_id)
-    st.text(f"{len(request.repeats) - len(made)} have not begun.")
+    if left := len(request.repeats) - len(made):
+        st.text(f"{left} {'has' if left == 1 else 'have'} not begun.")
 
 
 def _progress(status: JobStatus) -> None:
@@ -145,7 +146,10 @@ def _progress(status: JobStatus) -> None:
         stage = f"{STATE_BADGES[status.state][0]} after {duration(status.elapsed)}"
         share = 1.0 if status.state == "complete" else share
     else:
-        stage = " · ".join([*told_runs(status), stage, *told_left(share, status.elapsed), duration(status.elapsed)])
+        request = jobs.request_of(runs_root(), status.job_id)
+        repeated = isinstance(request, CompareRequest) and request.repeats  # which say themselves what is left
+        left = [] if repeated else told_left(share, status.elapsed)
+        stage = " · ".join([*told_runs(status), stage, *left, duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
 

@@ -7,22 +7,23 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
-from app.parts.board import CLEAR_REFERENCE, NO_REFERENCE
+from app.opened import runs_root
 from app.parts.figure import show
 from app.parts.links import go
 from app.parts.text import plain
-from app.state import runs_root
 from app.state import theme as page_theme
 from kvlab.analysis import repeats as analysis
+from kvlab.analysis.verdict import NO_REFERENCE
 from kvlab.counted import prompts
 from kvlab.errors import UserError
 from kvlab.figures import repeats as figures
 from kvlab.figures.board import verdict_words
-from kvlab.repeats import Repeat
+from kvlab.figures.words import byte_size
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
 from kvlab.trace.labels import Labels, load_labels
 from kvlab.trace.reader import open_run
 from kvlab.trace.record import FILE as RECORD
+from kvlab.trace.schema import RunRecord
 
 CHART, CELL, PROMPT = "repeats-chart", "repeats-cell", "repeats-prompt"
 COLUMNS = {
@@ -32,36 +33,27 @@ COLUMNS = {
 }
 
 
-def batch_section(repeat: Repeat, comparison_id: str) -> None:
-    """All that the batch says together, then a way to each of its prompts; the page goes on with the one in view."""
-    entries = list_repeats(runs_root(), repeat.batch)
-    batch = _batch(entries)
-    if batch is None:
+def batch_section(record: RunRecord) -> None:
+    """Of a repeat all that its batch says together, a way to each of its prompts, and the name of the one in view."""
+    repeat = record.repeat
+    batch = _batch(list_repeats(runs_root(), repeat.batch)) if repeat else None
+    if repeat is None or batch is None:
         return
     begun = len(batch.references)
-    st.markdown(
-        f"**{prompts(begun).capitalize()}** of {repeat.of} asked for: a needle of its own is planted in the same text "
-        f"each time. {figures.read_references(batch)}"
-    )
-    warn_of_references(batch)
-    if batch.cells.empty:
-        return
-    figure = figures.board(batch.cells, page_theme())
-    origin = f"batch {repeat.batch}, {prompts(begun)}"
-    show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
-    ranking(batch)
-    cell_section(batch, comparison_id)
-
-
-def warn_of_references(batch: analysis.Batch) -> None:
-    """A plain warning for the prompts that the full cache does not answer."""
-    failed = batch.references.loc[batch.references["reference"].isin(["nearly", "wrong"]), "number"].tolist()
-    known = (batch.references["reference"] != "unfinished").sum()
-    if failed and len(failed) == known:
-        st.warning(CLEAR_REFERENCE, icon=":material/warning:")
-    elif failed:
-        which = ", ".join(map(str, failed))
-        st.warning(f"On prompt {which} of {known} {NO_REFERENCE}.", icon=":material/warning:")
+    of = f" of {repeat.of} asked for" if begun < repeat.of else ""
+    references, about = figures.read_references(batch), "a needle of its own is planted in the same text each time."
+    failing = NO_REFERENCE in references
+    st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
+    if failing:
+        st.warning(plain(references), icon=":material/warning:")
+    if len(batch.cells):
+        figure = figures.board(batch.cells, page_theme())
+        origin = f"batch {repeat.batch}, {prompts(begun)}"
+        show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
+        ranking(batch)
+        cell_section(batch, record.comparison_id)
+    st.subheader(f"Prompt {repeat.number} of {repeat.of}")
+    st.caption(plain(f"The needle's {repeat.planting.words}."))
 
 
 def ranking(batch: analysis.Batch) -> None:
@@ -69,9 +61,15 @@ def ranking(batch: analysis.Batch) -> None:
     groups, left_out = analysis.ranked(batch.cells)
     if groups:
         st.markdown("**Ranking over all prompts**, most often right first, at equal live bytes:")
-        lines = [f"- {plain(figures.rank_line(group))}. {plain(figures.read_apart(batch, group))}" for group in groups]
-        st.markdown("\n".join(lines))
-    reasons = [f"**full cache**: {figures.read_references(batch).removesuffix('.').lower()}"]
+    for group in groups:
+        size = byte_size(group["live_bytes"].median())
+        st.markdown(
+            f"{plain(size)}: "
+            + ", ".join(f"**{plain(row.label)}** {plain(figures.share_words(row))}" for row in group.itertuples())
+        )
+        if apart := figures.read_apart(batch, group):
+            st.caption(plain(apart))
+    reasons = ["**full cache**: what the others are compared with"]
     reasons += [f"**{plain(label)}**: {reason}" for label, reason in left_out]
     st.caption(f"Not ranked: {'; '.join(reasons)}.")
 

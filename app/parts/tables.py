@@ -9,6 +9,7 @@ import streamlit as st
 
 from kvlab.figures.words import MARKS
 
+MOST_ROWS = 4000  # all of them go to the browser, whether someone scrolls there or not
 SHARES = {  # columns that hold shares of one: what each is, for the tip at its head
     "mass": "What this slot gets of the head's attention at this step.",
     "true mass": "What the full cache gives the tokens of this slot.",
@@ -36,7 +37,10 @@ PLAIN = {
 
 
 def show_table(table: pd.DataFrame, alt: str, **options: Any) -> None:
-    """The table without its index; token texts show their white space."""
+    """The table without its index, its first `MOST_ROWS` at most; token texts show their white space."""
+    if len(table) > MOST_ROWS:
+        st.caption(f"The first {MOST_ROWS:,} of {len(table):,} rows.")
+        table = table.head(MOST_ROWS)
     words = table.rename(columns=lambda name: str(name).replace("_", " "))
     # Adding zero turns -0 into 0, which a column of rounded shares would show.
     parts = {name: (100 * words[name].astype(float)).round(3) + 0.0 for name in words if name in SHARES | FEATURES}

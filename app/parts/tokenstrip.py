@@ -66,6 +66,7 @@ _component = st.components.v2.component(
     css=(STATIC / "tokenstrip.css").read_text(encoding="utf-8"),
     js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS),
 )
+MASS_UNIT = 1e-7
 
 
 def tokenstrip(
@@ -81,18 +82,20 @@ def tokenstrip(
     on_step: Callable[[], None],
     on_token: Callable[[], None],
     why: str = "",
+    phases: list[str] | None = None,
 ) -> Any:
     """Mounts the view; the result's `step` is where the reader stopped and `token` the position just clicked.
 
     `identity` names run, layer and head: while it stays the same the view keeps its place. `selected` is a position to
-    keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer.
-    `why` is the reason for a step nobody chose.
+    keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer. `why` is the
+    reason for a step nobody chose. `phases` says of each step what it is, where they are not the steps of a run.
     """
     data = history(lineage, texts) | {
         "identity": identity,
         "step": step,
         "selected": selected,
         "why": why,
+        "phases": phases,
         "masses": _masses(step, masses, lineage.tokens),
         "colours": {state: pick(pair, theme) for state, pair in STATE_COLOURS.items()},
         "labels": list(STATE_NAMES.values()),
@@ -129,5 +132,6 @@ def _or_never(steps: np.ndarray) -> list[int]:
 def _masses(step: int, masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, Any] | None:
     if masses is None:
         return None
-    true, slot = (np.round(mass[:tokens].astype(float), 7).tolist() for mass in masses)
-    return {"step": step, "true": true, "slot": slot}
+    # Whole numbers of a small unit: of a long text most are short then, and there is one for each token.
+    true, slot = (np.rint(mass[:tokens].astype(float) / MASS_UNIT).astype(int).tolist() for mass in masses)
+    return {"step": step, "unit": MASS_UNIT, "true": true, "slot": slot}

@@ -11,6 +11,7 @@ from kvlab.returns import head_words, spans
 from kvlab.trace.reader import Run
 from kvlab.trace.rescues import Found, Rescue
 
+LEAST_MASS = 2e-3  # of a token's attention in any series, for it to be shown
 SEARCHES = {
     "tokens": "the fact's tokens, kept in every head",
     "more tokens": "tokens the answer looked at, kept in every head",
@@ -69,8 +70,12 @@ def sentence(rescue: Rescue, run: Run) -> str:
     best = cheapest(rescue)
     if best is None:
         return f"{rescue.label} fails, and nothing that was tried in {rescue.reruns} reruns restores “{rescue.answer}”."
-    slots = "no slot more" if best.slots == 0 else f"{best.slots:,} slot{'s' if best.slots != 1 else ''}"
-    return f"{rescue.label} fails {_why(rescue, best, run)} the answer, costing {slots}."
+    return f"{rescue.label} fails {_why(rescue, best, run)} the answer, costing {slot_words(best.slots)}."
+
+
+def slot_words(slots: int) -> str:
+    """`1 slot`, `96 slots`."""
+    return "no slot more" if slots == 0 else f"{slots:,} slot{'s' if slots != 1 else ''}"
 
 
 def _why(rescue: Rescue, best: Found, run: Run) -> str:
@@ -140,7 +145,7 @@ def kl_along(rescue: Rescue, found: Found | None) -> pd.DataFrame:
 def looks(rescue: Rescue, found: Found | None, run: Run) -> pd.DataFrame:
     """Columns series, token, text, mass: the reading head's attention from the answer's queries.
 
-    Of the tokens that the full cache looks at most, and of the fact's.
+    Of the tokens that the full cache looks at most, and of the fact's; those that get next to nothing are left out.
     """
     read = run.tokens[run.tokens["phase"] == "prompt"].set_index("position")["text"].fillna("")
     series = {"full cache": rescue.attention_full, "as it ran": rescue.attention_before}
@@ -151,8 +156,10 @@ def looks(rescue: Rescue, found: Found | None, run: Run) -> pd.DataFrame:
         for name, mass in series.items()
         if mass
     ]
-    empty = pd.DataFrame(columns=["series", "token", "text", "mass"])
-    return pd.concat(parts, ignore_index=True) if parts else empty
+    if not parts:
+        return pd.DataFrame(columns=["series", "token", "text", "mass"])
+    table = pd.concat(parts, ignore_index=True)
+    return table[table.groupby("token")["mass"].transform("max") >= LEAST_MASS].reset_index(drop=True)
 
 
 def seconds_ahead(run: Run, most_reruns: int) -> float | None:

@@ -13,6 +13,7 @@ from kvlab.answers import is_square, whole_words
 
 Kind = Literal["right", "nearly", "wrong", "unfinished"]
 KINDS: tuple[Kind, ...] = ("right", "nearly", "wrong", "unfinished")  # best first
+NO_REFERENCE = "the full cache does not answer either: rankings say how alike the caches are, not which is right"
 MOST_SIGNS = 40  # of what was written in the answer's place
 
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -36,6 +37,11 @@ def one_query_kernel(device: torch.device) -> OneQuery | None:
 def kernels_on(device: torch.device) -> bool:
     """Whether kvlab's own kernels are to be tried on `device`."""
     return device.type == "cuda" and os.environ.get(SWITCH) != "off" and find_spec("triton") is not None
+
+
+def launching_on(tensor: Tensor) -> AbstractContextManager[None]:
+    """Where kernels are launched: Triton takes the current device, which need not be the one a layer lies on."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def warn_without(kernel: str, error: Exception) -> None:
@@ -76,7 +82,8 @@ def _fused_or_plain(
     try:
         from kvlab.attention.ragged_kernel import ragged_attention
 
-        return ragged_attention(query, keys, values, bias, scaling)
+        with launching_on(keys):
+            return ragged_attention(query, keys, values, bias, scaling)
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's own troubles, not the kernel's
         raise
     except Exception as error:  # the compiler, the linker, the driver and missing programs each raise their own

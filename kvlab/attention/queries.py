@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from kvlab.errors import UserError
@@ -28,8 +29,8 @@ def num_key_value_heads(config: Any) -> int:
 def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
     """(B, Hq, n, d): the queries an attention module makes of `hidden_states` (B, n, hidden), before rotation.
 
-    Bias and query norm are applied; a factor that grows with the position (Llama 4 and Ministral 3 beyond their first
-    8,192 or 16,384 tokens) is not. Raises UserError for a module whose projection kvlab does not know.
+    Bias and query norm are applied; `position_factor` is not. Raises UserError for a module whose projection kvlab does
+    not know.
     """
     if hasattr(module, "q_proj"):
         query = _separate(module, hidden_states)
@@ -44,6 +45,21 @@ def project_queries(module: nn.Module, hidden_states: Tensor) -> Tensor:
     else:
         raise UserError(f"kvlab does not know how {type(module).__name__} projects queries; use another method.")
     return query.transpose(1, 2)
+
+
+def position_factor(module: Any, position: Tensor) -> Tensor | None:
+    """(B,) float32 that queries at `position` (B,) are multiplied by; None where the model has no such factor.
+
+    Llama 4 has one in layers that do not rotate, beyond its first 8,192 tokens; Ministral 3 in all, beyond 16,384.
+    """
+    tuned = getattr(module, "attn_temperature_tuning", False)
+    if tuned and not getattr(module, "use_rope", True):
+        return torch.log1p(((position + 1.0) / module.floor_scale).floor()) * module.attn_scale + 1.0
+    if getattr(getattr(module, "config", None), "model_type", "") == "ministral3":
+        rope = module.config.rope_parameters
+        width, beta = rope.get("original_max_position_embeddings"), rope.get("llama_4_scaling_beta")
+        return 1.0 + beta * torch.log1p((position / width).floor())
+    return None
 
 
 def _separate(module: Any, hidden_states: Tensor) -> Tensor:

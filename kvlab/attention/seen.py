@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.kernels import OneQuery, one_query_kernel
 from kvlab.attention.low_rank import LowRankState, StateShare
-from kvlab.attention.queries import project_queries
+from kvlab.attention.queries import position_factor, project_queries
 from kvlab.attention.slot_attention import ROW_BLOCK, attention_of_slots, probabilities, slot_logits
 from kvlab.attention.tiles import Tiles
 from kvlab.errors import UserError
@@ -135,11 +135,16 @@ class PassSeen:
             logits = logits.masked_fill(torch.isneginf(self.bias)[:, :, :, None], float("-inf"))
         return logits
 
-    def project_queries(self, hidden_states: Tensor) -> Tensor:
-        """(B, Hq, n, d): what this layer's query projection makes of `hidden_states` (B, n, hidden), not rotated."""
+    def project_queries(self, hidden_states: Tensor, position: Tensor | None = None) -> Tensor:
+        """(B, Hq, n, d): what this layer's query projection makes of `hidden_states` (B, n, hidden), not rotated.
+
+        With the factor of models that have one for queries at `position` (B,).
+        """
         if self.module is None:
             raise UserError("This method makes queries with a model's own projection, so it only runs inside a model.")
-        return project_queries(self.module, hidden_states)
+        query = project_queries(self.module, hidden_states)
+        factor = None if position is None else position_factor(self.module, position)
+        return query if factor is None else query * factor[:, None, None, None].to(query.dtype)
 
     def logits_of(self, query: Tensor) -> Tensor:
         """(B, H, G, n, S): logits of any queries (B, Hq, n, d) at any slot, log mass not added, -inf if invalid.

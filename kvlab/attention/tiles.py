@@ -15,8 +15,9 @@ from kvlab.attention.alibi import Alibi
 
 NEVER = float("-inf")
 # Queries of a tile, and the numbers it may have: on a CPU it should stay in a core's cache.
-TILE = {"cpu": (64, 2**18)}
+TILE = {"cpu": (128, 2**18)}
 LARGE_TILE = 1024, 2**26
+FEWEST_COLUMNS = 64
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Tiles:
         """
         batch, heads, slots = self.key.shape[:3]
         total = self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
-        group = self.query.shape[1] // heads
+        group, wide = self.query.shape[1] // heads, self._wide_keys()
         for rows in self._rows(first):
             whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
             whole = whole.flatten(2)[..., None]  # (B, H, G * r, 1)
@@ -47,7 +48,7 @@ class Tiles:
             if weight is not None:
                 share = (weight[:, rows.start - first : rows.stop - first] / group).repeat(1, group)[:, None, None]
             for columns in self._columns(rows):
-                mass = self.logits(rows, columns).flatten(2, 3).sub_(whole).exp_()
+                mass = self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
                 total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
         return total[:, :, 0]
 
@@ -62,12 +63,20 @@ class Tiles:
             normalizers = torch.logaddexp(normalizers, self.sinks.float()[..., None])
         return normalizers.masked_fill(torch.isneginf(normalizers), torch.inf)
 
-    def logits(self, rows: slice, columns: slice) -> Tensor:
-        """(B, H, G, r, c) float32 with log mass, -inf above the diagonal."""
+    def logits(self, rows: slice, columns: slice, less: Tensor | None = None, wide: Tensor | None = None) -> Tensor:
+        """(B, H, G, r, c) float32 with log mass, -inf above the diagonal, `less` (B, H, G * r, 1) subtracted.
+
+        With `wide` keys, whose last coordinate is 1, the product does that: a pass over the tile less.
+        """
         asked = self.query[:, :, rows].unflatten(1, (self.key.shape[1], -1))  # (B, H, G, r, d)
-        logits = _products(asked.flatten(2, 3), self.key[:, :, columns], self.scaling)
+        if wide is not None and less is not None:
+            logits = torch.cat([asked.flatten(2, 3).float() * self.scaling, -less], -1) @ wide[..., columns]
+        else:
+            logits = _products(asked.flatten(2, 3), self.key[:, :, columns], self.scaling)
         if self.softcap is not None:
             logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        if less is not None and wide is None:
+            logits -= less
         logits = logits.unflatten(2, asked.shape[2:4])
         if self.alibi is not None:
             logits += self.alibi.at(columns).rows(rows.start, rows.stop) * self.scaling
@@ -78,6 +87,12 @@ class Tiles:
             row = torch.arange(rows.start, rows.stop, device=logits.device)[:, None] + own
             logits.masked_fill_(torch.arange(columns.start, columns.stop, device=logits.device) > row, NEVER)
         return logits
+
+    def _wide_keys(self) -> Tensor | None:
+        """(B, H, d + 1, S) float32 keys with a coordinate of 1; None where the product cannot subtract."""
+        if self.softcap is not None or _in_own_type(self.key):
+            return None
+        return torch.cat([self.key.float(), self.key.new_ones(*self.key.shape[:3], 1)], -1).transpose(-1, -2)
 
     def _rows(self, first: int) -> Iterator[slice]:
         last, step = self.query.shape[2], self._shape[0]
@@ -93,12 +108,16 @@ class Tiles:
     def _shape(self) -> tuple[int, int]:
         rows, numbers = TILE.get(self.key.device.type, LARGE_TILE)
         rows = min(rows, self.query.shape[2])
-        return rows, max(numbers // (self.query.shape[0] * self.query.shape[1] * rows), 64)
+        return rows, max(numbers // (self.query.shape[0] * self.query.shape[1] * rows), FEWEST_COLUMNS)
 
 
 def _products(query: Tensor, key: Tensor, scaling: float) -> Tensor:
     """(B, H, r, c) float32 scaled dot products; of 16-bit states on a GPU their own, summed in float32."""
-    if query.dtype == torch.float32 or query.device.type != "cuda":
+    if not _in_own_type(query):
         return (query.float() * scaling) @ key.float().transpose(-1, -2)
     products = torch.bmm(query.flatten(0, 1), key.flatten(0, 1).transpose(-1, -2), out_dtype=torch.float32)
     return products.mul_(scaling).unflatten(0, query.shape[:2])
+
+
+def _in_own_type(states: Tensor) -> bool:
+    return states.device.type == "cuda" and states.dtype != torch.float32

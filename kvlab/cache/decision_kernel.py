@@ -17,7 +17,7 @@ import triton.language as tl
 from kvlab.cache.fused import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 
 COLUMNS = 512  # slots whose metadata a program takes at once
-NUMBERS = 8192  # numbers of the tile of keys it takes at once: 64 registers a thread
+NUMBERS = 8192  # numbers of the tile of keys it takes at once: 64 registers a thread; half of that where it is written
 WARPS = 4
 
 
@@ -25,7 +25,7 @@ def decide(work: Work) -> None:
     """Do `work`; every tensor in it that the decision changes is changed in place."""
     (batch, heads, slots, dim), wide = work.keys.shape, triton.next_power_of_2(work.keys.shape[3])
     nothing = work.valid  # for a column that this decision does not have: never read
-    tile = max(16, min(COLUMNS, NUMBERS // wide))
+    tile = max(16, min(COLUMNS, NUMBERS // (2 if work.kind == SPREAD else 1) // wide))
     _decide[(batch * heads,)](
         work.keys, work.values, work.position, work.valid, work.mass,
         *(nothing if column is None else column for column in (

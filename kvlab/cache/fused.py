@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kvlab.attention.kernels import kernels_on, warn_without
+from kvlab.attention.kernels import kernels_on, launching_on, warn_without
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.ema import EMA, SEEN_ROWS, EmaScore
@@ -156,13 +156,14 @@ def decision_kernel(device: torch.device) -> Decide | None:
 def _launch(work: Work) -> None:
     from kvlab.cache.decision_kernel import decide
 
-    decide(work)
+    with launching_on(work.keys):
+        decide(work)
 
 
 def decide_whole(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> bool:
     """Score and decide about one table with `kernel`; false, and nothing is changed, where that cannot be done here."""
     global _failed
-    work = work_of(view, pipeline, bucket.dropped)
+    work = None if _failed else work_of(view, pipeline, bucket.dropped)
     if work is None:
         return False
     try:

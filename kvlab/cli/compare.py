@@ -321,17 +321,21 @@ def _with_progress(
 def _show(paths: list[Path], as_json: bool) -> None:
     from kvlab.analysis.board import ask, verdicts, wanted
     from kvlab.analysis.compare import headline
+    from kvlab.analysis.verdict import NO_REFERENCE
     from kvlab.cli.table import print_headline
     from kvlab.trace import open_run
     from kvlab.trace.labels import Labels
 
     runs = [open_run(path) for path in paths]
-    asked = wanted(runs, Labels())
-    frame = headline(runs) if asked is None else verdicts(runs, ask(runs, asked))
+    wish = wanted(runs, Labels())
+    asked = None if wish is None else ask(runs, wish)
+    frame = headline(runs) if asked is None else verdicts(runs, asked)
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])
         typer.echo(frame.to_json(orient="records", indent=2))
         return
+    if asked is not None and asked.reference.kind in ("nearly", "wrong"):
+        typer.echo(f"Beware: {NO_REFERENCE}.")
     print_headline(frame)
     said: dict[str, list[str]] = {}
     for run in runs:

@@ -51,16 +51,15 @@ def measure_once(machine: Machine, root: Path) -> None:
 def check_fits(request: CompareRequest, root: Path) -> None:
     """Raises UserError, with what would make it fit, for a request too big for this machine.
 
-    A model that nothing is known of here yet is not judged, nor a device that is not here, nor weights that are packed
-    or spread over several devices, of which the plan knows nothing.
+    A model that nothing is known of here yet is not judged, nor a device that is not here, nor weights that accelerate
+    may leave on the host.
     """
     from kvlab.errors import UserError
+    from kvlab.planning.plan import can_plan
 
-    if request.spreads:
-        return
     try:
         plan = plan_of(request, root, timed=False)
     except UserError:
         return  # whoever loads the model says what is wrong, or fetches what is missing
-    if not plan.fits:
+    if not plan.fits and can_plan(request, plan.machine):
         raise UserError(f"{plan.verdict} To start all the same, add --force.")

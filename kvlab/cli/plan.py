@@ -9,7 +9,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvlab.cli.compare import Chunk, Device, Dtype, Every, File, Json, Level, Model, NewTokens, Out, Prompt, Sample
+from kvlab.cli.compare import (
+    Chunk,
+    Device,
+    Dtype,
+    Every,
+    File,
+    Json,
+    Level,
+    Model,
+    NewTokens,
+    Out,
+    Prompt,
+    Record,
+    Sample,
+)
+from kvlab.cli.loading import LoadIn, Placement
 from kvlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -35,7 +50,11 @@ def plan(
     out: Out = Path("runs"),
     device: Device = "auto",
     dtype: Dtype = "auto",
+    placement: Placement = "single",
+    load_in: LoadIn = None,
+    record: Record = "",
     memory: Annotated[str | None, typer.Option(help="plan for a device with so much, such as 24GB")] = None,
+    devices: Annotated[int | None, typer.Option(min=1, help="plan for so many such devices: --placement auto")] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a comparison needs: memory part by part, disk and time; and which setting makes it fit.
@@ -47,6 +66,7 @@ def plan(
     from kvlab.cli.fitting import plan_of
     from kvlab.cli.prompt import read_prompt
     from kvlab.evaluate.parse import parse_choices
+    from kvlab.recording import Recording
 
     if tokens is not None and any(source is not None for source in (prompt, file, sample)):
         raise UserError("Give a prompt, or its length with --tokens, not both.")
@@ -54,18 +74,21 @@ def plan(
     request = _request(
         prompt=text, choices=parse_choices(methods, budgets), model=model, max_new_tokens=new_tokens, level=level,
         compress_every=compress_every, prefill_chunk=prefill_chunk, device=device, dtype=dtype,
+        placement=placement, load_in=load_in, record=Recording.parse(record),
     )  # fmt: skip
-    made = plan_of(request, out, tokens, _machine(device, out, memory))
+    made = plan_of(request, out, tokens, _machine(device, out, memory, devices))
     typer.echo(json.dumps(made.as_data(), indent=2)) if as_json else _show(made)
     if not made.fits:
         raise typer.Exit(1)
 
 
-def _machine(device: str, root: Path, memory: str | None) -> Machine | None:
-    """The machine to plan for where its memory is given; None for this one."""
+def _machine(device: str, root: Path, memory: str | None, devices: int | None) -> Machine | None:
+    """The machine to plan for where its memory or number of devices is given; None for this one."""
     from kvlab.planning import this_machine
 
-    return None if memory is None else this_machine(device, root, parse_memory(memory))
+    if memory is None and devices is None:
+        return None
+    return this_machine(device, root, None if memory is None else parse_memory(memory), devices)
 
 
 def parse_memory(text: str) -> int:

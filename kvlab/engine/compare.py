@@ -25,7 +25,7 @@ from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence, full_cache_reference
 from kvlab.engine.room import room
 from kvlab.engine.turns import read_in_turns
-from kvlab.engine.watch import Cancelled, Watch
+from kvlab.engine.watch import Cancelled, Watch, before_steps
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.giving_back import giving_back
@@ -70,7 +70,7 @@ def compare(
         Budget(choice.budget)
     if loaded is None:
         with room(request, pick_device(request.device), 1, Path(root), "loading the model"):
-            loaded = held_model(request)
+            loaded = held_model(request, before_steps(progress))
     chat = chat_of(request, loaded.tokenizer)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)
     for choice in choices:  # what a method or a model refuses is said before anything runs

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache
+from kvlab.engine.decision import write_decision
 from kvlab.engine.events import absent_columns, event_columns
 from kvlab.engine.health import growth, lengths, non_finite
 from kvlab.engine.host_blocks import HostBlocks
@@ -120,6 +121,8 @@ class Recorder:
             return
         layer.move(before.keys.device)
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
+        if view.phase == "prefill":
+            write_decision(self.writer, layer_idx, before, plan, layer.shadow.tokens)
         if plan.edges is not None or plan.value_shift is not None or plan.new_keys is not None:
             measured = lengths(after)
             layer.columns |= growth(lengths(before), plan, measured)

@@ -79,7 +79,7 @@ def machine_of(device: torch.device, root: Path) -> Machine:
         return machine
     free = torch.cuda.mem_get_info(device)[0] + torch.cuda.memory_reserved(device)
     name = torch.cuda.get_device_name(device)
-    return replace(machine, device="cuda", name=name, device_bytes=int(SHARE * free))
+    return replace(machine, device="cuda", name=name, device_bytes=int(SHARE * free), devices=torch.cuda.device_count())
 
 
 def holds_of(choice: MethodChoice) -> Holds:

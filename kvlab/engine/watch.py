@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvlab.models.downloads import Report
+from kvlab.planning.parts import in_words
 from kvlab.requests import Progress
 
 
@@ -33,3 +35,15 @@ class Watch:
         """Jump to `done`: a continuation may end early."""
         self.done = done
         self.advance(stage, 0)
+
+
+def before_steps(report: Callable[[Progress], None] | None) -> Report | None:
+    """Tells of a download, before there are steps to count."""
+    if report is None:
+        return None
+
+    def told(name: str, done: float, total: float) -> None:
+        far = f": {in_words(done)} of {in_words(total)}" if total else ""
+        report(Progress(stage=f"downloading {name}{far}", done=0, total=1))
+
+    return told

@@ -11,6 +11,7 @@ from transformers import Cache
 
 import kvlab
 from kvlab.engine.environment import device_name, versions
+from kvlab.engine.watch import before_steps
 from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.outcome import CacheMaker, Loaded
@@ -51,7 +52,7 @@ def evaluate(
 
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
-    loaded = loaded or held_model(request)
+    loaded = loaded or held_model(request, before_steps(on_progress))
     chat = chat_of(request, loaded.tokenizer)
     turn = 0 if chat is None else sum(map(len, chat.around()))
     make_cache = make_cache or _cache_maker(loaded)

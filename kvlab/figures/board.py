@@ -67,7 +67,7 @@ def read_board(frame: pd.DataFrame) -> str:
         return "No compressed run has been made yet."
     counts = cells["verdict"].value_counts()
     told = ", ".join(f"{counts[kind]} {kind}" for kind in VERDICTS if kind in counts)
-    strip = "No run recorded what became of the fact's tokens."
+    strip = "What became of a fact's tokens is not known."
     if frame["kept"].notna().any():
         most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
         strip = (

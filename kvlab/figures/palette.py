@@ -42,6 +42,10 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "pyramid-pool": ("wine", "hourglass", "solid"),
     "keepkv": ("blue", "circle", "solid"),
     "gvote": ("gold", "star-diamond", "solid"),
+    "tova": ("orange", "triangle-up", "dot"),
+    "key-norm": ("grey", "hexagon2", "dashdot"),
+    "keydiff": ("gold", "diamond", "dash"),
+    "lagkv": ("red", "square", "dot"),
     "exactmerge": ("sky", "circle", "solid"),
 }
 FALLBACK_MARKERS = ("diamond-tall", "bowtie", "octagon", "hexagram", "diamond-wide")

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.repeats import Batch, told_apart
+from kvlab.analysis.verdict import NO_REFERENCE
 from kvlab.figures.board import always_clear, budgets_in_order
 from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.template import INK, QUIET, finish
@@ -48,18 +49,23 @@ def read_board(batch: Batch) -> str:
     fewest, most = cells["n"].min(), cells["n"].max()
     over = plural(most, "prompt") if fewest == most else f"{fewest} to {most} prompts"
     beyond = f" of {batch.count} asked for" if most < batch.count else ""
+    most_often = f"Most often right, for the fewest bytes: {best['label']}, {share_words(best)}."
     return (
         f"Each cell is a share of {over}{beyond} whose answer is right; the bar is its Wilson interval (95 %), the dot "
-        f"the share. Most often right, for the fewest bytes: {best['label']}, {share_words(best)}. KL in nats a token "
-        "and bytes are means over the prompts."
+        f"the share. {most_often if best['right'] else 'No cell is right on any.'} KL in nats a token and bytes are "
+        "means over the prompts."
     )
 
 
 def read_references(batch: Batch) -> str:
-    """On how many of the prompts the full cache answers."""
-    kinds = batch.references["reference"]
-    right, count = int((kinds == "right").sum()), int((kinds != "unfinished").sum())
-    return f"The full cache itself answers {right} of {plural(count, 'prompt')}."
+    """On how many of the prompts the full cache answers, and a warning with the numbers of those it does not."""
+    known = batch.references[batch.references["reference"] != "unfinished"]
+    failed = known.loc[known["reference"] != "right", "number"]
+    told = f"The full cache itself answers {len(known) - len(failed)} of {plural(len(known), 'prompt')}."
+    if failed.empty:
+        return told
+    where = "Beware" if len(failed) == len(known) else f"On prompt {', '.join(map(str, failed))}"
+    return f"{told} {where}: {NO_REFERENCE}."
 
 
 def rank_line(group: pd.DataFrame) -> str:
@@ -78,7 +84,9 @@ def read_apart(batch: Batch, group: pd.DataFrame) -> str:
         here = rivals[rivals["apart"] == apart]
         told = ", ".join(f"{row.label} ({row.first} to {row.other})" for row in here.itertuples())
         parts += [f"{words} {told}"] if told else []
-    return f"{first} is {'; '.join(parts)} (prompts only it gets right, to those only the other does; sign test)."
+    return (
+        f"{first} is {'; '.join(parts)}: prompts that only it gets right to those that only the other does, sign test."
+    )
 
 
 def share_words(line: Any) -> str:
@@ -130,7 +138,7 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
     """Right of n, and where there is room the live bytes and the two KLs."""
     words: list[dict[str, Any]] = []
     for row in cells.itertuples():
-        main = f"<b>{row.right} of {row.n}</b> right" if row.n else "not finished"
+        main = f"<b>{row.right} of {row.n}</b> right{_interval(row, columns)}" if row.n else "not finished"
         size = byte_size(row.live_bytes) if pd.notna(row.live_bytes) else ""
         left, right = row.x - 0.44, row.x + 0.44
         words.append(_text(left, row.y - 0.31, "left", main, INK[theme], 13))
@@ -138,6 +146,13 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
             words.append(_text(right, row.y - 0.31, "right", size, INK[theme], 12))
             words.append(_text(left, row.y - 0.06, "left", _closeness(row), INK[theme], 12))
     return [word for word in words if word["text"]]
+
+
+def _interval(row: Any, columns: int) -> str:
+    """The interval beside the count, where it has room; one prompt has none."""
+    if row.n < 2 or columns > ROOMY:
+        return ""
+    return f", {100 * row.share_low:.0f} to {100 * row.share_high:.0f} %"
 
 
 def _text(x: float, y: float, anchor: str, text: str, colour: str, size: int) -> dict[str, Any]:

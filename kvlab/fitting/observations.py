@@ -11,10 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import slot_logits
 from kvlab.cache import make_cache
-from kvlab.engine.environment import model_shape
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.view import Slots
 from kvlab.models.load import LoadedModel
@@ -84,8 +84,9 @@ def compressible_layers(loaded: LoadedModel) -> list[int]:
 
 def observation_bytes(loaded: LoadedModel, tokens: int) -> int:
     """What one observation of one layer takes, for a window of `tokens`."""
-    shape = model_shape(loaded)
-    heads, group, d = shape.num_key_value_heads, shape.num_attention_heads // shape.num_key_value_heads, shape.head_dim
+    config = full_attention_config(loaded.model.config.get_text_config(decoder=True))
+    heads, d = num_key_value_heads(config), getattr(config, "head_dim", 0)
+    d, group = d or config.hidden_size // config.num_attention_heads, config.num_attention_heads // heads
     rows = min(ROWS, tokens)
     floats = heads * (2 * tokens * d + group * rows * (3 * d + 2))  # keys and values; query, sums and true output
     return 4 * floats + heads * rows * tokens  # and what was dropped, in bools

@@ -16,6 +16,7 @@ from kvlab.jobs.prompts import count_tokens
 from kvlab.jobs.registry import MethodEntry
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
 from kvlab.planning.holds import Holds
+from kvlab.planning.plan import can_plan
 from kvlab.requests import CompareRequest, MethodChoice
 
 MACHINE_SECONDS = 10  # the machine is asked again what is free after so long
@@ -49,21 +50,19 @@ def check_fits(request: CompareRequest, chosen: Sequence[MethodEntry], root: Pat
     """Raises UserError, with what would make it fit, for a request too big for this machine, or for a layer to record
     that the model lacks.
 
-    A model whose configuration is not on this machine yet is not judged, nor weights that are packed or spread over
-    several devices, of which the plan knows nothing.
+    A model whose configuration is not on this machine yet is not judged, nor weights that accelerate may leave on the
+    host.
     """
     try:
         model = find_model(request.model)
     except UserError:
         return
     request.record.check(model.layers, model.key_value_heads)
-    if request.spreads:
-        return
     try:
         plan = _plan(request, count_tokens(request.prompt, request.model)[0], chosen, root, timed=False)
     except UserError:
         return
-    if not plan.fits:
+    if not plan.fits and can_plan(request, plan.machine):
         raise UserError(plan.verdict)
 
 

@@ -7,6 +7,9 @@ from pathlib import Path
 
 from kvlab.errors import UserError
 from kvlab.model_files import EMBEDDED, HUB_NAME, model_file, model_folder
+from kvlab.trace.catalogue import list_runs
+
+PREFIX = "models--"  # of the hub's folders, which have -- for the slash
 
 
 def check_model(name: str) -> str:
@@ -29,6 +32,21 @@ def check_model(name: str) -> str:
             f"There is no model {name!r}: write mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B."
         )
     return name
+
+
+def models_here(root: Path) -> list[str]:
+    """Models that need no download: `mini`, those of the runs under `root`, newest first, and the hub's cache."""
+    ran = [entry.model for entry in list_runs(root)]
+    return [name for name in dict.fromkeys([*ran, EMBEDDED, *_cached()]) if model_file(name, "config.json")]
+
+
+def _cached() -> list[str]:
+    """Hub names with files in the hub's cache, in alphabetic order."""
+    from huggingface_hub import constants
+
+    folders = Path(constants.HF_HUB_CACHE).glob(f"{PREFIX}*")
+    names = (folder.name.removeprefix(PREFIX).replace("--", "/") for folder in folders)
+    return sorted(name for name in names if HUB_NAME.fullmatch(name))
 
 
 def tokenizer_file(name: str) -> Path | None:

@@ -12,7 +12,8 @@ from kvlab.methods.base import Method, make_method, registered
 __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
-    "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote",
+    "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
+    "key_norm", "keydiff", "lagkv",
     "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "exactmerge",
 )  # fmt: skip
 LAST = "compose"  # made of all the others

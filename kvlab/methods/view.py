@@ -24,7 +24,7 @@ def one_number(value: float, like: Tensor) -> Tensor:
 
 def is_constant(column: Tensor) -> bool:
     """Whether a column of slots is one number that all of them share, and so must not be written to."""
-    return column.stride()[:3] == (0, 0, 0)
+    return not any(column.stride())
 
 
 @dataclass
@@ -80,7 +80,7 @@ def _changed(column: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     changed = change(column)
     if not is_constant(column) or is_constant(changed):
         return changed
-    return torch.as_strided(column, changed.shape, (0, 0, 0))
+    return torch.as_strided(column, changed.shape, (0,) * changed.dim())
 
 
 class Seen(Protocol):
@@ -126,8 +126,11 @@ class Seen(Protocol):
         """The layer's seeded source of random numbers; None outside a cache."""
         ...
 
-    def project_queries(self, hidden_states: Tensor) -> Tensor:
-        """(B, Hq, n, d): this layer's queries for `hidden_states` (B, n, hidden), bias and norm applied, unrotated."""
+    def project_queries(self, hidden_states: Tensor, position: Tensor | None = None) -> Tensor:
+        """(B, Hq, n, d): this layer's queries for `hidden_states` (B, n, hidden), bias and norm applied, unrotated.
+
+        Where `position` (B,) is given, with the factor that some models put on queries so far on (Llama 4).
+        """
         ...
 
     def logits_of(self, query: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from kvlab.models.checkpoint import (
     read_config,
     reason,
 )
+from kvlab.models.downloads import Report, fetch
 from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
 from kvlab.models.placing import device_map, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
@@ -67,13 +68,15 @@ def load_model(
     load_in: str | None = None,
     revision: str | None = None,
     cache_dir: str | None = None,
+    report: Report | None = None,
 ) -> LoadedModel:
     """The embedded model `mini`, a local folder, or a hub name, in evaluation mode.
 
     `device` auto takes cuda, else mps, else cpu; `cuda:1` names one of several. `dtype` auto takes float32 on cpu, else
     the checkpoint's own. `placement` auto spreads the weights over all devices by accelerate. `load_in` 4bit or 8bit
     packs the weights where bitsandbytes or torchao is installed. `revision` is a branch, tag or commit of a hub name,
-    `cache_dir` the folder its files are kept in. No code that comes with a model is run.
+    `cache_dir` the folder its files are kept in. No code that comes with a model is run. `report` is told how far a
+    download is.
     Raises UserError for a name that cannot be found, a checkpoint that is damaged or does not hold exactly the weights
     of its config, a family kvlab does not support, or a device or package that is not there.
     """
@@ -87,6 +90,8 @@ def load_model(
         if source.folder is not None:
             check_files(source.folder, source.name)
             check_size(config, source.folder, source.name)
+        elif report is not None:
+            fetch(source, report)
         tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
         model, info = model_class(config).from_pretrained(
             source.where,

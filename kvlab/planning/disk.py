@@ -7,7 +7,7 @@ from kvlab.planning.limits import MOST_FUTURE
 from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
 from kvlab.planning.parts import Part
 from kvlab.planning.work import Work
-from kvlab.recording import HALF, state_bytes, states_that_fit
+from kvlab.recording import DECISION_BYTES_A_TOKEN, HALF, decision_that_fits, state_bytes, states_that_fit
 
 # Bytes a row after compression, measured on mini; and what a folder takes with nothing in it.
 EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 7, 14, 30, 15, 10_000
@@ -24,7 +24,8 @@ def run_bytes(work: Work, holds: Holds, budget: float | int, runs: int) -> int:
     if work.level == "light":
         return tables
     events = event_rows(work, holds, budget) * (MERGED_ROW if holds.seeks else EVICTED_ROW)
-    return tables + events + states_written(work, runs) + attention_row_bytes(work)
+    decided = decision_bytes(work) if holds.compresses else 0
+    return tables + events + states_written(work, runs) + attention_row_bytes(work) + decided
 
 
 def states_written(work: Work, runs: int) -> int:
@@ -33,6 +34,13 @@ def states_written(work: Work, runs: int) -> int:
     shape = model.key_value_heads, model.head_dim, work.seen
     kept, _ = states_that_fit(work.record, layers, *shape, runs)
     return state_bytes(len(kept.of_layers(layers)), len(kept.of_heads(shape[0])), *shape[1:])
+
+
+def decision_bytes(work: Work) -> int:
+    """What the method thought of each prompt token when it compressed the prompt."""
+    model = work.model
+    layers, _ = decision_that_fits(range(model.full_layers), model.key_value_heads, work.tokens)
+    return len(layers) * model.key_value_heads * work.tokens * DECISION_BYTES_A_TOKEN
 
 
 def probe_bytes(work: Work) -> int:

@@ -26,6 +26,7 @@ class Machine:
     device_bytes: int
     host_bytes: int
     disk_bytes: int
+    devices: int = 1  # of this kind, each taken to have as much
 
     @property
     def shared(self) -> bool:
@@ -33,8 +34,13 @@ class Machine:
         return self.device != "cuda"
 
 
-def this_machine(device: str = "auto", root: Path = Path("."), memory: int | None = None) -> Machine:
-    """The machine as it is now; `memory` bytes instead of what the device has, which then need not be here."""
+def this_machine(
+    device: str = "auto", root: Path = Path("."), memory: int | None = None, devices: int | None = None
+) -> Machine:
+    """The machine as it is now; `memory` bytes instead of what a device has, which then need not be here.
+
+    `devices` of that kind instead of how many there are.
+    """
     kind = device.partition(":")[0]
     cards = _cards() if kind in ("auto", "cuda") else []
     kind = ("cuda" if cards else "cpu") if kind == "auto" else kind
@@ -44,7 +50,7 @@ def this_machine(device: str = "auto", root: Path = Path("."), memory: int | Non
     number = int(device.partition(":")[2] or 0)
     name, total, free = cards[number] if number < len(cards) else ("a GPU that is not here", 0, 0)
     room = total if _workers() else free
-    return Machine("cuda", name, memory or int(SHARE * room), host, disk)
+    return Machine("cuda", name, memory or int(SHARE * room), host, disk, devices or max(1, len(cards)))
 
 
 def _host_bytes() -> int:

@@ -11,16 +11,13 @@ from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.model_files import model_file
+from kvlab.planning.layers import count_layers, kinds_of_layers
 from kvlab.shapes import find_shape
 
 SHAPE_PREFIX = "shape:"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
-# Two bytes of scales for 64 weights, and what is not packed: embeddings and norms.
-PACKED_BYTES = {"8bit": 1.06, "4bit": 0.56}
-# Layers that keep a window of their own, under transformers' names.
-WINDOWED = ("sliding_attention", "chunked_attention")
-# Families whose layers all slide where the configuration names a window and no kinds of layers.
-ALL_SLIDE = ("mistral", "mixtral", "phi3", "starcoder2")
+# A packed weight with its share of the scale: 4 bytes for 64 in 4 bit, for a row in 8 bit.
+PACKED_BYTES = {"8bit": 1.01, "4bit": 0.5625}
 
 
 @dataclass(frozen=True)
@@ -42,11 +39,13 @@ class Model:
     read_per_token: int  # parameters that one token passes through
     dtype: str  # of the checkpoint
     counted: bool  # the parameters were counted, not worked out
+    tables: int = 0  # parameters of embedding and output layer, which packing leaves as they are
+    other_layers: int = 0  # that keep a recurrent state, or nothing
 
     @property
     def layers(self) -> int:
         """All layers."""
-        return self.full_layers + self.sliding_layers
+        return self.full_layers + self.sliding_layers + self.other_layers
 
     @property
     def group(self) -> int:
@@ -60,8 +59,9 @@ class Model:
         return BYTES.get(dtype, 4)
 
     def weight_bytes(self, number: int, load_in: str | None = None) -> int:
-        """Bytes of all weights, at `number` bytes each or packed."""
-        return math.ceil(self.parameters * PACKED_BYTES.get(load_in or "", number))
+        """Bytes of all weights, at `number` bytes each; packed, but for the tables, where `load_in` says so."""
+        tables = min(self.tables, self.parameters)
+        return math.ceil(tables * number + (self.parameters - tables) * PACKED_BYTES.get(load_in or "", number))
 
 
 def find_model(name: str) -> Model:
@@ -86,11 +86,11 @@ def find_model(name: str) -> Model:
 
 def model_from(name: str, config: Mapping[str, Any], parameters: int | None = None) -> Model:
     """The numbers of a transformers configuration. Raises KeyError where one that cannot be guessed is missing."""
-    layers = _first(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    layers = count_layers(config)
     heads = _first(config, "num_attention_heads", "n_head", "n_heads")
     hidden = _first(config, "hidden_size", "n_embd", "n_embed", "d_model")
     head_dim = config.get("head_dim") or hidden // heads
-    sliding, window = _windows(config, layers)
+    full, sliding, window = kinds_of_layers(config, layers)
     experts = config.get("num_local_experts") or config.get("num_experts") or config.get("n_routed_experts") or 1
     chosen = config.get("num_experts_per_tok", 1) if experts > 1 else 1
     width = (config.get("moe_intermediate_size") if experts > 1 else None) or config.get("intermediate_size")
@@ -104,7 +104,7 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
     return Model(
         name=name,
         family=str(config.get("model_type", "")),
-        full_layers=layers - sliding,
+        full_layers=full,
         sliding_layers=sliding,
         window=window,
         heads=heads,
@@ -117,6 +117,8 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
         read_per_token=layers * (attention + matrices * chosen * width * hidden) + vocabulary * hidden,
         dtype=str(config.get("dtype") or config.get("torch_dtype") or "float32"),
         counted=parameters is not None,
+        tables=tables,
+        other_layers=layers - full - sliding,
     )
 
 
@@ -128,16 +130,6 @@ def _of_shape(name: str) -> Model:
 
 def _first(config: Mapping[str, Any], *names: str) -> int:
     return next((config[name] for name in names if config.get(name) is not None), None) or config[names[0]]
-
-
-def _windows(config: Mapping[str, Any], layers: int) -> tuple[int, int]:
-    """(layers that slide, their window)."""
-    window = config.get("sliding_window") or config.get("attention_chunk_size") or 0
-    kinds = config.get("layer_types")
-    if kinds:
-        return sum(kind in WINDOWED for kind in kinds), window
-    slides = window and config.get("use_sliding_window", True) and config.get("model_type") in ALL_SLIDE
-    return (layers, window) if slides and window < config.get("max_position_embeddings", window + 1) else (0, window)
 
 
 def _key_value_heads(config: Mapping[str, Any], heads: int) -> int:

@@ -16,6 +16,7 @@ from kvlab.planning.memory import on, phases
 from kvlab.planning.model import Model
 from kvlab.planning.parts import Part, Phase, in_words, largest_of_each
 from kvlab.planning.seconds import Duration, duration
+from kvlab.planning.spreading import spread_over
 from kvlab.planning.work import Work
 from kvlab.requests import CompareRequest, MethodChoice
 
@@ -169,7 +170,7 @@ def with_reference(request: CompareRequest) -> tuple[MethodChoice, ...]:
 
 def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) -> Work:
     number = model.number_bytes(request.dtype, machine.device)
-    weights = model.weight_bytes(number, getattr(request, "load_in", None))
+    weights = model.weight_bytes(number, request.load_in)
     settings = (request.level, request.compress_every, request.prefill_chunk, request.record)
     return Work(model, tokens, request.max_new_tokens, number, weights, *settings)
 
@@ -181,7 +182,14 @@ def _planned(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf,
         for choice in with_reference(request)
     ]
     kind = "cpu" if machine.shared else machine.device
-    return Plan(model, machine, tokens, tuple(phases(work, choices, kind)), disk.trace(work, choices), None)
+    devices = machine.devices if request.placement == "auto" and not machine.shared else 1
+    made = spread_over(phases(work, choices, kind), devices, model.layers)
+    return Plan(model, machine, tokens, tuple(made), disk.trace(work, choices), None)
+
+
+def can_plan(request: CompareRequest, machine: Machine) -> bool:
+    """Whether the plan knows where everything goes: not where accelerate leaves layers on the host or on the disk."""
+    return request.placement == "single" or machine.devices > 1
 
 
 def _ways(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> list[str]:
@@ -240,8 +248,10 @@ def _changes(request: CompareRequest, model: Model, machine: Machine, held: Sequ
     if request.max_new_tokens > 1:
         fewer = max(1, request.max_new_tokens // 4)
         kinds.append([(f"{fewer:,} new tokens", {"max_new_tokens": fewer})])
-    if "load_in" in type(request).model_fields and not getattr(request, "load_in", None) and not machine.shared:
+    if request.load_in is None and not machine.shared:
         kinds.append([(f"weights in {bits} bit", {"load_in": f"{bits}bit"}) for bits in (8, 4)])
+    if request.placement == "single" and machine.devices > 1:
+        kinds.insert(0, [(f"placement auto over {machine.devices} devices", {"placement": "auto"})])
     return [kind for kind in kinds if kind]
 
 

@@ -18,7 +18,7 @@ from kvlab.trace.checksums import known_checksum
 from kvlab.trace.consistency import check_consistency
 from kvlab.trace.parts import sound_parts
 from kvlab.trace.record import REMEDY, read_record
-from kvlab.trace.schema import PROBE_ARRAYS, TABLES, RunRecord
+from kvlab.trace.schema import EXACT_ARRAYS, PROBE_ARRAYS, TABLES, RunRecord
 
 ORDER = ("step", "layer", "head")
 
@@ -122,6 +122,14 @@ class Run:
             )
         return self._slices("attention", layer, head, "true_mass", "slot_mass", head_axis=1)
 
+    def decision(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+        """Score float32 and whether it stayed (1 or 0) of each prompt token when the prompt was compressed.
+
+        Raises:
+            UserError: it was not recorded.
+        """
+        return self._slices("decision", layer, head, "score", "kept")
+
     def history(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Mass and log exp score of each token for the probe's queries, both (rows, tokens) float16."""
         return self._slices("history", layer, head, "mass", "log_score", head_axis=1)
@@ -224,6 +232,8 @@ class Run:
         what = "keys" if name == "values" else name
         if what in self.record.left_out and (what not in kept or not kept[what].of_layers([layer])):
             return self.record.left_out[what]
+        if name in EXACT_ARRAYS:
+            return "No decision about the prompt was recorded: nothing had to leave, or the run is older than that."
         if name in PROBE_ARRAYS:
             return "This run holds no probe: record the comparison again at level full (its first run holds it)."
         return f"{path} is missing: the run ended before it was written, or the file was removed."

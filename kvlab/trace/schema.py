@@ -291,13 +291,18 @@ MEMORY = pa.schema(
 
 TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVENTS, "memory": MEMORY}
 
-# arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision, of the layers and KV heads in
-# `RunRecord.recording` (as far as they fit: `states`, `attention_rows`); heads are those recorded, in order:
+# arrays/<name>-layer-000.safetensors, level `full` only, every tensor half precision but those of `decision`, of the
+# layers and KV heads in `RunRecord.recording` (as far as they fit: `states`, `attention_rows`); heads are those
+# recorded, in order:
 #   keys        "unit" (num_key_value_heads, tokens, head_dim) unit keys as cached (rotated), "norm" (heads, tokens)
 #   values      "unit", "norm" likewise
 #   attention   "true_mass" (steps, heads, tokens) attention each token would get with the full cache (group mean),
 #               "slot_mass" (steps, heads, tokens) attention each slot alive after the step gets from this step's last
 #               query, in the column of the position naming it
+#   decision    "score" (heads, prompt tokens) float32 as the method had it when it decided about the prompt, NaN for
+#               tokens that had left before; "kept" likewise, whether the token's slot stayed (1) or not (0), bytes. Of
+#               fewer layers where all would take more than `kvlab.recording.MOST_DECISION_BYTES`; none where nothing
+#               had to leave, or in runs older than this array
 # tokens = prompt + forced continuation; attention row r is of step r * attention_rows.every, step 0 the last prompt
 # query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
 # was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
@@ -315,4 +320,5 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 #               "true_usage", "inner_true_usage", "step_budget" (heads,), "union", "covered" (heads, samples + 1),
 #               "future" (heads, later queries)
 PROBE_ARRAYS = ("history", "hidden", "sampled")
-ARRAYS = ("keys", "values", "attention", *PROBE_ARRAYS)
+EXACT_ARRAYS = ("decision",)  # halves would make neighbours in rank equal
+ARRAYS = ("keys", "values", "attention", *EXACT_ARRAYS, *PROBE_ARRAYS)

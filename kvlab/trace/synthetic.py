@@ -155,6 +155,10 @@ def _write_layer(writer: RunWriter, plan: _Plan, layer: int, seed: int) -> None:
     for step in range(plan.steps + 1):
         events = state.advance(step, true_mass[step])
         slot_mass[step] = state.slot_mass
+        if plan.level == "full" and step == 0 and len(events["source"]):
+            read = slice(0, plan.prompt_tokens)
+            decided = {"score": state.score[:, read].astype(np.float32), "kept": state.alive[:, read]}
+            writer.write_arrays("decision", layer, decided)
         if plan.level == "full" and len(events["source"]):
             constant = {"step": np.full(len(events["source"]), step), "layer": np.full(len(events["source"]), layer)}
             writer.append("events", constant | events)

@@ -49,6 +49,7 @@ class SyntheticLayer:
         self.slot_mass = np.zeros((heads, tokens), np.float32)
         self.seen = 0
         self.left = np.zeros(heads, int)
+        self.score = self.slot_mass  # what the last decision went by, beside place
 
     def advance(self, step: int, true_mass: np.ndarray) -> dict[str, np.ndarray]:
         """Take in the step's new tokens, shrink every head to its budget; the step's event columns."""
@@ -100,6 +101,7 @@ class SyntheticLayer:
         """Head and position of each slot over budget: mostly light ones, sparing sinks and the most recent."""
         excess = np.maximum(self.alive.sum(1) - self.slots, 0)
         order = self.random.random((self.heads, self.tokens)) * slot_mass
+        self.score = order.copy()
         spared = max(0, min(SINK, self.slots // 4))
         recent = min(RECENT, self.slots // 2)
         order[:, :spared] += 1

@@ -24,7 +24,7 @@ from kvlab.trace import catalogue
 from kvlab.trace.atomic import replace_file
 from kvlab.trace.checksums import checksum
 from kvlab.trace.record import write_record
-from kvlab.trace.schema import ARRAYS, TABLES, RunRecord, RunStatus
+from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatus
 
 Column = np.ndarray | Sequence[Any]
 
@@ -80,11 +80,15 @@ class RunWriter:
             self._save_part_list()
 
     def write_arrays(self, name: str, layer: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Write `arrays/<name>-layer-<layer>.safetensors`, every tensor in half precision."""
+        """Write `arrays/<name>-layer-<layer>.safetensors`, in half precision but for `EXACT_ARRAYS`."""
         if name not in ARRAYS:
             raise KeyError(f"unknown array file {name!r}: the schema names {', '.join(ARRAYS)}")
-        halves = {key: np.ascontiguousarray(array, dtype=np.float16) for key, array in arrays.items()}
-        self._write(f"arrays/{name}-layer-{layer:03d}.safetensors", lambda temporary: save_file(halves, temporary))
+        kinds = {"f": np.float32, "b": np.uint8} if name in EXACT_ARRAYS else {}
+        stored = {
+            key: np.ascontiguousarray(array, dtype=kinds.get(array.dtype.kind, np.float16))
+            for key, array in arrays.items()
+        }
+        self._write(f"arrays/{name}-layer-{layer:03d}.safetensors", lambda temporary: save_file(stored, temporary))
 
     def update(self, **fields: Any) -> None:
         """Change fields of the record and rewrite `run.json`; the catalogue follows when the status changes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from typer.testing import CliRunner
 from kvlab.cli import commands, main
 from kvlab.planning import Machine
 from kvlab.trace import open_run
+from kvlab.trace.catalogue import list_comparisons, list_repeats
 from kvlab.trace.synthetic import write_synthetic_run
 
 PROMPT = "The quick brown fox jumps over the lazy dog while the band plays on. " * 3
@@ -67,6 +69,40 @@ def test_compare_writes_the_expected_answer_and_the_facts_into_every_run(
         assert why in told
         assert len(told.strip().splitlines()) == 1
     assert not (tmp_path / "none").exists()
+
+
+def test_compare_repeats_a_needle_and_goes_on_with_a_batch_that_was_stopped(
+    tiny_model_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common = ["compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o", "--new-tokens", "3"]
+    arguments = [*common, "--out", str(tmp_path), "--repeats", "2"]
+    (cell,) = json.loads(kvlab(*arguments, "--json"))
+    assert (cell["n"], cell["right"] + cell["nearly"] + cell["wrong"]) == (2, 2)
+    assert cell["share_low"] <= cell["share"] <= cell["share_high"]
+    first, second = list_comparisons(tmp_path)[::-1]
+    assert (first.number, second.number, first.batch) == (1, 2, second.batch)
+    assert {run.level for run in second.runs} == {"light"}
+    for run in second.runs:  # as if it had been stopped before the second
+        shutil.rmtree(tmp_path / run.run_id)
+    printed = kvlab("compare", "--resume", str(first.batch), "--out", str(tmp_path))
+    assert "The full cache itself answers" in printed
+    assert [entry.number for entry in list_repeats(tmp_path, str(first.batch))] == [1, 2]
+    assert list_comparisons(tmp_path)[-1].comparison_id == first.comparison_id, "what was there was not run again"
+    wrong = {
+        "--answer": (["--answer", "x"], "plant their own"), "--depth": (["--depth", "2"], "depth 2"),
+        "--vary": (["--vary", "colour"], "'colour'"), "--repeats": (["--repeats", "900"], "900"),
+        "--wording": (["--wording", "9"], "wording 9"), "--resume": (["--resume", "nothing"], "no batch 'nothing'"),
+    }  # fmt: skip
+    for more, why in wrong.values():
+        told = complaint(capsys, monkeypatch, *common, "--repeats", "2", "--out", str(tmp_path / "none"), *more)
+        assert why in told
+        assert len(told.strip().splitlines()) == 1
+
+
+def test_a_reference_that_fails_is_said_over_the_printed_table(tiny_model_folder: Path, tmp_path: Path) -> None:
+    arguments = ["compare", "--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o", "--new-tokens"]
+    printed = kvlab(*arguments, "2", "--out", str(tmp_path), "--answer", "no such words")
+    assert printed.index("the full cache does not answer either") < printed.index("h2o")
 
 
 def test_compare_prints_every_run_and_writes_folders(tiny_model_folder: Path, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "pyramidinfer": {"sinks": 1},
     "streaming-llm": {"sinks": 2},
     "less": {"weights": "untrained"},
+    "lagkv": {"sinks": 1, "lag": 3},
 }
 # What a choice is only allowed, or only felt, together with.
 TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {

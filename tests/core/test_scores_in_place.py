@@ -8,6 +8,7 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.view import is_constant
 from kvlab.models.load import prepare
 from tests.families import tiny_model
 
@@ -45,22 +46,21 @@ def test_decisions_scores_and_outputs_are_the_same(method: str, every: int, monk
             torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_between_decisions_keepkv_leaves_scores_alone_unless_somebody_watches() -> None:
-    class Watching:
-        def attended(self, *told: object) -> None: ...
-
-        def compressed(self, *told: object) -> None: ...
-
-    for observer in (None, Watching()):
-        model = prepare(tiny_model("llama"))
-        cache = make_cache(model, "keepkv", 0.4, compress_every=8, observer=observer)
-        with torch.inference_mode():
-            model(torch.arange(80).view(2, -1) % 90 + 3, past_key_values=cache)
-            for n in range(17):
-                model(torch.full((2, 1), 3 + n), past_key_values=cache)
-            slots = cache.compressed_layers()[0].slots
+def test_keepkv_holds_no_scores_and_whoever_looks_gets_them_as_they_are() -> None:
+    """Between decisions too: log of the corrected average, plus log mass."""
+    model = prepare(tiny_model("llama"))
+    cache = make_cache(model, "keepkv", 0.4, compress_every=8, alpha=0.9)
+    seen = []
+    with torch.inference_mode():
+        model(torch.arange(80).view(2, -1) % 90 + 3, past_key_values=cache)
+        for n in range(10):
+            model(torch.full((2, 1), 3 + n), past_key_values=cache)
+            layer = cache.compressed_layers()[0]
+            assert all(is_constant(table.slots.score) for table in layer.tables)
+            slots = layer.slots
             assert slots is not None
-            before, held = slots.score.clone(), slots.valid.clone()
-            model(torch.full((2, 1), 50), past_key_values=cache)
-        changed = not torch.equal(slots.score[held], before[held])
-        assert changed is (observer is not None)
+            rows = slots.extra["ema_rows"].double()
+            expected = slots.extra["ema"].double() - (1 - 0.9**rows).log() + slots.log_mass
+            torch.testing.assert_close(slots.score[slots.valid].double(), expected[slots.valid], rtol=1e-5, atol=1e-5)
+            seen.append(slots.score[slots.valid].sum())
+    assert len(set(map(float, seen))) == len(seen)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 CUDA, HOST = torch.device("cuda:0"), torch.device("cpu")
 MOVES = {"to", "cuda", "cpu", "copy_"}
+FLASH = "_scaled_dot_product_flash_attention"
 MAKES = {"tensor", "as_tensor"}  # from numbers of the host
 
 
@@ -53,13 +54,27 @@ class PretendCuda(TorchFunctionMode):
         if self.steady:
             travels = (ours and place == HOST) or (on_device and (from_host or name in MAKES))
             assert not travels, f"{name} takes numbers from the host to the device or back"
+            # Arithmetic takes a number of the host along with its launch; this one copies it to the device first.
+            numbers = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, OnPretendCuda)]
+            copies = name == "where" and ours and numbers
+            assert not copies, f"{name} copies a number of the host to the device"
         assert not (from_host and (ours or on_device)) or name in MOVES | MAKES, f"{name} mixes host and device"
         given, named = _each(_to_host, given), _each(_to_host, named)
+        function, given, named = _as_the_host_has_it(name, function, given, named)
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*given, **named)
         if name == "copy_" or not (ours or on_device):
             return result
         return _each(_label if on_device else _unlabel, result)
+
+
+def _as_the_host_has_it(name: str, function: Callable, given: Any, named: Any) -> tuple[Callable, Any, Any]:
+    """Kernels of half precision that only CUDA has, by what says the same on a CPU."""
+    if name == FLASH:
+        return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu, given[:5], named
+    if name == "bmm" and "out_dtype" in named:
+        return function, tuple(factor.to(named["out_dtype"]) for factor in given), {}
+    return function, given, named
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
@@ -129,8 +144,16 @@ def pretend_cuda(patch: pytest.MonkeyPatch) -> Iterator[PretendCuda]:
     """Run what is inside as if there were a GPU; random numbers come from the CPU's generator."""
     generator = torch.Generator
     with patch.context() as only_here, PretendCuda() as pretence:
-        only_here.setattr(torch, "Generator", lambda device=None: generator())
+
+        def in_no_step(what: str, result: Callable[[], Any] = lambda: None) -> Callable[..., Any]:
+            def called(device: Any = None) -> Any:
+                assert not pretence.steady, f"a captured step cannot {what}"
+                return result()
+
+            return called
+
+        only_here.setattr(torch, "Generator", in_no_step("begin new random numbers", generator))
         for module in (torch.cuda, torch.accelerator):
-            only_here.setattr(module, "synchronize", lambda device=None: None)
+            only_here.setattr(module, "synchronize", in_no_step("wait for the device"))
         only_here.setattr(torch.cuda, "get_device_name", lambda device=None: "pretended")
         yield pretence

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 
 from kvlab.attention import seen as seen_module
 from kvlab.attention.kernels import reference
-from kvlab.cache import make_cache
+from kvlab.cache import deciding, make_cache
+from kvlab.cache.fused import Work
 from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
@@ -72,6 +73,7 @@ def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **opt
     expected = _logits(model, ids, None, method, **options)
     # What CUDA would take: the fused kernel's way in, with plain torch behind it.
     monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)
     with pretend_cuda(monkeypatch) as pretence:
         found = _logits(put_there(model), ids.to(CUDA), pretence, method, **options)
         assert found.device == CUDA
@@ -83,6 +85,31 @@ def _same_there(family: str, method: str, monkeypatch: pytest.MonkeyPatch, **opt
 def test_a_method_runs_on_the_device_alone(method: str, preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No tensor of the host meets one of the device, and the numbers are those of the CPU."""
     _same_there("llama", method, monkeypatch, preset=preset)
+
+
+@pytest.mark.parametrize("method", ["h2o", "zsmerge", "keepkv", "cam", "d2o"])
+def test_a_decision_in_one_kernel_is_given_what_lies_there(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And asks nothing of the host on the way: a stand-in lets some slot of each head go."""
+    works: list[Work] = []
+
+    def stand_in(work: Work) -> None:
+        works.append(work)
+        held = [getattr(work, part.name) for part in fields(work)]
+        assert all(tensor.device == CUDA for tensor in held if isinstance(tensor, Tensor))
+        work.valid.scatter_(2, work.position.argmin(-1, keepdim=True), False)
+
+    model = put_there(prepare(tiny_model("llama")))
+    monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)
+    monkeypatch.setattr(deciding, "decision_kernel", lambda device: stand_in)
+    cache = make_cache(model, method, 0.4, **({"merge": 4} if method == "cam" else {}))
+    with pretend_cuda(monkeypatch) as pretence, torch.inference_mode():
+        model((torch.arange(PROMPT)[None] % 90 + 3).to(CUDA), past_key_values=cache)
+        tokens = [torch.full((1, 1), 3 + step, device=CUDA) for step in range(WARM + STEADY)]
+        for step, token in enumerate(tokens):
+            pretence.steady = step >= WARM
+            with NoReading() if pretence.steady else nullcontext():
+                model(token, past_key_values=cache)
+    assert len(works) >= 3 * (WARM + STEADY - 2)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -146,3 +173,9 @@ def test_the_pretence_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
         for travel in (lambda: host.to(CUDA), lambda: there.cpu(), lambda: torch.tensor([1], device=CUDA)):
             with pytest.raises(AssertionError, match="from the host to the device or back"):
                 travel()
+        with pytest.raises(AssertionError, match="copies a number"):
+            torch.where(there > 1, there, torch.tensor(1))
+        with pytest.raises(AssertionError, match="begin new random numbers"):
+            torch.Generator(CUDA)
+        with pytest.raises(AssertionError, match="wait for the device"):
+            torch.cuda.synchronize()

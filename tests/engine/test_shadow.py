@@ -6,6 +6,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -175,3 +176,110 @@ def test_blocks_are_sent_ahead_in_order_and_never_more_than_there_is_room(monkey
             assert found == [10.0 * layer + at for at in range(3)]
             ahead = [float(block[0, 0]) for block, _ in host.sent]
             assert ahead == [10.0 * following + at for at in range(ROOM)][: len(ahead)] and ahead
+
+
+NOT_HERE = ("pin_memory", "non_blocking")
+
+
+class SideStream:
+    """A stream whose copies are made at once, or as late as its events allow."""
+
+    late = False
+    current: SideStream | None = None
+
+    def __init__(self, device: torch.device) -> None:
+        self.waiting: list[Callable[[], Any]] = []
+
+    def do(self, copy: Callable[[], Any]) -> None:
+        self.waiting.append(copy)
+        if not self.late:
+            self.synchronize()
+
+    def record_event(self) -> tuple[SideStream, list[Callable[[], Any]]]:
+        return self, list(self.waiting)
+
+    def synchronize(self) -> None:
+        while self.waiting:
+            self.waiting.pop(0)()
+
+    def wait_stream(self, stream: MainStream) -> None:
+        """The main stream is never behind."""
+
+    def wait_event(self, event: None) -> None:
+        """Nor are its events."""
+
+    def __enter__(self) -> None:
+        SideStream.current = self
+
+    def __exit__(self, *_: object) -> None:
+        SideStream.current = None
+
+
+class MainStream:
+    """What is computed is computed at once."""
+
+    def record_event(self) -> None:
+        return None
+
+    def wait_event(self, event: tuple[SideStream, list[Callable[[], Any]]]) -> None:
+        stream, before = event
+        while stream.waiting and stream.waiting[0] in before:
+            stream.waiting.pop(0)()
+
+
+@contextmanager
+def pretended_streams(patch: pytest.MonkeyPatch, late: bool) -> Iterator[None]:
+    """The pretended device has streams: copies under `torch.cuda.stream` are left to that stream."""
+    with patch.context() as here, pretend_cuda(here):
+        plain = PretendCuda.__torch_function__
+
+        def with_streams(
+            mode: PretendCuda, function: Callable, types: Any, given: tuple = (), named: Any = None
+        ) -> Any:
+            named = {
+                name: value for name, value in dict(named or ()).items() if name not in ("pin_memory", "non_blocking")
+            }
+            stream, call = SideStream.current, partial(plain, mode, function, types, given, named)
+            if getattr(function, "__name__", "") != "copy_" or stream is None:
+                return call()
+            return stream.do(call)
+
+        here.setattr(PretendCuda, "__torch_function__", with_streams)
+        here.setattr(Tensor, "record_stream", lambda *_: None)
+        here.setattr(SideStream, "late", late)
+        here.setattr(torch.cuda, "is_available", lambda: True)
+        here.setattr(torch.cuda, "Stream", SideStream)
+        here.setattr(torch.cuda, "stream", lambda stream: stream)
+        here.setattr(torch.cuda, "current_stream", lambda device: MainStream())
+        yield
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("block", [4, 16])
+def test_streams_bring_the_same_whether_they_are_quick_or_slow(
+    late: bool, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three layers in turns, 20 tokens and six more: each truth is that of the same states on the host."""
+    monkeypatch.setattr("kvlab.engine.shadow.TOKENS_AT_ONCE", block)
+    states = torch.randn(3, 2, 1, 2, 26, 5)
+    queries = torch.randn(7, 3, 1, 4, 1, 5)
+
+    def truths(device: torch.device) -> list[Tensor]:
+        host = HostBlocks(device)
+        shadows, found = [Shadow(26, lambda _: host) for _ in range(3)], []
+        for step, last in enumerate(range(20, 27)):
+            for layer, shadow in enumerate(shadows):
+                keys, values = (part[:, :, :last].to(device) for part in states[layer])
+                slots = slots_of(keys, values, torch.arange(last, device=device))
+                shadow.append(slots.map(lambda tensor: tensor.to(device)), 20 if step == 0 else 1)
+                following = shadows[(layer + 1) % 3] if step else None
+                seen = PassSeen(queries[step, layer].to(device), keys, None, None, 0.3)
+                truth = shadow.truth(seen, following)
+                found += [truth.mass.cpu(), truth.output.cpu()]
+        return [*found, *(torch.from_numpy(shadow.stored("keys", [0]).unit) for shadow in shadows)]
+
+    expected = truths(torch.device("cpu"))
+    with pretended_streams(monkeypatch, late):
+        given = truths(CUDA)
+    for ours, theirs in zip(given, expected, strict=True):
+        torch.testing.assert_close(ours, theirs)

@@ -58,3 +58,7 @@ def test_the_watch_can_fail() -> None:
             numbers[numbers > 2] = numbers[:2]
         with pytest.raises(AssertionError, match="depends on values"):
             numbers.repeat_interleave(numbers)
+        with pytest.raises(AssertionError, match="draws from a generator"):
+            torch.rand(3)
+        with pytest.raises(AssertionError, match="pinned memory"):
+            numbers.is_pinned()

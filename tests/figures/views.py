@@ -4,10 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis import autopsy, board, bound, cost, difference, facts, fingerprints, health, influence, regret
+from kvlab.analysis import (
+    autopsy,
+    board,
+    bound,
+    cost,
+    decision,
+    difference,
+    facts,
+    fingerprints,
+    health,
+    influence,
+    killed,
+    regret,
+)
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
@@ -15,13 +29,17 @@ from kvlab.figures import autopsy as autopsies
 from kvlab.figures import board as boards
 from kvlab.figures import bound as bounds
 from kvlab.figures import cost as costs
+from kvlab.figures import decision as decisions
 from kvlab.figures import difference as differences
 from kvlab.figures import heads
 from kvlab.figures import health as healths
 from kvlab.figures import influence as influences
+from kvlab.figures import killed as killeds
 from kvlab.figures import lineage as rivers
 from kvlab.figures import regret as regrets
+from kvlab.returns import Return
 from kvlab.trace import Run
+from kvlab.trace.rescues import Found, Rescue
 
 Drawn = tuple[str, Callable[[str], go.Figure], str, pd.DataFrame]
 
@@ -37,6 +55,8 @@ def drawn_views(runs: list[Run]) -> Iterator[Drawn]:
     yield from _of_heads(merging)
     yield from _of_board(runs)
     yield from _of_cost(merging)
+    yield from _of_decision(merging)
+    yield from _of_killed(runs[1])
     table = health.over_steps(runs)
     yield "health", lambda theme: healths.growth_over_steps(table, theme), healths.read_growth_over_steps(table), table
 
@@ -114,6 +134,35 @@ def _of_board(runs: list[Run]) -> Iterator[Drawn]:
         for fate in facts.FATES:
             draw = lambda theme, f=fate, p=place: boards.fact_by_head(heads_of, "some", f, p, theme)  # noqa: E731
             yield f"fact {fate}", draw, boards.read_fact_by_head(heads_of, at), heads_of
+
+
+def _of_decision(run: Run) -> Iterator[Drawn]:
+    """A decision about more tokens than are drawn, one of which nearly stayed."""
+    scores = np.random.default_rng(0).random(5000)
+    kept = scores > 0.7
+    table = pd.DataFrame({"token": np.arange(5000), "text": " a", "score": scores, "kept": kept, "placed": False})
+    table = table.assign(rank=(-scores).argsort().argsort() + 1, fate=np.where(kept, "kept", "dropped"))
+    lost = int(decision.nearly_kept(table, 1)["token"].iloc[0])
+    for name, chosen in (("decision", ()), ("decision of a token", (lost,))):
+        draw = lambda theme, chosen=chosen: decisions.scores_at_decision(table, chosen, theme)  # noqa: E731
+        yield name, draw, decisions.read_scores_at_decision(table, chosen), table
+    heads_of = decision.budgets_by_head({(0, 0): table, (0, 1): table, (1, 0): table, (1, 1): table}, (lost,))
+    reading = decisions.read_budgets_for(heads_of)
+    yield "decision budgets", lambda theme: decisions.budgets_for(heads_of, theme), reading, heads_of
+
+
+def _of_killed(run: Run) -> Iterator[Drawn]:
+    found = Found(search="tokens", returned=Return(tokens=(3,)), restores=True, complete=True, tried=1, slots=1,
+                  kl=(0.1, 0.0), attention=(0.4, 0.1))  # fmt: skip
+    known = Rescue(
+        run_id="a", comparison_id="b", label="c", answer="d", expected=True, reruns=1, most_reruns=2, seconds=1.0,
+        fact=(3,), reference=("x", "y"), reader=(0, 1), slots=9, text_before="", kl_before=(1.0, 2.0), tokens=(3, 9),
+        attention_full=(0.5, 0.2), attention_before=(0.0, 0.3), found=(found,),
+    )  # fmt: skip
+    kl, looks = killed.kl_along(known, found), killed.looks(known, found, run)
+    yield "killed kl", lambda theme: killeds.kl_before_after(kl, theme), killeds.read_kl_before_after(kl), kl
+    reading = killeds.read_look_before_after(looks)
+    yield "killed looks", lambda theme: killeds.look_before_after(looks, (0, 1), theme), reading, looks
 
 
 def _of_heads(run: Run) -> Iterator[Drawn]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs import store, worker
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests import CompareRequest, MethodChoice, Progress, RescueRequest
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
 
@@ -124,3 +124,22 @@ def test_a_damaged_queue_is_one_sentence(tmp_path: Path):
     (tmp_path / ".jobs" / "queue.sqlite").write_bytes(b"not a database at all" * 100)
     with pytest.raises(UserError, match="damaged: delete it"):
         jobs.list_jobs(tmp_path)
+
+
+def test_a_search_for_what_killed_an_answer_is_a_job_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[RescueRequest] = []
+
+    def rescue(request, root, *, comparison_id, progress, cancelled) -> Path:
+        assert root == tmp_path and not cancelled()
+        progress(Progress(stage="tokens: rerun 7 of at most 40, at most 12 s left", done=6, total=40))
+        asked.append(request)
+        return root
+
+    monkeypatch.setattr(worker, "_load", lambda name: {worker.RESCUE: rescue}[name])
+    request = RescueRequest(run_id="some-run", title="Who killed it? h2o 20 %")
+    job = jobs.submit(tmp_path, request)
+    work(tmp_path, 1)
+    status = jobs.status(tmp_path, job)
+    assert (status.state, status.title, asked) == ("complete", request.title, [request])
+    assert status.progress is not None and status.progress.stage.startswith("tokens: rerun 7 of at most 40")
+    assert jobs.request_of(tmp_path, job) == request

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.jobs import store, worker
+from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.requests import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_sample
@@ -71,6 +72,37 @@ def test_a_planted_needle_is_answer_and_fact_in_one_in_words_mini_was_taught(for
     assert "\nQuestion: " in after
     assert after.rstrip() == after, "the answer follows at once"
     assert TEXT.split() == (request.prompt[:start] + after.split("\nQuestion: ")[0]).split()
+
+
+def test_repeats_are_one_request_whose_needles_differ(form: AppTest, runs_root: Path):
+    page = form.toggle(key="plant").set_value(True).run()
+    page = page.number_input(key="plant_repeats").set_value(7).run()
+    assert any("7 prompts, one after another" in element.value for element in page.caption)
+    assert page.segmented_control(key="level").value == "light", "many prompts are recorded lightly"
+    request = submitted(page, runs_root)
+    assert (request.prompt, request.answer, request.facts, request.level) == (TEXT, None, (), "light")
+    assert len({planting.draw for planting in request.repeats}) == 7
+    assert {planting.wording for planting in request.repeats} == set(range(len(NEEDLE_PHRASINGS)))
+    made = [repeat_request(request, "b", number) for number in range(1, 8)]
+    assert len({one.answer for one in made}) == 7
+
+
+def test_repeats_vary_only_what_is_asked_for(form: AppTest, runs_root: Path):
+    page = form.toggle(key="plant").set_value(True).run()
+    page = page.number_input(key="plant_repeats").set_value(3).run()
+    page = page.pills(key="plant_vary").set_value([]).run()
+    page = page.slider(key="plant_depth").set_value(70).run()
+    request = submitted(page, runs_root)
+    assert [(one.wording, one.depth) for one in request.repeats] == [(0, 0.7)] * 3
+
+
+def test_minis_wordings_and_limits_are_named_beside_its_name_and_not_beside_others(form: AppTest):
+    names = [row for frame in form.dataframe for row in frame.value.get("the text says", [])]
+    for wording in NEEDLE_PHRASINGS:
+        assert any(name.startswith(wording.statement.split("{")[0]) for name in names)
+    assert any("copying a passage" in str(element.value) for element in form.caption)
+    other = form.text_input(key="model").input("some/folder").run()
+    assert not any("taught" in str(element.value) for element in other.caption)
 
 
 def test_a_sample_brings_its_answer(runs_root: Path, open_page: Open):

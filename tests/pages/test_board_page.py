@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.analysis.labels import distinct
 from kvlab.trace import open_run
+from kvlab.trace.labels import save_answer
 from kvlab.trace.record import FILE
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -78,6 +79,18 @@ def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_pa
     assert any("full cache does not answer either: rankings say how alike" in line for line in warned)
 
 
+@pytest.mark.parametrize("name", ["compare", "difference"])
+@pytest.mark.parametrize("answers", [True, False])
+def test_every_page_that_ranks_warns_where_the_reference_fails_and_only_there(
+    runs: list[Path], runs_root: Path, open_page: Open, name: str, answers: bool
+):
+    prompt = open_run(runs[0]).record.prompt
+    save_answer(runs_root, "synthetic", prompt, own_words(runs[0]) if answers else "no such answer")
+    page = open_page(name)
+    assert not page.exception
+    assert any("full cache does not answer either" in str(element.value) for element in page.warning) != answers
+
+
 @pytest.mark.parametrize("answer", [True, False])
 def test_no_ranking_without_its_omissions(runs: list[Path], open_page: Open, answer: bool):
     page = open_page("compare")
@@ -102,9 +115,16 @@ def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path]
     assert again.selectbox(key="board-cell").value == runs[2].name
 
 
+def test_an_answer_without_a_fact_says_that_none_is_marked(runs: list[Path], open_page: Open):
+    text = told(add_answer(open_page("compare"), "words that the prompt lacks"))
+    assert "No fact is marked: name its words below" in text
+    assert "record the comparison at level full" not in text, "it was recorded at that level"
+
+
 @pytest.mark.parametrize("level", ["light", "off"])
 def test_lighter_levels_have_verdicts_without_strips(runs_root: Path, open_page: Open, level: str):
     paths = [write_synthetic_run(runs_root, method=method, level=level) for method in ("full", "keepkv")]
-    text = told(add_answer(open_page("compare"), own_words(paths[0])))
+    fact = open_run(paths[0]).record.prompt[30:60].strip()
+    text = told(add_answer(open_page("compare"), own_words(paths[0]), fact))
     assert "Of 1 run" in text
     assert "was not recorded: record the comparison at level full" in text

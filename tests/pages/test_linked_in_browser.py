@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from kvlab.analysis.decision import decision
+from kvlab.analysis.decision import played as analysed
 from kvlab.analysis.lineage import Lineage, fold, states_at
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
@@ -126,7 +128,12 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     page.locator(f".kv-strip .t[data-p='{word}']").hover()
     page.wait_for_selector(f".kv-strip .t.lit[data-p='{word}']")
     assert lit(page) == np.flatnonzero(owner == slot).tolist()
-    assert f"slot {slot} stands for {(owner == slot).sum()} tokens" in page.locator(".kv-strip .detail").inner_text()
+    told = page.locator(".kv-strip .detail").inner_text()
+    assert f"slot {slot} stands for {(owner == slot).sum()} tokens" in told
+    masses = re.search(r"true mass ([\d.e-]+).*its slot receives ([\d.e-]+)", told, re.DOTALL)
+    assert masses is not None
+    for said, recorded, at in zip(masses.groups(), run.attention(0, 0), (word, slot), strict=True):
+        assert float(said) == pytest.approx(float(recorded[4, at]), rel=0.06, abs=1e-6)
     settle(page, ".kv-strip")
     page.locator(f".kv-strip .t[data-p='{word}']").click()
     page.wait_for_url(re.compile(f"token={word}"))
@@ -139,6 +146,23 @@ def test_playing_moves_on_and_tells_the_address_where_it_stopped(browser: Any, a
     page.get_by_label("Play", exact=True).click()
     at_step(page, 6)
     page.wait_for_url(re.compile("step=6"))
+    page.context.close()
+
+
+def test_the_prompts_decision_is_played_to_where_it_ended(browser: Any, address: str, runs: dict[str, Run]):
+    run, lineage = runs["keepkv"], history(runs["keepkv"])
+    table = decision(run, 0, 0, lineage)
+    played, gone = analysed(lineage, table), int((~table["kept"]).sum())
+    page = visit(browser, f"{address}/timeline?run={run.record.run_id}&play=the+prompt%27s+decision&frame=0")
+    at_step(page, 0)
+    assert "nothing has left" in page.locator(".kv-strip .phase").inner_text()
+    settle(page, ".kv-strip")
+    page.locator(".kv-strip [data-part='last']").click()
+    at_step(page, int(played.steps[-1]))
+    assert f"{gone} of {gone} have left" in page.locator(".kv-strip .phase").inner_text()
+    left = lineage.alive(0)[: run.record.prompt_tokens].sum()
+    assert int(page.locator(".kv-strip").get_attribute("data-slots")) == left
+    page.wait_for_url(re.compile(f"frame={played.steps[-1]}"))
     page.context.close()
 
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import fitting, registry, store
+from kvlab.jobs import fitting, models, registry, store
 from kvlab.planning import Machine
 from kvlab.recording import Recording
 from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, Progress
+from kvlab.trace import catalogue, open_run
+from kvlab.trace.record import write_record
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -67,6 +71,38 @@ def test_a_pasted_prompt_is_queued_as_it_was_typed(form: AppTest, runs_root: Pat
     assert page.query_params["job"] in (job.job_id, [job.job_id])
     assert NASTY in [element.value for element in page.text], "the prompt is shown as text, not as Markdown"
     assert not any("<script>" in element.value for element in page.markdown)
+
+
+def test_models_on_this_disk_are_offered(
+    form: AppTest,
+    runs_root: Path,
+    open_page: Open,
+    tiny_model_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+):
+    """One that ran before, while its folder is there, and one in the hub's cache; none that is gone."""
+    there, gone = tmp_path / "there", tmp_path / "gone"
+    shutil.copytree(tiny_model_folder, there)
+    for number, model in enumerate((str(there), str(gone))):
+        run = open_run(write_synthetic_run(runs_root, run_id=f"synthetic-{number}"))
+        write_record(
+            run.path, run.record.model_copy(update={"model": run.record.model.model_copy(update={"name": model})})
+        )
+    catalogue.rebuild(runs_root)
+    cache = tmp_path / "hub"
+    for name in ("models--some--cached", "models--some--half", "datasets--some--data"):
+        (cache / name / "refs").mkdir(parents=True)
+        (cache / name / "refs" / "main").write_text("a" * 40)
+        (cache / name / "snapshots" / ("a" * 40)).mkdir(parents=True)
+    (cache / "models--some--cached" / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
+    offered = models.models_here(runs_root)
+    assert set(offered) == {str(there), "mini", "some/cached"}
+    page = open_page("new_run")
+    page = page.selectbox(key="model_here").select(str(there)).run()
+    assert not page.exception and page.text_input(key="model").value == str(there)
+    assert page.selectbox(key="model_here").value is None
 
 
 def test_only_hyper_parameters_that_were_changed_are_sent(form: AppTest, runs_root: Path):

@@ -30,3 +30,18 @@ def test_a_table_is_readable():
     assert shown["true mass"].tolist() == [25, 0]
     assert not str(shown["true mass"].iloc[1]).startswith("-")
     assert shown["lost at step"].tolist() == ["3", ""]
+
+
+def long_script() -> None:
+    import numpy as np
+    import pandas as pd
+
+    from app.parts.tables import show_table
+
+    show_table(pd.DataFrame({"votes": np.arange(9000)}), "A long table")
+
+
+def test_a_long_table_says_how_much_of_it_is_shown():
+    page = AppTest.from_function(long_script).run()
+    assert page.dataframe[0].value["votes"].tolist() == list(range(4000))
+    assert [caption.value for caption in page.caption] == ["The first 4,000 of 9,000 rows."]

@@ -91,3 +91,34 @@ def test_without_runs_it_says_how_to_make_one(runs_root: Path, open_page: Open):
     page = open_page("timeline")
     assert not page.exception
     assert "There are no runs yet" in texts(page)
+
+
+def test_of_many_slots_those_that_matter_are_listed(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
+    path = write_synthetic_run(runs_root, method="keepkv", prompt_tokens=200)
+    every = open_page("timeline", run=path.name, step="16").dataframe[0].value
+    monkeypatch.setattr("app.parts.tables.MOST_ROWS", 20)
+    page = open_page("timeline", run=path.name, step="16")
+    shown = page.dataframe[0].value
+    assert f"Of {len(every):,} slots the 20 that stand for most tokens" in texts(page)
+    assert len(shown) == 20 and shown["position"].is_monotonic_increasing
+    left = every[~every["position"].isin(shown["position"])]
+    worst = (shown["votes"].min(), shown[shown["votes"] == shown["votes"].min()]["mass"].min())
+    assert all((votes, mass) <= worst for votes, mass in zip(left["votes"], left["mass"], strict=True))
+
+
+def test_the_prompts_decision_is_shown_for_the_token_in_the_address_and_played(synthetic_runs, open_page):
+    run = next(path for path in synthetic_runs.glob("newer-h2o*"))
+    page = open_page("timeline", run=run.name, token="20")
+    text = "\n".join(str(element.value).replace("\\", "") for element in [*page.subheader, *page.caption])
+    assert not page.exception
+    assert "The prompt's decision" in text and "kept a slot" in text
+    assert "The chosen token" in text and "heads" in text
+    played = open_page("timeline", run=run.name, play="the prompt's decision", frame="3")
+    assert not played.exception
+
+
+def test_where_nothing_was_decided_it_says_so(synthetic_runs, open_page):
+    run = next(path for path in synthetic_runs.glob("newer-full*"))
+    page = open_page("timeline", run=run.name)
+    assert not page.exception
+    assert any("No decision about the prompt was recorded" in str(element.value) for element in page.caption)

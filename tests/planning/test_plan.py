@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlab.cache import make_cache
 from kvlab.cli.plan import parse_memory
 from kvlab.engine.environment import model_shape
 from kvlab.errors import UserError
-from kvlab.models.load import LoadedModel
+from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
 from kvlab.planning.holds import Holds
+from kvlab.planning.layers import kinds_of_layers
 from kvlab.planning.model import model_from
+from kvlab.planning.plan import can_plan
 from kvlab.planning.seconds import duration
 from kvlab.planning.work import Work
 from kvlab.recording import Recording
@@ -25,6 +30,7 @@ from kvlab.shapes import SHAPES
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.bench.test_shapes import PARAMETERS
 from tests.families import FAMILIES, tiny_folder, tiny_model
+from tests.models.test_hybrids import HYBRIDS
 
 GB = 10**9
 HOLDS = {"h2o": Holds(), "snapkv": Holds(all_rows=False, rows=32, decode=False), "pyramid": Holds(saves_prefill=True)}
@@ -219,3 +225,53 @@ def test_what_is_not_recorded_takes_no_disk() -> None:
     states = 3 * 2 * 8 * (8000 + 63) * (128 + 1) * 2  # of one layer in three runs
     assert plans[0] - plans[1] > 0.99 * 24 * states
     assert plans[1] - plans[2] > 0.99 * 8 * states * 6 / 8
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_a_hybrid_s_layers_are_those_its_cache_compresses(family: str, tmp_path: Path) -> None:
+    """Each family names its kinds of layers in a way of its own in `config.json`."""
+    folder = tiny_folder(tmp_path / family, family)
+    read, cache = find_model(str(folder)), make_cache(prepare(tiny_model(family)), "full")
+    assert read.full_layers == len(cache.compressed_layers())
+    assert (read.layers, read.sliding_layers) == (len(cache.layers), 0)
+
+
+@pytest.mark.parametrize(
+    ("config", "full"),
+    [
+        ({"hybrid_override_pattern": "M-M*-M*E"}, 2),
+        ({"layers_block_type": ["mamba", "attention", "mamba", "attention"]}, 2),
+        ({"attn_layer_period": 4, "attn_layer_offset": 2}, 2),
+        ({"attn_layer_indices": [0, 5]}, 2),
+    ],
+)
+def test_older_configurations_name_layers_otherwise(config: dict[str, object], full: int) -> None:
+    assert kinds_of_layers(config, 8) == (full, 0, 0)
+
+
+def test_packing_leaves_the_tables_as_they_are() -> None:
+    """Llama 3 8B: 2 x 128,256 x 4,096 numbers in 2 bytes, the rest in 4 bit with 4 bytes for 64."""
+    model = find_model("shape:llama3-8b")
+    tables = 2 * 128_256 * 4_096
+    rest = model.parameters - tables
+    assert model.weight_bytes(2, "4bit") == pytest.approx(2 * tables + rest / 2 + 4 * rest / 64, rel=1e-6)
+    assert model.weight_bytes(2) == 2 * model.parameters
+
+
+def test_several_devices_share_layers_and_no_pass() -> None:
+    """70 GB of weights on four devices of 24 GB: by layers, while logits and attention are on each alone."""
+    plan = partial(make_plan, tokens=8192, model=find_model("shape:llama2-13b"), holds=held_by, timed=False)
+    four = replace(machine(24), devices=4)
+    one, spread = (plan(asked(placement=placement), machine=four) for placement in ("single", "auto"))
+    for alone, shared in zip(one.phases, spread.phases, strict=True):
+        for part, there in zip(alone.parts, shared.parts, strict=True):
+            if part.name in ("weights", "full cache", "compressed cache"):
+                assert part.bytes / 4 <= there.bytes <= part.bytes * 11 / 40 + 1, "of 40 layers, 10 and one more"
+            elif part.name == "weights on their way":
+                assert there.bytes == part.bytes // 40
+            else:
+                assert part == there
+    assert spread.device_bytes < one.device_bytes / 2
+    assert spread.fits and not one.fits
+    assert one.ways[0] == "placement auto over 4 devices"
+    assert can_plan(asked(placement="auto"), four) and not can_plan(asked(placement="auto"), machine(24))

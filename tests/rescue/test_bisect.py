@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kvlab.rescue.bisect import smallest
@@ -20,6 +20,7 @@ def monotone(draw):
     return count, [frozenset(some) for some in enough]
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(monotone())
 def test_nothing_can_be_taken_from_what_is_found(case):
     count, enough = case
@@ -32,6 +33,7 @@ def test_nothing_can_be_taken_from_what_is_found(case):
     assert len(part.tried) <= len(part.items) * (2 * math.ceil(math.log2(count + 1)) + 2) + 1
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.booleans(), min_size=2, max_size=64), st.integers(1, 30))
 def test_no_smaller_set_that_was_tried_does_it_even_where_more_may_do_less(answers, most):
     asked = iter(answers * 40)

@@ -37,6 +37,7 @@ def made(mini, tmp_path_factory):
         prompt=PROMPT,
         choices=tuple(MethodChoice(method=name, budget=0.1 if name != "full" else 1.0) for name in methods),
         max_new_tokens=NEW,
+        level="light",
         answer="48213",
         facts=("The secret number of the garden is 48213.",),  # type: ignore[arg-type]
     )
@@ -56,7 +57,7 @@ def test_every_set_found_restores_the_answer_in_a_run_made_from_the_start(made, 
     restoring = [one for one in found.found if one.restores]
     assert {"tokens", "reading heads", "heads"} <= {one.search for one in restoring}
     choices = tuple(choice_of(record).model_copy(update={"returned": one.returned}) for one in restoring)
-    again = CompareRequest(prompt=PROMPT, choices=choices, max_new_tokens=NEW, **model_fields(record))
+    again = CompareRequest(prompt=PROMPT, choices=choices, max_new_tokens=NEW, level="light", **model_fields(record))
     for one, path in zip(restoring, compare(again, tmp_path, loaded=mini)[1:], strict=True):
         run = open_run(path)
         assert "48213" in run.record.free_text and run.record.free_text == one.text
@@ -118,7 +119,8 @@ def test_a_method_that_merges_is_asked_whether_merging_did_it(made, mini):
 def test_without_an_answer_the_full_caches_text_counts(tiny_model_folder: Path, tmp_path: Path):
     choices = (MethodChoice(method="h2o", budget=0.1), MethodChoice(method="full", budget=1.0))
     text = "Alice was beginning to get very tired of sitting by her sister on the bank. " * 2
-    request = CompareRequest(prompt=text, model=str(tiny_model_folder), choices=choices, max_new_tokens=8)
+    asked = {"prompt": text, "model": str(tiny_model_folder), "max_new_tokens": 8, "level": "light"}
+    request = CompareRequest(choices=choices, **asked)
     full, h2o = (open_run(path) for path in sorted(compare(request, tmp_path), key=lambda path: "h2o" in path.name))
     texts = [run.tokens[run.tokens["phase"] == "free"]["id"].tolist() for run in (full, h2o)]
     assert texts[0] != texts[1], "a budget that changes the text"

@@ -75,8 +75,8 @@ class Words extends Pictures {
   massFacts(position, owner) {
     const masses = this.data.masses;
     if (!masses || masses.step !== this.step) return "";
-    const parts = [`true mass ${number(masses.true[position])}`];
-    if (owner >= 0) parts.push(`its slot receives ${number(masses.slot[owner])}`);
+    const parts = [`true mass ${number(masses.unit * masses.true[position])}`];
+    if (owner >= 0) parts.push(`its slot receives ${number(masses.unit * masses.slot[owner])}`);
     return parts.join(", ");
   }
 

@@ -206,7 +206,8 @@ class View extends Words {
     this.part("step").textContent = `step ${step} of ${this.steps[this.steps.length - 1]}`;
     this.part("step").title = why ?? "";
     this.part("step").classList.toggle("why", Boolean(why));
-    const phase = step === 0 ? "the prompt was read" : `after token ${read - 1} “${visible(this.texts[read - 1] ?? "")}”`;
+    const reading = step === 0 ? "the prompt was read" : `after token ${read - 1} “${visible(this.texts[read - 1] ?? "")}”`;
+    const phase = this.data.phases?.[this.index()] ?? reading;
     this.part("phase").textContent = `${phase}: ${this.slots.length.toLocaleString("en")} slots for ${read.toLocaleString("en")} tokens`;
     this.root.dataset.step = step;
     this.root.dataset.identity = this.identity;

@@ -43,6 +43,12 @@ def slot_table(
     return table.assign(**{"mass": mass, "true mass": inside[alive].astype(np.float32), "sag": inside[alive] - mass})
 
 
+def heaviest(slots: pd.DataFrame, most: int) -> pd.DataFrame:
+    """Of `slot_table` the `most` slots with most votes, among those alike in it with most attention, by position."""
+    order = [name for name in ("votes", "mass") if name in slots]
+    return slots.sort_values(order, ascending=False, kind="stable").head(most).sort_values("position")
+
+
 def token_fates(lineage: Lineage, texts: list[str], step: int) -> pd.DataFrame:
     """One row a token read by `step`: its state, the slot it lives in (-1 if none), and when and how its own ended."""
     read = lineage.birth <= step

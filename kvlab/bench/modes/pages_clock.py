@@ -66,12 +66,12 @@ def _chromium() -> psutil.Process:
 
 
 def _busy_ms(process: psutil.Process) -> float:
-    """Processor time of a process and its children that still live."""
+    """Processor time of a process and its children, those that have ended too."""
     total = 0.0
     for one in (process, *process.children(recursive=True)):
         try:
             times = one.cpu_times()
         except psutil.Error:
             continue
-        total += times.user + times.system
+        total += times.user + times.system + times.children_user + times.children_system
     return 1000 * total

@@ -40,7 +40,7 @@ class FutureQueries:
         """The same for statistics (B, hidden) float32 that are known already; the model's states are of `dtype`."""
         noise = torch.randn(self.samples, mean.shape[-1], generator=_source(seen, mean.device), device=mean.device)
         sampled = mean[:, None] + deviation[:, None] * noise
-        query = seen.project_queries(sampled.to(dtype)).float()
+        query = seen.project_queries(sampled.to(dtype), start + self.n_future // 2).float()
         if seen.rotary is None:
             return query
         return self._ahead(seen.rotary.lengthened(query), seen.rotary, start)

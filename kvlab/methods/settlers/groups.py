@@ -52,17 +52,30 @@ def similarity(left: Tensor, right: Tensor, kind: Similarity) -> Tensor:
 
 
 def nearest(sources: Tensor, keys: Tensor, allowed: Tensor, kind: Similarity) -> tuple[Tensor, Tensor]:
-    """(similarity, index), each (B, H, E): the most similar allowed slot of each source, in row blocks."""
-    if kind == "cosine" and sources.shape[2] > ROW_BLOCK:
-        # Many blocks would measure the same keys again and again.
+    """(similarity, index), each (B, H, E): the most similar allowed slot of each source, in row blocks.
+
+    Where there is none, the similarity is -inf. Many sources (a prompt's) meet the allowed keys alone, whose number is
+    read on the host.
+    """
+    if sources.shape[2] <= ROW_BLOCK:
+        best = similarity(sources, keys, kind).masked_fill(~allowed[:, :, None], -torch.inf).max(-1)
+        return best.values, best.indices
+    count = allowed.sum(-1)
+    most = int(count.max())
+    if most == 0:
+        index = torch.zeros(sources.shape[:3], dtype=torch.int64, device=keys.device)
+        return torch.full(index.shape, -torch.inf, device=keys.device), index
+    place = (~allowed).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]
+    keys, there = at(keys, place), torch.arange(most, device=keys.device) < count[..., None]
+    if kind == "cosine":  # many blocks would measure the same keys again and again
         sources, keys, kind = normalize(sources.float(), dim=-1), normalize(keys.float(), dim=-1), "dot"
-    best = [
-        similarity(sources[:, :, first : first + ROW_BLOCK], keys, kind)
-        .masked_fill(~allowed[:, :, None], -torch.inf)
-        .max(-1)
-        for first in range(0, sources.shape[2], ROW_BLOCK)
-    ]
-    return torch.cat([b.values for b in best], 2), torch.cat([b.indices for b in best], 2)
+    alike, values, indices = bool(there.all()), [], []
+    for block in sources.split(ROW_BLOCK, 2):
+        likeness = similarity(block, keys, kind)
+        best = (likeness if alike else likeness.masked_fill_(~there[:, :, None], -torch.inf)).max(-1)
+        values.append(best.values)
+        indices.append(best.indices)
+    return torch.cat(values, 2), place.gather(2, torch.cat(indices, 2))
 
 
 def nearest_slot(
@@ -77,7 +90,8 @@ def nearest_slot(
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
     lengths = torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32).clamp_min_(TINY)
-    products = (sources @ keys.transpose(-1, -2)).float() / lengths[:, :, None]
+    # In this order a product with one row takes a third of the time on a CPU.
+    products = (keys @ sources.transpose(-1, -2)).transpose(-1, -2).float() / lengths[:, :, None]
     best = torch.where(allowed[:, :, None], products, never).max(-1)
     if keys.dtype == torch.float32:
         return best.values / at(lengths, index), best.indices

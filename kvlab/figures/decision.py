@@ -1,0 +1,130 @@
+"""The moment a prompt is compressed: every token's score, the line, and who nearly stayed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.analysis.decision import FATES, budget_for, line_of, nearly_kept
+from kvlab.figures.merges import whole_numbers
+from kvlab.figures.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
+from kvlab.figures.template import colour_bar, finish
+from kvlab.figures.words import number, plural, visible
+
+LOOK = {"kept": ("kept", "circle"), "merged": ("pivot", "x-thin-open"), "dropped": ("evicted", "line-ns-open")}
+MOST_POINTS = 3000  # drawn: all near the line, those chosen, and the others evenly thinned
+
+
+def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: Theme = "light") -> go.Figure:
+    """Every token of a prompt at its place by the rank of its score, from `analysis.decision.decision`.
+
+    `chosen` tokens are outlined and named.
+    """
+    line, shown = line_of(frame), thinned(frame, chosen)
+    figure = go.Figure()
+    for fate in (fate for fate in FATES if (frame["fate"] == fate).any()):
+        part = shown[shown["fate"] == fate]
+        state, symbol = LOOK[fate]
+        colour = pick(STATE_COLOURS[state] if fate != "dropped" else HUES["grey"], theme)
+        figure.add_scattergl(
+            x=part["token"],
+            y=part["rank"],
+            name=f"{fate} ({int((frame['fate'] == fate).sum()):,})",
+            mode="markers",
+            marker={"symbol": symbol, "size": 6, "color": colour, "line": {"color": colour, "width": 1.2}},
+            customdata=np.stack([part["text"].map(visible), [number(score, 4) for score in part["score"]]], 1),
+            hovertemplate="“%{customdata[0]}”, token %{x}<br>score %{customdata[1]}, rank %{y:,}<br>"
+            + f"{fate}<extra></extra>",
+        )
+    if line.by_score and np.isfinite(line.line):
+        last = frame.loc[~frame["kept"], "rank"].min() - 0.5
+        ink = pick(HUES["ink"], theme)
+        words = f"the line: {line.budget:,} slots, {line.placed:,} of them by place"
+        label = {"text": words, "bgcolor": SURFACES[theme]}
+        figure.add_hline(y=float(last), line={"width": 1.5, "dash": "dash", "color": ink}, annotation=label)
+    named = frame[frame["token"].isin(chosen)]
+    if len(named):
+        figure.add_scatter(
+            x=named["token"],
+            y=named["rank"],
+            name="chosen",
+            mode="markers+text" if len(named) <= 8 else "markers",
+            text=[f"“{visible(text, 10)}”" for text in named["text"]],
+            textposition="top center",
+            marker={"symbol": "circle-open", "size": 13, "line": {"width": 2, "color": pick(HUES["red"], theme)}},
+            hoverinfo="skip",
+        )
+    title = "The prompt's decision: who stays"
+    y = "rank of the score (1 is the highest)"
+    finish(figure, title=title, x="token of the prompt", y=y, theme=theme, height=480)
+    return figure.update_yaxes(autorange="reversed")
+
+
+def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS) -> pd.DataFrame:
+    """The rows that are drawn."""
+    if len(frame) <= most:
+        return frame
+    best_lost = frame.loc[~frame["kept"], "rank"].min()
+    near = (frame["rank"] - best_lost).abs().rank(method="first") <= most // 2
+    even = np.arange(len(frame)) % -(-2 * len(frame) // most) == 0
+    return frame[near | even | frame["token"].isin(chosen)]
+
+
+def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> str:
+    """Who nearly stayed, and what the chosen tokens would have taken, in words."""
+    line = line_of(frame)
+    told = f"{plural(line.budget, 'token')} of {len(frame):,} kept a slot."
+    if not line.by_score:
+        odd = plural(line.odd, "token")
+        return f"{told} The score alone does not say who stays here: {odd} with lower scores than one that left stayed."
+    near = ", ".join(f"“{row.text.strip()}” (token {row.token})" for row in nearly_kept(frame, 3).itertuples())
+    told += f" Nearly kept: {near}." if near else ""
+    wanted = budget_for(frame, chosen) if len(chosen) else None
+    if wanted is not None:
+        more = wanted - line.budget
+        need = f"would have taken {wanted:,} slots here, {more:,} more, with as many kept by place"
+        need = "stayed within this budget" if more == 0 else need
+        told += f" {'The chosen token' if len(set(chosen)) == 1 else 'All chosen tokens'} {need}."
+    if len(thinned(frame, chosen)) < len(frame):
+        told += f" Drawn are {len(thinned(frame, chosen)):,} tokens, all near the line among them."
+    return told
+
+
+def budgets_for(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """Slots every head lacked for all of the chosen tokens, from `analysis.decision.budgets_by_head`."""
+    table = frame.assign(lacked=(frame["needed"] - frame["slots"]).astype(float))
+    lacked = table.pivot(index="layer", columns="head", values="lacked")
+    had = table.pivot(index="layer", columns="head", values="slots")
+    heat = go.Heatmap(
+        z=lacked.to_numpy(np.float32),
+        x=lacked.columns.to_numpy(),
+        y=lacked.index.to_numpy(),
+        customdata=had.to_numpy(),
+        xgap=1,
+        ygap=1,
+        zmin=0,
+        zmax=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)),
+        colorscale=LOSS[theme],
+        colorbar=colour_bar("slots lacking", theme),
+        hovertemplate="layer %{y}, head %{x}: %{z:,} slots lacking<br>it had %{customdata:,}<extra></extra>",
+    )
+    title = "What the chosen tokens would have taken"
+    return whole_numbers(
+        finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), lacked
+    )
+
+
+def read_budgets_for(frame: pd.DataFrame) -> str:
+    """The cheapest and the dearest head in words."""
+    known = frame[frame["needed"].notna()]
+    if known.empty:
+        return f"In none of {plural(len(frame), 'head')} does the score alone say who stays."
+    more = (known["needed"] - known["slots"]).astype(float)
+    dearest = known.loc[more.idxmax()]
+    held = int((more == 0).sum())
+    rest = f" Layer {dearest['layer']} head {dearest['head']} lacked most: it had {int(dearest['slots']):,} slots and "
+    rest = f"{rest}would have taken {int(dearest['needed']):,}." if more.max() else ""
+    return f"{held} of {plural(len(known), 'head')} kept all of them.{rest}"

@@ -1,0 +1,39 @@
+"""Scores that look at keys alone: no queries, no attention weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from kvlab.methods.view import Seen, Slots
+
+
+@dataclass(frozen=True)
+class ShortKeys:
+    """Score = -||k||: short keys get attention, long ones do not (L2 norm)."""
+
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32."""
+        return {"score": -slots.keys.float().norm(dim=-1)}
+
+
+@dataclass(frozen=True)
+class UnusualKeys:
+    """Score = -cos(k, mean of the head's unit keys): keys that point elsewhere than most stay (KeyDiff)."""
+
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32, against the mean of the slots held now."""
+        units = normalize(slots.keys.float(), dim=-1) * slots.valid[..., None]
+        mean = units.sum(2, keepdim=True) / slots.live()[..., None, None].clamp_min(1)
+        return {"score": -cosine_similarity(units, mean, dim=-1)}

@@ -1,0 +1,30 @@
+"""Attention of the newest query alone, averaged over all heads of the layer (TOVA)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from kvlab.methods.view import Seen, Slots
+
+
+@dataclass(frozen=True)
+class LastQuery:
+    """Score_j = mean over all heads of A[newest query, j]; with `heads="each"`, over those of one KV head."""
+
+    heads: str = "shared"
+    every_step: bool = True
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def across_heads(self) -> bool:
+        """Heads that keep the same tokens are scored together."""
+        return self.heads == "shared"
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32: what was seen before plays no part."""
+        mass = seen.last_mass()
+        return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self.across_heads else mass}

@@ -1,0 +1,42 @@
+"""What mini was taught and what it cannot do, as data for forms: from its phrasings and its card. Torch-free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvlab.assets import asset_path
+from kvlab.models.mini import phrasing
+
+CARD = "mini/README.md"
+CANNOT = "## What it cannot do"
+
+
+@dataclass(frozen=True)
+class Taught:
+    """One way of stating something and asking for it; "…" stands for what changes."""
+
+    kind: str
+    statement: str
+    question: str
+
+
+def taught() -> list[Taught]:
+    """The ways of asking that the recipe of training knows, as they stand in a prompt."""
+    needles = [
+        Taught("a number", phrasing.needle_statement(one, "…", "…"), phrasing.needle_query(one, "…", "…").prompt)
+        for one in phrasing.NEEDLE_PHRASINGS
+    ]
+    pairs, labels = phrasing.key_value_list([("…", "…")]), "Labels:\n" + phrasing.few_shot_example("…", "…", "…")
+    chain = " ".join(phrasing.variable_chain(["…", "…"], "…"))
+    return [
+        *needles,
+        Taught("a list of records", pairs, phrasing.key_value_query("…", "…").prompt),
+        Taught("a chain of variables", chain, phrasing.variable_query(["…"], "…").prompt),
+        Taught("labels by example", labels, phrasing.few_shot_query("…", "…", "…").prompt),
+    ]
+
+
+def cannot_do() -> str:
+    """The card's words on what mini cannot do, on one line."""
+    text = asset_path(CARD).read_text(encoding="utf-8")
+    return " ".join(text.split(CANNOT, 1)[1].split("\n## ")[0].split())

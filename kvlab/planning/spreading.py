@@ -1,0 +1,26 @@
+"""Several devices: accelerate gives each some whole layers, so weights and caches are split and passes are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kvlab.planning.parts import Part, Phase
+
+PASSING = "weights on their way"
+BY_LAYER = ("weights", "full cache", "compressed cache", "tables held to be shown")
+
+
+def spread_over(phases: Sequence[Phase], devices: int, layers: int) -> list[Phase]:
+    """The same phases on the fullest of `devices`: its share of what lies by layer, a layer more at the most."""
+    if devices < 2:
+        return list(phases)
+    return [Phase(phase.name, tuple(_on_one(part, devices, layers) for part in phase.parts)) for phase in phases]
+
+
+def _on_one(part: Part, devices: int, layers: int) -> Part:
+    if part.name == PASSING:
+        return Part(part.name, part.place, part.bytes // layers, "accelerate sends each to its device as it is read")
+    if part.place != "device" or part.name not in BY_LAYER:
+        return part
+    largest = min(-(-layers // devices) + 1, layers)  # layers on one device, of which none is split
+    return Part(part.name, part.place, part.bytes * largest // layers, f"on the fullest of {devices} devices")

@@ -1,0 +1,111 @@
+"""TOVA, key norm, KeyDiff and LagKV against their formulas, one token at a time."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean, stdev
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.core.layers import DIM, HandLayer, draw
+from tests.core.test_selection import BUDGET, TOKENS, kept, mass_of, prompt
+
+
+def new_token(step: int) -> tuple[Tensor, Tensor, Tensor]:
+    return draw(90 + step, 1, 4, 1, DIM), draw(190 + step, 1, 2, 1, DIM), draw(290 + step, 1, 2, 1, DIM)
+
+
+def test_tova_keeps_what_the_newest_query_looks_at() -> None:
+    hand, (query, key, value) = HandLayer("tova", BUDGET), prompt()
+    hand.feed(query, key, value)
+    alive = list(range(TOKENS))
+    for step in range(6):
+        mass = mass_of(query[:, :, -1:], key[:, :, alive])[:, -1].mean(0)  # over both KV heads, and their groups
+        score = dict(zip(alive, mass.tolist(), strict=True))
+        newest = TOKENS + step - 1
+        while len(alive) > BUDGET:
+            alive.remove(min((token for token in alive if token != newest), key=score.__getitem__))
+        assert kept(hand) == [alive, alive], step
+        query, more, _ = new = new_token(step)
+        key = torch.cat([key, more], 2)
+        alive = [*alive, TOKENS + step]
+        hand.feed(*new)
+
+
+def length(vector: list[float]) -> float:
+    return math.sqrt(sum(x * x for x in vector))
+
+
+def short(keys: dict[int, list[float]]) -> dict[int, float]:
+    return {token: -length(key) for token, key in keys.items()}
+
+
+def unusual(keys: dict[int, list[float]]) -> dict[int, float]:
+    units = {token: [x / length(key) for x in key] for token, key in keys.items()}
+    mean = [fmean(column) for column in zip(*units.values(), strict=True)]
+    return {t: -sum(a * b for a, b in zip(unit, mean, strict=True)) / length(mean) for t, unit in units.items()}
+
+
+@pytest.mark.parametrize(("method", "rule"), [("key-norm", short), ("keydiff", unusual)])
+def test_scores_of_keys_token_by_token(method: str, rule) -> None:
+    hand, (query, key, value) = HandLayer(method, BUDGET), prompt()
+    hand.feed(query, key, value)
+    alive = [list(range(TOKENS)) for _ in range(2)]
+    for step in range(6):
+        for head in range(2):
+            score = rule({token: key[0, head, token].tolist() for token in alive[head]})
+            others = sorted((token for token in alive[head] if token != TOKENS + step - 1), key=score.__getitem__)
+            alive[head] = sorted(set(alive[head]) - set(others[: len(alive[head]) - BUDGET]))
+        assert kept(hand) == alive, step
+        query, more, _ = new = new_token(step)
+        key = torch.cat([key, more], 2)
+        alive = [[*tokens, TOKENS + step] for tokens in alive]
+        hand.feed(*new)
+
+
+def lag_ranks(states: list[tuple[Tensor, Tensor]], sinks: int, lag: int) -> dict[int, float]:
+    """Rank over `lag` of every token that has a whole partition after its own; `states` are (key, value) a token."""
+    ranks: dict[int, float] = {}
+    begin = sinks
+    while begin + 2 * lag <= len(states):
+        own, after = states[begin : begin + lag], states[begin + lag : begin + 2 * lag]
+        scores = [0.0] * lag
+        for which in (0, 1):
+            deviations = []
+            for token in own:
+                scaled = []
+                for channel in range(DIM):
+                    reach = [float(other[which][channel]) for other in after]
+                    scaled.append((float(token[which][channel]) - min(reach)) / (max(reach) - min(reach)))
+                deviations.append(stdev(scaled))
+            whole = sum(math.exp(d) for d in deviations)
+            scores = [score + math.exp(d) / whole / 2 for score, d in zip(scores, deviations, strict=True)]
+        order = sorted(range(lag), key=scores.__getitem__)
+        ranks |= {begin + token: order.index(token) / lag for token in range(lag)}
+        begin += lag
+    return ranks
+
+
+@pytest.mark.parametrize(("sinks", "lag", "budget"), [(4, 8, 20), (0, 5, 14), (4, 8, 9), (4, 50, 14), (1, 13, 30)])
+def test_lagkv_partition_by_partition(sinks: int, lag: int, budget: int) -> None:
+    hand, (query, key, value) = HandLayer("lagkv", budget, sinks=sinks, lag=lag), prompt()
+    hand.feed(query, key, value)
+    for head, found in enumerate(kept(hand)):
+        ranks = lag_ranks([(key[0, head, t], value[0, head, t]) for t in range(TOKENS)], sinks, lag)
+        # What has no range stays longest, its oldest going first; of equal ranks the earlier partition's goes first.
+        order = sorted(range(sinks, TOKENS - 1), key=lambda token: (ranks.get(token, 1.0), token))
+        assert found == sorted(set(range(TOKENS)) - set(order[: TOKENS - budget]))
+
+
+def test_lagkv_of_a_padded_row_is_its_own() -> None:
+    query, key, value = (torch.cat([first, second]) for first, second in zip(prompt(), prompt(40), strict=True))
+    padding = torch.ones(2, TOKENS, dtype=torch.bool)
+    padding[1, :11] = False
+    both = HandLayer("lagkv", 14, lag=6)
+    both.feed(query, key, value, padding)
+    alone = HandLayer("lagkv", 14, lag=6)
+    alone.feed(query[1:, :, 11:], key[1:, :, 11:], value[1:, :, 11:])
+    slots = both.layer.slots
+    assert [sorted(p[v].tolist()) for p, v in zip(slots.position[1], slots.valid[1], strict=True)] == kept(alone)

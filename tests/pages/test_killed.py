@@ -1,0 +1,121 @@
+"""The page that says what would have kept the answer, and the way there from the board."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.jobs.given_back import given_back
+from kvlab.requests import RescueRequest
+from kvlab.returns import Return
+from kvlab.trace import Run, open_run
+from kvlab.trace.rescues import Found, Rescue, rescue_path, save_rescue
+from kvlab.trace.synthetic import write_synthetic_run
+from tests.pages.test_board_page import add_answer, own_words, told
+
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def run(runs_root: Path) -> Run:
+    write_synthetic_run(runs_root, method="full")
+    return open_run(write_synthetic_run(runs_root, method="h2o", budget=0.2))
+
+
+def looked_into(root: Path, run: Run) -> Rescue:
+    """As a search writes it."""
+    common = {"complete": True, "tried": 3, "attention": (0.5, 0.25)}
+    found = (
+        Found(search="tokens", returned=Return(tokens=(30, 31)), restores=True, slots=16, kl=(0.1, 0.2), text="7",
+              **common),
+        Found(search="reading heads", returned=Return(tokens=(30, 31), heads=((0, 1),)), restores=True, slots=2,
+              kl=(0.2, 0.2), text="the answer 7", **common),
+        Found(search="heads", returned=Return(kind="heads", heads=((1, 0),)), restores=False, slots=90, **common),
+    )  # fmt: skip
+    rescue = Rescue(
+        run_id=run.record.run_id,
+        comparison_id=run.record.comparison_id,
+        label=run.record.label,
+        answer="7",
+        expected=True,
+        reruns=9,
+        most_reruns=40,
+        seconds=1.0,
+        fact=(30, 31, 32),
+        reference=("the", " answer"),
+        reader=(0, 1),
+        slots=200,
+        text_before="<b>wrong</b>",
+        kl_before=(1.0, 2.0),
+        tokens=(30, 31),
+        attention_full=(0.6, 0.3),
+        attention_before=(0.0, 0.1),
+        found=found,
+    )
+    save_rescue(root, rescue)
+    return rescue
+
+
+def test_one_click_on_the_board_starts_the_search_and_lands_there(run: Run, runs_root: Path, open_page: Open):
+    page = add_answer(open_page("compare"), own_words(runs_root / run.record.run_id))
+    buttons = [button for button in page.button if str(button.key).startswith("killed-")]
+    wrong = [button for button in buttons if run.record.run_id in str(button.key)]
+    assert "Who killed it?" in told(page) and wrong
+    wrong[0].click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    assert jobs.request_of(runs_root, job.job_id) == RescueRequest(
+        run_id=run.record.run_id, title=f"Who killed it? {run.record.label}"
+    )
+
+
+def test_before_anybody_looked_it_says_how_long_it_takes(run: Run, runs_root: Path, open_page: Open):
+    page = open_page("killed", run=run.record.run_id)
+    assert "Nobody has looked into" in told(page) and "at most 40 reruns" in told(page)
+    next(button for button in page.button if button.key == "ask-killed").click().run()
+    assert len(jobs.list_jobs(runs_root)) == 1
+
+
+def test_the_sentence_names_the_cheapest_and_a_link_shows_another(run: Run, runs_root: Path, open_page: Open):
+    rescue = looked_into(runs_root, run)
+    text = told(open_page("killed", run=run.record.run_id))
+    assert "keeping these 2 tokens in 1 head restores the answer, costing 2 slots" in text
+    assert "Mean KL 1.5 nats a token as it ran, 0.2 with tokens 30-31 in layer 0 head 1" in text
+    assert "Restored means: it writes “7”, the expected answer. 9 reruns." in text
+    page = open_page("killed", run=run.record.run_id, given="tokens")
+    assert "0.15 with tokens 30-31." in told(page)
+    table = page.dataframe[0].value
+    assert table["slots more"].tolist() == [found.slots for found in rescue.found]
+    markup = "".join(str(element.proto.body) for element in page.get("html"))
+    assert "<b>wrong" not in markup and "&lt;b&gt;wrong" in markup
+
+
+def test_a_recorded_run_of_the_result_is_named_by_what_differs(run: Run, runs_root: Path, open_page: Open):
+    looked_into(runs_root, run)
+    page = open_page("killed", run=run.record.run_id)
+    next(button for button in page.button if button.key == "record-rescue").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    labels = [choice.label for choice in request.choices]
+    assert labels == [run.record.label, f"{run.record.label} + tokens 30-31 in layer 0 head 1"]
+    assert request == given_back(run.record, Return(tokens=(30, 31), heads=((0, 1),)))
+
+
+def test_a_search_that_failed_says_why_and_the_queue_shows_where_its_result_is(
+    run: Run, runs_root: Path, open_page: Open
+):
+    job = jobs.submit(runs_root, RescueRequest(run_id=run.record.run_id, title="Who killed it?"))
+    page = open_page("killed", run=run.record.run_id, search=job)
+    assert not page.exception
+    assert any(button.key == "stop-search" for button in page.button)
+    assert not open_page("new_run", job=job).exception
+
+
+def test_a_damaged_file_is_one_sentence_and_the_page_offers_to_look_again(run: Run, runs_root: Path, open_page: Open):
+    looked_into(runs_root, run)
+    rescue_path(runs_root, run.record.comparison_id, run.record.run_id).write_text("{")
+    text = told(open_page("killed", run=run.record.run_id))
+    assert "is damaged: remove it" in text and "Nobody has looked into" in text

@@ -1,0 +1,83 @@
+"""Compare opens a repeat with its whole batch: shares with n, the ranking with its omissions, each prompt in reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab.repeats import Planting, Repeat
+from kvlab.trace import open_run
+from kvlab.trace.synthetic import write_synthetic_run
+
+Open = Callable[..., AppTest]
+METHODS = (("full", 1.0), ("h2o", 0.2), ("keepkv", 0.2))
+
+
+def write_repeat(root: Path, number: int, answer: str | None = None, methods: tuple = METHODS) -> str:
+    """A repeat whose full cache writes the answer, unless another is given."""
+    options = {"prompt_tokens": 30, "steps": 6, "layers": 1, "heads": 1, "seed": number, "level": "light"}
+    like = open_run(write_synthetic_run(root.parent / f"like-{number}", method="full", **options))
+    fields = {
+        "repeat": Repeat(batch="night", number=number, of=4, planting=Planting(draw=number)),
+        "answer": answer or "".join(like.tokens.query("phase == 'forced'")["text"].tolist()[1:3]).strip(),
+    }
+    for method, budget in methods:
+        write_synthetic_run(
+            root, method=method, budget=budget, comparison_id=f"night-{number:02d}", **options, **fields
+        )
+    return f"night-{number:02d}"
+
+
+def told(page: AppTest) -> str:
+    assert not page.exception
+    every = [*page.markdown, *page.caption, *page.info, *page.warning, *page.error, *page.subheader]
+    return "\n".join(str(element.value).replace("\\", "") for element in every).replace("\u00a0", " ")
+
+
+def test_the_board_over_all_prompts_comes_first_with_n_and_what_is_left_out(runs_root: Path, open_page: Open):
+    for number in (1, 2, 3):
+        write_repeat(runs_root, number)
+    page = open_page("compare", comparison="night-02")
+    text = told(page)
+    assert "**3 prompts** of 4 asked for" in text
+    assert "The full cache itself answers 3 of 3 prompts" in text
+    assert "How often did it still get the answer?" in text
+    assert "share of 3 prompts of 4 asked for" in text
+    ranking = text[text.index("Ranking over all prompts") :]
+    for label in ("h2o", "keepkv"):
+        assert f"**{label}** " in ranking
+    assert "of 3 (" in ranking
+    assert "Not ranked: **full cache**" in ranking
+    assert "Prompt 2 of 4" in text
+    assert "full cache does not answer" not in text
+    assert len(page.dataframe[0].value) == 3, "the single prompts of the cell"
+
+
+def test_a_prompt_is_picked_and_the_page_goes_on_with_it(runs_root: Path, open_page: Open):
+    first, second = (write_repeat(runs_root, number) for number in (1, 2))
+    page = open_page("compare", comparison=first)
+    page = page.selectbox(key=f"repeats-prompt-{first}").set_value(second).run()
+    assert not page.exception
+    assert page.query_params["comparison"] in (second, [second])
+
+
+@pytest.mark.parametrize("failing", [(2,), (1, 2)])
+def test_prompts_that_the_full_cache_fails_are_named_over_the_ranking(
+    runs_root: Path, open_page: Open, failing: tuple[int, ...]
+):
+    for number in (1, 2):
+        write_repeat(runs_root, number, "no such words" if number in failing else None)
+    page = open_page("compare", comparison="night-01")
+    warned = [str(element.value).replace("\\", "") for element in page.warning]
+    where = "Beware" if len(failing) == 2 else "On prompt 2"
+    assert any(f"{where}: the full cache does not answer either" in line for line in warned)
+
+
+def test_a_batch_still_under_way_says_how_many_prompts_it_rests_on(runs_root: Path, open_page: Open):
+    write_repeat(runs_root, 1)
+    write_repeat(runs_root, 2, methods=METHODS[:2])
+    text = told(open_page("compare", comparison="night-01"))
+    assert "share of 1 to 2 prompts of 4 asked for" in text
