@@ -29,6 +29,7 @@ FUNCTIONS = {
 # Keys, as written in the source, of widgets whose page puts their value into the address itself.
 BY_HAND = {
     '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
+    'f"{PROMPT}-{comparison_id}"', '"model_here"',
 }  # fmt: skip
 # A file is not in an address; the others are typed and then saved in the folder of runs by a button.
 NOT_LINKED = {
