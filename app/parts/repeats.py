@@ -89,7 +89,10 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
     chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
     single = analysis.single_prompts(batch, *places[chosen])
     st.dataframe(_readable(single), hide_index=True, column_config=COLUMNS, alt="One row a prompt of the chosen cell")
-    names = {row.comparison_id: f"{row.number} of {row.of}: {verdict_words(row)}" for row in single.itertuples()}
+    names = {
+        row.comparison_id: f"{row.number} of {row.of}: depth {100 * row.depth:g} %, wording {row.wording}"
+        for row in single.itertuples()
+    }
     if comparison_id not in names:
         names[comparison_id] = "the one in view"
     place = list(names).index(comparison_id)
