@@ -209,7 +209,7 @@ def _forced_pass(
     recorder = None if request.level == "off" else Recorder(writer, *asked)
     cache = _cache(request, choice, loaded, observer=recorder)
     watch.advance(f"{choice.label}: prompt")
-    start = prefill(loaded, cache, ids, request.prefill_chunk)
+    start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
     _write_prompt(request, loaded, ids, start.prompt_logprobs, reference, writer)
     rows = [start.next_logprobs]
     if recorder is not None:
@@ -237,7 +237,7 @@ def _free_pass(
     watch.advance(f"{choice.label}: its own continuation")
     synchronize(loaded.device)
     begun = time.perf_counter()
-    start = prefill(loaded, cache, ids, request.prefill_chunk)
+    start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
     synchronize(loaded.device)
     prefilled = time.perf_counter()
     step = lambda: watch.advance(f"{choice.label}: its own continuation")  # noqa: E731

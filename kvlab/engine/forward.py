@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.cache_utils import Cache
 
@@ -36,8 +37,12 @@ class Prefilled:
 
 
 @torch.inference_mode()
-def prefill(loaded: LoadedModel, cache: Cache, ids: Tensor, chunk: int | None = None) -> Prefilled:
+def prefill(
+    loaded: LoadedModel, cache: Cache, ids: Tensor, chunk: int | None = None, check: Callable[[], None] | None = None
+) -> Prefilled:
     """Run the prompt (1, T) through the model and `cache`, at once or in chunks of `chunk` tokens.
+
+    `check` is called before every layer, and may raise to end a long prompt.
 
     Chunks give the same result with less memory for the passes' own states; see `kvlab.cache.chunks` for what they do
     not save. Raises UserError for a method whose result would not be the same.
@@ -48,11 +53,28 @@ def prefill(loaded: LoadedModel, cache: Cache, ids: Tensor, chunk: int | None = 
         sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk)
     last, own, begun = torch.empty(0), [], 0
     for size in sizes:
-        last, probabilities = _prompt_pass(loaded, cache, ids, begun, begun + size)
+        with _before_every_layer(loaded.model, check):
+            last, probabilities = _prompt_pass(loaded, cache, ids, begun, begun + size)
         own.append(probabilities)
         begun += size
     every = [part for part in own if part is not None]
     return Prefilled(last, torch.cat(every) if len(every) == len(own) else None)
+
+
+@contextmanager
+def _before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None) -> Iterator[None]:
+    if check is None:
+        yield
+        return
+    count = model.config.get_text_config(decoder=True).num_hidden_layers
+    lists = (module for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) == count)
+    layers: Iterable[nn.Module] = next(lists, nn.ModuleList())
+    hooks = [layer.register_forward_pre_hook(lambda *_: check()) for layer in layers]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _prompt_pass(loaded: LoadedModel, cache: Cache, ids: Tensor, begun: int, end: int) -> tuple[Tensor, Tensor | None]:

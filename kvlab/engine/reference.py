@@ -27,7 +27,7 @@ def full_cache_reference(
 ) -> Reference:
     """Decode greedily with the full cache, through the same attention function as every method."""
     cache = make_cache(loaded, "full")
-    start: Prefilled = prefill(loaded, cache, ids, prefill_chunk)
+    start: Prefilled = prefill(loaded, cache, ids, prefill_chunk, watch.check)
     watch.advance("full cache continuation")
     chosen = list(
         greedy(loaded, cache, start.next_logprobs, max_new_tokens, lambda: watch.advance("full cache continuation"))

@@ -25,11 +25,15 @@ class Watch:
 
     def advance(self, stage: str, steps: int = 1) -> None:
         """One more step of `stage` is about to run."""
-        if self._cancelled is not None and self._cancelled():
-            raise Cancelled
+        self.check()
         self.done = min(self.done + steps, self.total)
         if self._report is not None:
             self._report(Progress(stage=stage, done=self.done, total=self.total, run_id=self.run_id))
+
+    def check(self) -> None:
+        """Raises `Cancelled` once asked to stop; nothing is counted."""
+        if self._cancelled is not None and self._cancelled():
+            raise Cancelled
 
     def reach(self, done: int, stage: str) -> None:
         """Jump to `done`: a continuation may end early."""

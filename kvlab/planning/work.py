@@ -14,9 +14,9 @@ from kvlab.requests import RecordLevel
 
 EVERYTHING = Recording()
 FLOAT = 4  # scores, logits and everything measured are float32
-# Copies of float32 numbers alive at once, counted with torch's allocator: of logits that are scored, of logits that are
-# averaged, of similarities among which the nearest is sought; and what kernels take beside their results.
-SCORED_COPIES, AVERAGED_COPIES, SOUGHT_COPIES = 3, 5, 2.6
+# Copies of float32 logits that are averaged, counted with torch's allocator; what a tile of attention takes with what
+# is made of it (`kvlab.attention.tiles`); and what kernels take beside their results.
+AVERAGED_COPIES, TILES = 5, 2 * 2**20
 WORKSPACE = 500_000
 
 
@@ -116,12 +116,16 @@ class Work:
     def _scoring(self, holds: Holds) -> int:
         model = self.model
         block = min(holds.scored_rows, self.queries)
-        # Logits, their softmax and its cleaned copy; and of the block before, the mean over the group.
-        copies = AVERAGED_COPIES if holds.averages else SCORED_COPIES
-        logits = int(copies * model.heads * block * self.tokens * FLOAT)
-        last = model.key_value_heads * block * self.tokens * FLOAT if self.queries > block and holds.all_rows else 0
-        sought = model.key_value_heads * min(ROW_BLOCK, self.tokens) * self.tokens * FLOAT if holds.seeks else 0
-        return max(logits + last, int(SOUGHT_COPIES * sought))
+        logits = AVERAGED_COPIES * model.heads * block * self.tokens * FLOAT
+        # A tile, and the keys in float32 with one coordinate more, made from a copy where they are not.
+        copies = 1 if self.number == FLOAT else 2
+        summed = copies * model.key_value_heads * self.tokens * (model.head_dim + 1) * FLOAT + TILES
+        if not holds.all_rows and holds.rows == 1:
+            summed = 0  # it asks no query
+        # Unit sources and keys, and the similarity of a block of sources to what stays, taken for half the prompt.
+        beside = 2 * model.head_dim + ROW_BLOCK // 2
+        sought = model.key_value_heads * self.tokens * beside * FLOAT if holds.seeks else 0
+        return max(logits if holds.averages else summed, sought)
 
     def sliding_attention_bytes(self) -> int:
         """A mask and its copies for sliding layers, queries x tokens; written-out logits where they are capped."""
