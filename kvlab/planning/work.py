@@ -18,6 +18,8 @@ FLOAT = 4  # scores, logits and everything measured are float32
 # averaged, of similarities among which the nearest is sought; and what kernels take beside their results.
 SCORED_COPIES, AVERAGED_COPIES, SOUGHT_COPIES = 3, 5, 2.6
 WORKSPACE = 500_000
+# Numbers of a tile of logits on a CPU (`kvlab.attention.tiles`), and copies of it alive at once.
+TILE, TILE_COPIES = 2**18, 2
 
 
 @dataclass(frozen=True)
@@ -115,13 +117,22 @@ class Work:
 
     def _scoring(self, holds: Holds) -> int:
         model = self.model
+        sought = model.key_value_heads * min(ROW_BLOCK, self.tokens) * self.tokens * FLOAT if holds.seeks else 0
+        if holds.all_rows and not holds.averages:
+            return max(self._tiled(), int(SOUGHT_COPIES * sought))
         block = min(holds.scored_rows, self.queries)
         # Logits, their softmax and its cleaned copy; and of the block before, the mean over the group.
         copies = AVERAGED_COPIES if holds.averages else SCORED_COPIES
         logits = int(copies * model.heads * block * self.tokens * FLOAT)
         last = model.key_value_heads * block * self.tokens * FLOAT if self.queries > block and holds.all_rows else 0
-        sought = model.key_value_heads * min(ROW_BLOCK, self.tokens) * self.tokens * FLOAT if holds.seeks else 0
         return max(logits + last, int(SOUGHT_COPIES * sought))
+
+    def _tiled(self) -> int:
+        """Column sums of the attention of all queries: a tile of logits, keys in float32, and each query's sum."""
+        model = self.model
+        tile = min(TILE_COPIES * TILE, model.heads * self.queries * self.tokens)
+        keys = model.key_value_heads * self.tokens * (model.head_dim + 2)
+        return FLOAT * (tile + keys + model.heads * self.queries)
 
     def sliding_attention_bytes(self) -> int:
         """A mask and its copies for sliding layers, queries x tokens; written-out logits where they are capped."""
