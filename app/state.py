@@ -365,7 +365,9 @@ def _say_runs(runs: Sequence[Run]) -> None:
 
 def _prompt_words(run: Run) -> str:
     named = f"{shorten(run.record.title, 60)}, " if run.record.title else ""
-    return f"{ONE_PROMPT.capitalize()} ({named}{run.record.prompt_tokens:,} tokens)"
+    repeat = run.record.repeat
+    which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
+    return f"{which} ({named}{run.record.prompt_tokens:,} tokens)"
 
 
 def _span(numbers: Sequence[int]) -> str:

@@ -24,6 +24,7 @@ from kvlab.errors import UserError
 from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.jobs.remembered import remember, remembered
 
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
@@ -248,6 +249,7 @@ def submit(
         request = intake.make_request(model=model, chosen=choices, **question.asked, **options)
         fitting.check_fits(request, chosen, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
+        remember(runs_root(), model, options)
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
@@ -255,9 +257,20 @@ def submit(
     go("new_run", job=job_id)
 
 
+def recall() -> None:
+    """Fill in model and placement as they were last sent, where neither the address nor the reader says otherwise.
+
+    They then stand in the address, so that it means the same elsewhere.
+    """
+    for name, value in remembered(runs_root()).items():
+        if name not in st.query_params and name not in st.session_state:
+            st.session_state[name] = value
+
+
 def form() -> None:
     """The whole form: the prompt on the left, everything about the runs on the right."""
     st.caption("One prompt, one model, several methods: each runs over the same text, beside the uncompressed cache.")
+    recall()
     left, right = st.columns([6, 5], gap="large")
     with left:
         prompt, title = prompt_section()

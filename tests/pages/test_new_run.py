@@ -375,3 +375,25 @@ def test_a_chunk_of_the_prompt_is_sent_where_one_is_given(form: AppTest, runs_ro
     page = submit(page.run())
     assert messages(page) == []
     assert jobs.request_of(runs_root, only_job(runs_root).job_id).prefill_chunk == 64
+
+
+def test_the_next_form_starts_with_the_model_and_the_device_of_the_last(
+    form: AppTest, runs_root: Path, open_page: Open, started_workers: list[Path]
+):
+    assert "device" not in form.query_params, "nothing was sent yet"
+    page = form.selectbox(key="device").set_value("cpu").run()
+    page = page.selectbox(key="dtype").set_value("float32").run()
+    assert messages(submit(paste(page, "A word of it."))) == []
+    later = open_page("new_run")
+    assert (later.selectbox(key="device").value, later.selectbox(key="dtype").value) == ("cpu", "float32")
+    assert later.text_input(key="model").value == "mini"
+    assert open_page("new_run", device="auto").selectbox(key="device").value == "auto", "the address comes first"
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"device": "toaster", "model": "no/such/thing/at all", "dtype": 3}'])
+def test_a_damaged_memory_of_the_last_form_is_no_memory(runs_root: Path, open_page: Open, text: str):
+    (runs_root / ".jobs").mkdir()
+    (runs_root / ".jobs" / "last_form.json").write_text(text)
+    page = open_page("new_run")
+    assert not page.exception
+    assert page.selectbox(key="device").value == "auto" and page.text_input(key="model").value == "mini"
