@@ -13,7 +13,7 @@ from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 from kvlab.errors import UserError
-from kvlab.plugins.named import files_named, packages_named
+from kvlab.plugins.named import files_named, named, packages_named
 from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.registry import Registry, undo
 
@@ -34,6 +34,7 @@ class Plugin:
 _lock = threading.RLock()
 _loaded: dict[str, Plugin] = {}
 _loading: list[str] = []
+_answered: set[tuple[str, ...]] = set()
 
 
 def load_plugins(word: str = "") -> list[Plugin]:
@@ -42,12 +43,16 @@ def load_plugins(word: str = "") -> list[Plugin]:
     Only plug-ins with `word` in their code, if one is given. One that fails is reported once on standard error and
     leaves nothing behind.
     """
+    asked = (*named(), word)
+    if asked in _answered:  # registries are read often, and looking for installed packages takes a while
+        return list(_loaded.values())
     with _lock:
         if not _loading:  # a plug-in that reads a registry sees what is there so far
             for path in files_named():
                 _once(str(path), _code(path), word, partial(_load_file, path))
             for point in packages_named():
                 _once(f"{point.name}={point.value}", _code(_source(point.module)), word, partial(_load_package, point))
+            _answered.add(asked)
         return list(_loaded.values())
 
 

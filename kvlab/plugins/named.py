@@ -30,6 +30,11 @@ def name_files(paths: Iterable[Path]) -> None:
     os.environ[FILES] = os.pathsep.join(map(str, files))
 
 
+def named() -> tuple[str, str]:
+    """What the environment says; while it says the same, there is nothing new to load."""
+    return os.environ.get(FILES, ""), os.environ.get(ALLOWED, "all")
+
+
 def files_named() -> list[Path]:
     """The files in `KVLAB_PLUGINS`, in order."""
     return [Path(text) for text in os.environ.get(FILES, "").split(os.pathsep) if text]

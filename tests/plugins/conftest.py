@@ -16,7 +16,7 @@ from kvlab.plugins.registry import undo
 def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
     """`plugin(code, name)` writes a file and names it to this process."""
     monkeypatch.setenv(FILES, "")
-    known = dict(load._loaded)
+    known, answered = dict(load._loaded), set(load._answered)
 
     def write(code: str, name: str = "mine") -> Path:
         from kvlab.plugins.named import name_files
@@ -27,5 +27,6 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
         return path
 
     yield write
+    load._answered.intersection_update(answered)
     for key in set(load._loaded) - set(known):
         undo(load._loaded.pop(key).origin)
