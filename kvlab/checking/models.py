@@ -53,4 +53,6 @@ def _built(family: str, dtype: torch.dtype) -> PreTrainedModel:
     shape: dict[str, Any] = {name: value for name, value in SHAPE.items() if name not in OUTSIDE.get(family, ())}
     torch.manual_seed(0)
     config = CONFIG_MAPPING[family](**shape, **FAMILIES[family])
-    return AutoModelForCausalLM.from_config(config, attn_implementation="eager").to(dtype).eval()
+    return (
+        AutoModelForCausalLM.from_config(config, attn_implementation="eager", trust_remote_code=False).to(dtype).eval()
+    )

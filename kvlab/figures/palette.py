@@ -43,7 +43,6 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "keepkv": ("blue", "circle", "solid"),
     "gvote": ("gold", "star-diamond", "solid"),
     "tova": ("orange", "triangle-up", "dot"),
-    "key-norm": ("grey", "hexagon2", "dashdot"),
     "keydiff": ("gold", "diamond", "dash"),
     "lagkv": ("red", "square", "dot"),
     "exactmerge": ("sky", "circle", "solid"),

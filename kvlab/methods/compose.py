@@ -18,6 +18,7 @@ from kvlab.methods.scorers.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.ballots import Ballots
 from kvlab.methods.scorers.beside import Beside
 from kvlab.methods.scorers.ema import EmaScore
+from kvlab.methods.scorers.lag import Lag
 from kvlab.methods.scorers.none import Recency, Unscored
 from kvlab.methods.scorers.prompt_only import PromptOnly
 from kvlab.methods.scorers.window import WindowAttention
@@ -144,7 +145,7 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     if isinstance(allocate, Variance):
         allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)
     score, settle = _with_state(score, settle, chosen)
-    if not decode and not isinstance(score, PromptOnly | WindowAttention | Ballots):
+    if not decode and not isinstance(score, PromptOnly | WindowAttention | Ballots | Lag):
         score = PromptOnly(score)
     return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred)
 

@@ -46,6 +46,11 @@ class GivingBack(Pipeline):
         """The method's own slot state, and what was given back."""
         return {**super().state, RETURNED: 0}
 
+    @property
+    def fills_budget(self) -> bool:
+        """With something given back heads are over their budgets by unlike amounts."""
+        return self.marks is None and super().fills_budget
+
     def plan(self, view: View) -> Plan:
         """The method's decision about what was not given back."""
         if self.marks is None:

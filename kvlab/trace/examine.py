@@ -13,7 +13,9 @@ from kvlab.trace.catalogue import KILLED, is_alive
 from kvlab.trace.parts import LIST, decodes
 from kvlab.trace.reader import Run
 from kvlab.trace.record import FILE, read_record
-from kvlab.trace.schema import TABLES
+from kvlab.trace.schema import EXACT_ARRAYS, TABLES
+
+EXACT_KINDS = (np.float32, np.uint8)
 
 
 class Finding(BaseModel):
@@ -92,6 +94,7 @@ def _is_damaged(run: Run, name: str) -> bool:
     try:
         run.check_array(file)
         with safe_open(file, framework="numpy") as tensors:
-            return any(tensors.get_tensor(key).dtype != np.float16 for key in tensors.keys())  # noqa: SIM118
+            kinds = EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
+            return any(tensors.get_tensor(key).dtype not in kinds for key in tensors.keys())  # noqa: SIM118
     except (UserError, OSError, SafetensorError):
         return True

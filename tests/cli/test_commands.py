@@ -109,7 +109,7 @@ def test_compare_prints_every_run_and_writes_folders(tiny_model_folder: Path, tm
     arguments = ["--model", str(tiny_model_folder), "--prompt", PROMPT, "--methods", "h2o,keepkv:rule=votes:sinks=2"]
     printed = kvlab("compare", *arguments, "--budgets", "0.3,24", "--new-tokens", "4", "--out", str(tmp_path), "--json")
     rows = json.loads(printed)
-    assert rows[0]["label"] == "full cache"
+    assert rows[0]["label"] == "full"
     assert len(rows) == 5
     for row in rows:
         assert (row["prompts"], row["mean_tokens"]) == (1, 4)
@@ -286,7 +286,7 @@ def test_a_plan_for_a_gpu_that_is_not_here() -> None:
     asked = ["plan", "--model", "shape:llama3-8b", "--tokens", "32768", "--device", "cuda", "--methods", "snapkv"]
     result = CliRunner().invoke(commands, [*asked, "--memory", "24GB"])
     assert result.exit_code == 1
-    assert "it fits with weights in 8 bit, or with at most" in " ".join(result.stdout.split())
+    assert "it fits with a prefill chunk of 4,096, or with weights in 8 bit, or" in " ".join(result.stdout.split())
     assert CliRunner().invoke(commands, [*asked, "--memory", "80GB"]).exit_code == 0
 
 

@@ -33,9 +33,9 @@ class NoReading(TorchDispatchMode):
         name = operation.overloadpacket.__name__
         assert name not in READS, f"{name} reads a number from the device"
         assert name not in DATA_DEPENDENT, f"the shape of what {name} gives depends on values"
-        seeded = (
-            torch.Tag.nondeterministic_seeded in operation.tags and "scaled_dot_product" not in name
-        )  # dropout of 0
+        # A dropout of nothing, as every model in eval mode has, draws nothing.
+        idle = "scaled_dot_product" in name or (name == "dropout" and (given[1] == 0 or not given[2]))
+        seeded = torch.Tag.nondeterministic_seeded in operation.tags and not idle
         assert not seeded, f"{name} draws from a generator's state"
         assert name not in PINS and not (named or {}).get("pin_memory"), f"{name} takes pinned memory"
         if operation._overloadname in ("Tensor", "self_Tensor") and name == "repeat_interleave":

@@ -23,6 +23,7 @@ from kvlab.engine.shadow import Shadow
 from kvlab.methods import make_method
 from kvlab.methods.view import Slots
 from kvlab.models.load import prepare
+from kvlab.recording import Recording
 from tests.engine.pretend import CUDA, OnPretendCuda, PretendCuda, pretend_cuda, put_there
 
 HEADS, HEAD_DIM, TOKENS, STEPS, BLOCK = 2, 64, 700, 4, 64
@@ -94,7 +95,11 @@ def watched(recorder: Recorder, counted: Counted) -> None:
 
 def most_bytes(layers: int, method: str, recorded: bool, patch: pytest.MonkeyPatch) -> tuple[int, int]:
     """The most bytes alive on the device while the prompt is read, and while decoding."""
-    nobody: Any = SimpleNamespace(before_flush=[], append=lambda *_: None, write_arrays=lambda *_: None)
+    model = SimpleNamespace(num_hidden_layers=layers)
+    record = SimpleNamespace(model=model, sliding_layers=(), recording=Recording(), left_out={})
+    nobody: Any = SimpleNamespace(
+        before_flush=[], append=lambda *_: None, write_arrays=lambda *_: None, update=lambda **_: None, record=record
+    )
     ids = torch.randint(3, 100, (1, TOKENS + STEPS), generator=torch.Generator().manual_seed(1))
     with patch.context() as here, pretend_cuda(here), torch.inference_mode():
         counted = Counted(here)

@@ -57,7 +57,7 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "sag": ({}, {"scope": "all heads"}),
     "autopsy": ({"words": "the"},),
 }
-STEERING = {"source", "plant", "sets", "scope", "words", "methods", "settings_of_all"}
+STEERING = {"source", "plant", "plant_repeats", "level", "sets", "scope", "words", "methods", "settings_of_all"}
 
 
 def steers(key: str) -> bool:

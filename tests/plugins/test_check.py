@@ -44,8 +44,11 @@ class Mine(Method):
 
 
 @dataclass(frozen=True)
-class Score(Recency):
+class Score:
     wrong: str = ""
+    every_step: ClassVar[bool] = False
+    needs_hidden_states: ClassVar[bool] = False
+    state: ClassVar[dict] = {}
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         score = slots.position.float()

@@ -1,4 +1,4 @@
-"""Scores that look at keys alone: no queries, no attention weights."""
+"""A score that looks at keys alone: no queries, no attention weights (KeyDiff)."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.methods.view import Seen, Slots
-
-
-@dataclass(frozen=True)
-class ShortKeys:
-    """Score = -||k||: short keys get attention, long ones do not (L2 norm)."""
-
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
-
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` (B, H, S) float32."""
-        return {"score": -slots.keys.float().norm(dim=-1)}
 
 
 @dataclass(frozen=True)
