@@ -84,15 +84,22 @@ def test_the_rest_of_a_page_follows_its_first_picture(browser: Any, address: str
     page.context.close()
 
 
+def turn(page: Any, key: str) -> None:
+    """Press a key for another head once the page is drawn: while it is, the press may be lost."""
+    page.wait_for_selector("[data-test-script-state='notRunning']")
+    page.wait_for_timeout(300)
+    page.keyboard.press(key)
+
+
 def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any, address: str):
     page = visit(browser, f"{address}/sag?run={RUN}&step=3&layer=0&head=0")
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
     page.wait_for_url(re.compile("step=4"))
     page.wait_for_selector(".kv-scrubber[data-step='4']")
-    page.keyboard.press("j")
+    turn(page, "j")
     page.wait_for_url(re.compile("head=1"))
-    page.keyboard.press("j")
+    turn(page, "j")
     page.wait_for_url(re.compile("layer=1"))
     page.keyboard.press("?")
     page.locator(".kv-keys dialog[open] dl").wait_for()
@@ -124,7 +131,7 @@ def test_every_key_of_the_list_does_what_it_says(browser: Any, address: str):
     page.keyboard.press("Space")
     page.wait_for_selector(".kv-scrubber[data-step='6']")
     for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
-        page.keyboard.press(key)
+        turn(page, key)
         shown = place.removeprefix("head=")
         page.wait_for_function(
             "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", arg=f"0/{shown}"

@@ -1,6 +1,7 @@
 /* Keys for the whole page: next and previous head, and a list of all keys on "?". */
 
 const listeners = new WeakMap();
+let presses = 0; // of all lists of keys: the bar may be drawn anew between two of them
 
 export default function (component) {
   const { parentElement, data } = component;
@@ -36,8 +37,8 @@ class Keys {
 
   /* Numbered, so that a key pressed while the page is still drawn counts as another one. */
   turn(by) {
-    this.count = (this.count ?? 0) + 1;
-    this.component.setTriggerValue("turn", [by, this.count]);
+    presses += 1;
+    this.component.setTriggerValue("turn", [by, presses]);
   }
 
   key(event) {
