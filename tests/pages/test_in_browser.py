@@ -146,8 +146,10 @@ def test_the_bar_stays_in_sight_while_the_page_scrolls(address: str, browser: An
             "() => { const bar = document.querySelector('.st-key-context-bar').getBoundingClientRect();"
             " return bar.top >= 0 && bar.top < 40 && bar.bottom < 180; }"
         )
-    ground = bar.evaluate("bar => getComputedStyle(bar.parentElement).backgroundColor")
-    assert ground == "rgb(255, 255, 255)", "what scrolls under it does not show through"
+    page.wait_for_function(  # what scrolls under it does not show through; the page may be drawing it anew
+        "() => getComputedStyle(document.querySelector('.st-key-context-bar').parentElement).backgroundColor"
+        " === 'rgb(255, 255, 255)'"
+    )
     page.context.close()
 
 
