@@ -50,11 +50,13 @@ class Parts:
 
 def parts(run: Named) -> Parts:
     """The parts of a run's label; a label in other words than kvlab's own is all `rest`."""
+    if run.label == "full cache":
+        return Parts(run.method, "")
     amount = f"{run.budget} slots" if isinstance(run.budget, int) else f"{100 * run.budget:g} %"
     heads = {f"{run.method} {amount}": "" if run.method == "full" else amount, run.method: ""}
     head = next((head for head in heads if _begins(run.label, head)), None)
     if head is None:
-        return Parts(run.method, "", rest="" if run.label == "full cache" else run.label)
+        return Parts(run.method, "", rest=run.label)
     inside, rest = _closed(run.label.removeprefix(head).strip())
     pieces = SETTING.split(f", {inside}") if inside else []
     preset = next((piece.removeprefix(", ") for piece in pieces[:1] if piece), PLAIN)

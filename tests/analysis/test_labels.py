@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvlab.analysis.labels import differing, distinct, parts
+from kvlab.analysis.labels import Parts, differing, distinct, parts
 from kvlab.requests import MethodChoice
 
 CHOICES = st.builds(
@@ -90,3 +90,8 @@ def test_a_label_comes_apart_into_what_it_was_made_of():
     assert (found.method, found.budget, found.preset) == ("keepkv", "64 slots", "paper")
     assert dict(found.settings) == {"a": "x, y", "b": "[1, 2]"}
     assert found.rest == "keeping tokens 1-2"
+
+
+def test_the_full_cache_has_a_method_and_nothing_else():
+    run = SimpleNamespace(method="full", budget=1.0, label="full cache")
+    assert parts(run) == Parts("full", "")
