@@ -11,14 +11,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 READS = {"_local_scalar_dense", "item", "equal", "is_nonzero"}
 DATA_DEPENDENT = {"nonzero", "masked_select", "unique", "_unique2", "unique_consecutive", "bincount", "nonzero_numpy"}
 
+PINS = {"_pin_memory", "pin_memory", "is_pinned"}
 INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
 
 
 class NoReading(TorchDispatchMode):
     """Raises AssertionError for operations that wait for the device or whose result's shape depends on values.
 
-    On a GPU the first would stall the host and neither could be captured in a CUDA graph. Also keeps the shapes of
-    everything computed in `shapes`, to be compared between steps.
+    On a GPU the first would stall the host and neither could be captured in a CUDA graph; nor could numbers drawn at
+    random, whose state lies on the host, nor memory pinned. Also keeps the shapes of everything computed in `shapes`,
+    to be compared between steps.
     """
 
     def __init__(self) -> None:
@@ -31,6 +33,11 @@ class NoReading(TorchDispatchMode):
         name = operation.overloadpacket.__name__
         assert name not in READS, f"{name} reads a number from the device"
         assert name not in DATA_DEPENDENT, f"the shape of what {name} gives depends on values"
+        # A dropout of nothing, as every model in eval mode has, draws nothing.
+        idle = "scaled_dot_product" in name or (name == "dropout" and (given[1] == 0 or not given[2]))
+        seeded = torch.Tag.nondeterministic_seeded in operation.tags and not idle
+        assert not seeded, f"{name} draws from a generator's state"
+        assert name not in PINS and not (named or {}).get("pin_memory"), f"{name} takes pinned memory"
         if operation._overloadname in ("Tensor", "self_Tensor") and name == "repeat_interleave":
             assert (named or {}).get("output_size") is not None, f"the shape of what {name} gives depends on values"
         if name in INDEXES:

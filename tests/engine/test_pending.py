@@ -10,13 +10,13 @@ import torch
 from transformers import PreTrainedModel
 
 from kvlab.cache import make_cache
+from kvlab.checking.no_reading import NoReading
 from kvlab.engine.environment import model_shape
 from kvlab.engine.recorder import Recorder
 from kvlab.methods.view import Slots
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.trace import RunWriter
 from kvlab.trace.schema import RunRecord
-from tests.engine.steady import NoReading
 from tests.families import tiny_model
 
 PROMPT, STEPS = 24, 9

@@ -16,6 +16,7 @@ from kvlab.attention import seen as seen_module
 from kvlab.attention.kernels import reference
 from kvlab.cache import deciding, make_cache
 from kvlab.cache.fused import Work
+from kvlab.checking.no_reading import NoReading
 from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
@@ -24,7 +25,6 @@ from kvlab.models.load import load_model, prepare
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.engine.pretend import CUDA, PretendCuda, pretend_cuda, put_there
-from tests.engine.steady import NoReading
 from tests.families import ON_ANY_MODEL, tiny_model
 
 METHODS = [name for name in registered() if name != "compose"]

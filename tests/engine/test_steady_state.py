@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.checking.no_reading import NoReading
 from kvlab.methods import registered
 from kvlab.models.load import prepare
-from tests.engine.steady import NoReading
 from tests.families import tiny_model
 
 # Budget-free methods and those that keep what is generated have tables that grow; LESS needs weights of its own.
