@@ -13,9 +13,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
-    "methods": set(),
-    "attention": {"methods"},
-    "cache": {"attention", "methods"},
+    "stores": set(),
+    "methods": {"stores"},
+    "attention": {"methods", "stores"},
+    "cache": {"attention", "methods", "stores"},
     "models": {"attention"},
     "engine": {"models", "cache", "attention", "methods", "trace", "planning"},
     # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
@@ -30,7 +31,7 @@ MAY_IMPORT = {
     "checking": {"models", "cache", "methods"},
     # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
     "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
-    "fitting": {"models", "cache", "attention", "methods", "trace", "engine"},
+    "fitting": {"models", "cache", "attention", "methods", "stores", "trace", "engine"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},

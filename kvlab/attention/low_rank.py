@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.settlers.absorb import HEAD, NORMALIZER, NUMERATOR, Absorb
+from kvlab.stores.held import States, mixed
 
 
 @dataclass(frozen=True)
@@ -58,9 +59,9 @@ class StateShare:
     state: Tensor
     value: Tensor  # (B, H, G, q, d)
 
-    def output(self, values: Tensor) -> Tensor:
+    def output(self, values: States) -> Tensor:
         """(B, Hq, q, d) float32: what slots with `values` (B, H, S, d) and the state give together."""
-        of_slots = (self.slots.flatten(2, 3) @ values.float()).view_as(self.value)
+        of_slots = mixed(self.slots.flatten(2, 3), values).view_as(self.value)
         return (of_slots + self.state[..., None] * self.value).flatten(1, 2)
 
 

@@ -15,6 +15,7 @@ from kvlab.attention.slot_attention import ROW_BLOCK, attention_of_slots, probab
 from kvlab.attention.tiles import Tiles
 from kvlab.errors import UserError
 from kvlab.methods.rotary import Rotary
+from kvlab.stores.held import HeldStates, States, mixed
 
 KEY_BLOCK = 4096
 
@@ -24,7 +25,7 @@ class PassSeen:
     """Implements `kvlab.methods.view.Seen` for q queries over S slots, the last q of which are new."""
 
     query: Tensor  # (B, Hq, q, d)
-    key: Tensor  # (B, H, S, d)
+    key: States  # (B, H, S, d)
     bias: Tensor | None  # (B, H, 1 or G, S) float32, -inf where a slot is invalid
     row_valid: Tensor | None  # (B, q) bool: false for padding; None when all rows are real
     scaling: float
@@ -40,8 +41,11 @@ class PassSeen:
     _last_mass: Tensor | None = field(default=None, repr=False)
     _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), learned sinks left out
 
-    def attend(self, value: Tensor) -> Tensor:
+    def attend(self, value: States) -> Tensor:
         """The output (B, Hq, q, d); the log-sum-exps of the logits are kept, if the kernel gives them."""
+        if isinstance(self.key, HeldStates) or isinstance(value, HeldStates):
+            output, self._normalizers = self._tiles().attention(value)
+            return output
         given = self.query, self.key, value, self.bias
         output, normalizers = attention_of_slots(
             *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
@@ -49,10 +53,10 @@ class PassSeen:
         self._normalizers = None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))
         return output
 
-    def attend_one(self, value: Tensor) -> Tensor:
+    def attend_one(self, value: States) -> Tensor:
         """The output (B, Hq, 1, d) of a single query; its logits and mass are kept: one pass for both."""
         kernel = self._kernel()
-        if kernel is not None:
+        if kernel is not None and isinstance(self.key, Tensor) and isinstance(value, Tensor):
             packed = self.query[:, :, 0].unflatten(1, (self.key.shape[1], -1))
             bias = None if self.bias is None else self.bias[:, :, 0]
             output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
@@ -61,7 +65,7 @@ class PassSeen:
         self._last_logits = self._logits(0, 1)
         mass = probabilities(self._last_logits, self.bias, self.sinks)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
-        output = mass.to(value.dtype) @ value
+        output = mixed(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
 
     def _kernel(self) -> OneQuery | None:
@@ -79,7 +83,7 @@ class PassSeen:
         """Whether queries also attend to a state beside the slots."""
         return self.low_rank is not None and not self.low_rank.is_empty
 
-    def attend_with_state(self, value: Tensor) -> Tensor:
+    def attend_with_state(self, value: States) -> Tensor:
         """The output (B, Hq, q, d) of the slots and the state beside them; a single query's mass is kept."""
         blocks = []
         for first in range(0, self.num_new, ROW_BLOCK):
@@ -113,8 +117,10 @@ class PassSeen:
             weight = real if weight is None else weight * real
         if self.has_state:
             return self._column_mass_beside_state(first, weight)
-        tiles = Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
-        return tiles.column_sums(first, weight, self._normalizers)
+        return self._tiles().column_sums(first, weight, self._normalizers)
+
+    def _tiles(self) -> Tiles:
+        return Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
 
     def _column_mass_beside_state(self, start: int, weight: Tensor | None) -> Tensor:
         """The same from row `start` on with what the state takes left out; `weight` ([B or 1], q - start)."""
@@ -243,6 +249,9 @@ class PassSeen:
         return probabilities(self._logits(first, last), self.bias, self.sinks)
 
     def _logits(self, first: int, last: int) -> Tensor:
+        if isinstance(self.key, HeldStates):
+            tiles = replace(self._tiles(), bias=None)
+            return torch.cat([tiles.logits(slice(first, last), columns) for columns in self.key.blocks()], -1)
         return slot_logits(
             self.query[:, :, first:last],
             self.key,

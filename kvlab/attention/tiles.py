@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.alibi import Alibi
+from kvlab.stores.held import HeldStates, States
 
 NEVER = float("-inf")
 # Queries of a tile, and the numbers it may have: on a CPU it should stay in a core's cache.
@@ -25,7 +26,7 @@ class Tiles:
     """q queries over S slots, the last q of which are the queries' own; query i sees slots up to S - q + i."""
 
     query: Tensor  # (B, Hq, q, d)
-    key: Tensor  # (B, H, S, d)
+    key: States  # (B, H, S, d)
     bias: Tensor | None  # (B, H, 1 or G, S) float32, -inf where a slot is invalid
     scaling: float
     softcap: float | None = None
@@ -51,6 +52,32 @@ class Tiles:
                 mass = self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
                 total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
         return total[:, :, 0]
+
+    def attention(self, value: States) -> tuple[Tensor, Tensor]:
+        """(output (B, Hq, q, d), log-sum-exps (B, H, G, q) float32 without learned sinks), a tile at a time.
+
+        Each tile's share is added to what the tiles before gave (softmax as it goes along, as FlashAttention does it).
+        """
+        outputs, normalizers = [], []
+        for rows in self._rows(0):
+            total = whole = None
+            for columns in self._columns(rows):
+                logits = self.logits(rows, columns)
+                block = torch.logsumexp(logits, -1, keepdim=True)
+                mass = (logits - block.masked_fill(torch.isneginf(block), 0.0)).exp_()
+                part = (mass.flatten(2, 3) @ value[:, :, columns].float()).unflatten(2, mass.shape[2:4])
+                if total is None or whole is None:
+                    total, whole = part, block
+                else:
+                    both = torch.logaddexp(whole, block)
+                    shift = both.masked_fill(torch.isneginf(both), 0.0)
+                    total, whole = total * (whole - shift).exp() + part * (block - shift).exp(), both
+            assert total is not None and whole is not None
+            beside = self._beside(whole[..., 0])
+            shift = whole.masked_fill(torch.isneginf(whole), 0.0) - beside[..., None]
+            outputs.append((total * shift.exp()).flatten(1, 2).to(self.query.dtype))
+            normalizers.append(whole[..., 0])
+        return torch.cat(outputs, 2), torch.cat(normalizers, -1)
 
     def _normalizers(self, rows: slice) -> Tensor:
         """(B, H, G, r): log-sum-exp of each query's logits; infinite where it may look at nothing."""
@@ -90,7 +117,7 @@ class Tiles:
 
     def _wide_keys(self) -> Tensor | None:
         """(B, H, d + 1, S) float32 keys with a coordinate of 1; None where the product cannot subtract."""
-        if self.softcap is not None or _in_own_type(self.key):
+        if self.softcap is not None or isinstance(self.key, HeldStates) or _in_own_type(self.key):
             return None
         return torch.cat([self.key.float(), self.key.new_ones(*self.key.shape[:3], 1)], -1).transpose(-1, -2)
 

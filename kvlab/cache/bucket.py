@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.cache import executor
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table import SlotTable
@@ -61,7 +60,7 @@ class Bucket:
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
         before = slots.map(torch.clone) if settings.watched_closely else slots  # not beside what planning takes
-        after = executor.apply(slots, plan, view.seen.rotary)
+        after = table.after(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None
         table.note_heads(plan.head_state or {})
         return Decision(view, plan, before, after)

@@ -22,6 +22,7 @@ from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
+from kvlab.stores import store_of
 
 
 @dataclass(frozen=True)
@@ -175,6 +176,7 @@ def make_cache(
         unrotated=unrotated_layers(language_model),
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
+        store=store_of(method.store),
     )
     return CompressedCache(config, settings)
 
@@ -188,14 +190,13 @@ def _others_bytes(layer: Any) -> int:
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:
     live = [int(table.slots.valid.sum()) for table in layer.tables]
-    own = sum(count * table.slot_bytes() + table.head_bytes() for count, table in zip(live, layer.tables, strict=True))
     heads = layer.streams.batch * layer.streams.heads
     return LayerMemory(
         layer=layer.layer_idx,
         logical_tokens=layer.cumulative_length,
         physical_slots=max(table.capacity for table in layer.tables),
         live_slots=sum(live) / heads,
-        live_bytes=own,
+        live_bytes=sum(table.live_bytes() for table in layer.tables),
         allocated_bytes=layer.table_bytes(),
         peak_bytes=layer.peak_bytes,
     )

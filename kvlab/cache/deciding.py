@@ -69,10 +69,13 @@ def conclude(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen |
     if over:
         with layer.settings.clock(moment.phase, layer.device):
             _compress(layer, _views(layer, seen, moment), shown, moment)
-    elif moment.prompt and layer.settings.compresses and not layer.buckets[0].table.is_dense:
+    elif moment.prompt and layer.settings.holds_anew(layer.buckets[0].table.is_dense):
         layer.streams, layer.buckets = settled(layer.streams, layer.buckets, layer.settings)  # padding is freed
     elif first:
         layer.buckets[0].table.detach()
+    if not moment.one:
+        for table in layer.tables:
+            table.pack_gathered()
     if moment.due:
         layer.waiting = 0
 
@@ -80,7 +83,7 @@ def conclude(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen |
 def _taken_whole(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
     """For each bucket whether a kernel has scored and decided already, all in one."""
     kernel = decision_kernel(layer.device) if moment.one and moment.due and layer.settings.observer is None else None
-    if kernel is None or not decides_whole(layer.settings.pipeline):
+    if kernel is None or layer.settings.store.packs or not decides_whole(layer.settings.pipeline):
         return [False] * len(layer.buckets)
     views = zip(_views(layer, seen, moment, SlotTable.held), layer.buckets, strict=True)
     return [decide_whole(view, layer.settings.pipeline, bucket, kernel) for view, bucket in views]
@@ -98,7 +101,7 @@ def _views(
     layer: CompressedLayer,
     seen: Sequence[PassSeen],
     moment: Moment,
-    look: Callable[[SlotTable], Slots] = SlotTable.rated,
+    look: Callable[[SlotTable], Slots] = lambda table: table.rated(),
 ) -> list[View]:
     views = []
     for bucket, part, tokens in zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True):

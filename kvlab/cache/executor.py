@@ -14,6 +14,8 @@ from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import Slots, is_constant
 
 FEW_EDGES = 16
+# What a token of its own starts with.
+FRESH: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0, "valid": True}
 
 
 def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:

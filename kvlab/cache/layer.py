@@ -83,7 +83,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         self.cumulative_length += rows
         self.lengths = [length + rows for length in self.lengths]
         self.waiting += rows
-        keys, values = self.buckets[0].table.states()
+        keys, values = self.buckets[0].table.handed()
         offer(self, keys)
         return keys, values
 

@@ -9,8 +9,10 @@ from torch import Tensor
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.grouping import fewest_groups
 from kvlab.cache.pack import in_order
+from kvlab.cache.packed_table import PackedTable
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
+from kvlab.cache.table import SlotTable
 from kvlab.growth import GROWTH, room_to_grow
 
 # Together with the room a table is given to grow: at most 1.05 bytes allocated for a live one, a block a head aside.
@@ -30,7 +32,8 @@ def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) ->
             return split, _parts(split, buckets[0], lengths[0], settings)
     for bucket, own in zip(buckets, lengths, strict=True):
         flat = [length for stream in own for length in stream]
-        bucket.table = bucket.table.packed(in_order(bucket.table.slots), _room(settings, bucket, max(flat)), flat)
+        packed = bucket.table.packed(in_order(bucket.table.slots), _room(settings, bucket, max(flat)), flat)
+        bucket.table = _stored(packed, settings)
     return streams, buckets
 
 
@@ -59,8 +62,13 @@ def _parts(split: Streams, bucket: Bucket, lengths: list[list[int]], settings: L
     for number, members in enumerate(split.members):
         own = [flat[member * split.width + head] for member in members for head in range(split.width)]
         table = bucket.table.packed(order, _room(settings, bucket, max(own)), own, members, split.width)
-        parts.append(bucket.part(table, partial(_of, split, number)))
+        parts.append(bucket.part(_stored(table, settings), partial(_of, split, number)))
     return parts
+
+
+def _stored(table: SlotTable, settings: LayerSettings) -> SlotTable:
+    """As the store holds it; where its first slots and its newest are all there is, that is how it stays for now."""
+    return PackedTable(table, settings.store) if settings.store.packs else table
 
 
 def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
@@ -72,6 +80,8 @@ def _room(settings: LayerSettings, bucket: Bucket, length: int) -> int:
 
     Pooling may leave less than its budget, and fills it up again.
     """
+    if settings.store.packs:
+        return 0  # it makes its own
     if not settings.pipeline.decode or bucket.quota is None:
         return settings.compress_every if settings.pipeline.decode else room_to_grow(length)
     return min(max(bucket.quota.largest - length, 0), room_to_grow(length)) + settings.compress_every

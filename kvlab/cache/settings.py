@@ -19,6 +19,7 @@ from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import Slots, View
+from kvlab.stores import NATIVE, Store, store_of
 
 
 class Observer(Protocol):
@@ -53,12 +54,17 @@ class LayerSettings:
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
     prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
+    store: Store = field(default_factory=lambda: store_of(NATIVE))  # how settled slots are held
     held: dict[int, PassSeen] | None = field(default=None, repr=False)  # by layer, prompts not decided about (`prefix`)
 
     @property
     def watched_closely(self) -> bool:
         """Whether an observer looks at slots; one whose `full` is false only counts what leaves."""
         return self.observer is not None and getattr(self.observer, "full", True)
+
+    def holds_anew(self, dense: bool) -> bool:
+        """Whether a prompt of which nothing leaves is put into tables of its own all the same."""
+        return (self.compresses and not dense) or self.store.packs
 
     def rotary_of(self, layer_idx: int) -> RotaryOfPasses:
         """What one layer's keys are rotated by, pass by pass."""

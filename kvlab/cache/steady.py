@@ -19,6 +19,8 @@ def cannot_repeat(cache: CompressedCache) -> str:
         return "a recurrent state stands beside the slots"
     if others:
         return f"{others} layers slide over a window whose tensors are new at every step"
+    if settings.store.packs:
+        return "slots are packed in lots, so that steps differ"
     if settings.observer is not None:
         return "a recorder watches every step"
     if settings.changing_rotary is not None:

@@ -11,7 +11,10 @@ from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
 from kvlab.methods.columns import Columns, whole_numbers
+from kvlab.methods.plan import Plan
+from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import NEVER, Slots
+from kvlab.stores.held import States
 
 
 class SlotTable:
@@ -37,8 +40,12 @@ class SlotTable:
         """Slots per head the tensors have room for."""
         return self.slots.keys.shape[2]
 
-    def states(self) -> tuple[Tensor, Tensor]:
+    def states(self) -> tuple[States, States]:
         """(keys, values) of the first `width` slots."""
+        return self.slots.keys[:, :, : self.width], self.slots.values[:, :, : self.width]
+
+    def handed(self) -> tuple[Tensor, Tensor]:
+        """(keys, values) that go through the model to attention, which asks the layer for all there are."""
         return self.slots.keys[:, :, : self.width], self.slots.values[:, :, : self.width]
 
     def visible(self) -> Slots:
@@ -88,7 +95,7 @@ class SlotTable:
         else:  # the first that is not valid
             free = self.slots.valid[:, :, : self.width].view(torch.uint8).argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
-        executor.write(self.slots, free, {"keys": keys, "values": values, "position": place, **_FRESH, **extra})
+        executor.write(self.slots, free, {"keys": keys, "values": values, "position": place, **executor.FRESH, **extra})
         self.occupied += 1
 
     def append_many(self, new: Slots) -> None:
@@ -122,6 +129,13 @@ class SlotTable:
         own = self._first(self.width).own()
         for name in changed.keys() & own.keys():
             own[name].copy_(changed[name])
+
+    def after(self, slots: Slots, plan: Plan, rotary: Rotary | None) -> Slots:
+        """What `plan` leaves of the visible `slots`."""
+        return executor.apply(slots, plan, rotary)
+
+    def pack_gathered(self) -> None:
+        """Where slots are held in a code: code those that are due."""
 
     def adopt(self, after: Slots, bound: int) -> None:
         """Take over the visible slots as a plan left them; no head has more than `bound` valid ones."""
@@ -174,6 +188,16 @@ class SlotTable:
         """Bytes of the heads' own state, which does not grow with the slots."""
         return _bytes(*self.head_state.values())
 
+    def saved_bytes(self) -> Tensor | None:
+        """(N, W) by how much less the valid slots take than `slot_bytes` each; None where they take just that."""
+        return None
+
+    def live_bytes(self) -> int:
+        """Bytes of the valid slots, metadata and the heads' own state included; reads counts from the device."""
+        saved = self.saved_bytes()
+        whole = int(self.slots.valid.sum()) * self.slot_bytes() + self.head_bytes()
+        return whole if saved is None else whole - int(saved.sum())
+
     def slot_bytes(self) -> int:
         """Bytes of one slot of one head, metadata included."""
         states = sum(tensor.shape[-1] * tensor.element_size() for tensor in (self.slots.keys, self.slots.values))
@@ -186,7 +210,3 @@ def _tensors(slots: Slots) -> dict[str, Tensor]:
 
 def _bytes(*tensors: Tensor) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-
-
-# What a token of its own starts with.
-_FRESH: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0, "valid": True}

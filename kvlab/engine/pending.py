@@ -19,6 +19,7 @@ from kvlab.trace import RunWriter
 
 LEFT = "left"  # evicted or merged: told apart when the rows are written
 LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
+SAVED = "saved_bytes"  # by a store that packs
 COUNTS = (LIVE, MOST, GUARDED)
 
 
@@ -74,7 +75,7 @@ class PendingRows:
         if not noted:
             return
         self.noted, self.counted = [], []
-        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in COUNTS}
+        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in counted[0]}
         written = 0
         for (names, _), same in groupby(noted, key=_Noted.kind):
             group = list(same)
@@ -85,7 +86,7 @@ class PendingRows:
             columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
             written += len(group)
             self.writer.append("steps", self._step_columns(group, columns))
-            self.writer.append("memory", _memory_columns(group, columns[LIVE]))
+            self.writer.append("memory", _memory_columns(group, columns[LIVE], columns.get(SAVED)))
 
     def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Columns of `steps`, (rows x H,) each, from the `given` (rows, H)."""
@@ -95,7 +96,7 @@ class PendingRows:
             "layer": [one.layer for one in group],
             "tokens_seen": [one.tokens_seen for one in group],
         }
-        columns = {name: values for name, values in given.items() if name != LEFT}
+        columns = {name: values for name, values in given.items() if name not in (LEFT, SAVED)}
         columns |= {name: np.repeat(values, heads).reshape(-1, heads) for name, values in own.items()}
         columns["head"] = np.tile(np.arange(heads), (len(group), 1))
         columns["evicted"] = given[LEFT] - given["merged"]
@@ -134,15 +135,24 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
         # Of one shape: a model has many layers, and each question of the device costs time.
         valid, votes = (torch.cat([getattr(table, name) for table in tables]) for name in ("valid", "votes"))
         joined = replace(tables[0], valid=valid, votes=votes)
-        return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded)}
+        return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}
     device = guarded[0].device
     live, most = ([layer.per_head(read) for layer in layers] for read in (Slots.live, Slots.most_votes))
     counts = zip(COUNTS, (live, most, guarded), strict=True)
-    return {name: torch.cat([count.to(device) for count in each]) for name, each in counts}
+    return {name: torch.cat([count.to(device) for count in each]) for name, each in counts} | _saved(layers)
 
 
-def _memory_columns(group: list[_Noted], live: np.ndarray) -> dict[str, list]:
+def _saved(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
+    """By how much less the slots of each head take than native ones, where a store packs them."""
+    if not layers[0].settings.store.packs:
+        return {}
+    device = layers[0].guard_activations.device
+    return {SAVED: torch.cat([layer.saved_bytes().to(device) for layer in layers])}
+
+
+def _memory_columns(group: list[_Noted], live: np.ndarray, saved: np.ndarray | None) -> dict[str, list]:
     slots = live.astype(np.int64).sum(1)
+    less = np.zeros_like(slots) if saved is None else saved.astype(np.int64).sum(1)
     return {
         "step": [one.step for one in group],
         "layer": [one.layer for one in group],
@@ -150,7 +160,8 @@ def _memory_columns(group: list[_Noted], live: np.ndarray) -> dict[str, list]:
         "physical_slots": [one.held.physical_slots for one in group],
         "live_slots": (slots / live.shape[1]).tolist(),
         "live_bytes": [
-            int(count) * one.held.slot_bytes + one.held.head_bytes for count, one in zip(slots, group, strict=True)
+            int(count) * one.held.slot_bytes + one.held.head_bytes - int(packed)
+            for count, packed, one in zip(slots, less, group, strict=True)
         ],
         "allocated_bytes": [one.held.allocated_bytes for one in group],
         "peak_bytes": [one.peak_bytes for one in group],

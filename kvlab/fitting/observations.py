@@ -18,6 +18,7 @@ from kvlab.cache import make_cache
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.view import Slots
 from kvlab.models.load import LoadedModel
+from kvlab.stores.held import whole
 
 ROWS = 96  # queries watched in each window
 BLOCK = 64  # scores are added up to the last multiple of this many queries
@@ -156,7 +157,7 @@ def _logits_and_scores(seen: PassSeen, rows: Tensor) -> tuple[Tensor, Tensor]:
     for first in range(0, seen.num_new, BLOCK):
         block = seen.query[:, :, first : first + BLOCK]
         found = slot_logits(
-            block, seen.key, first=first, rows=seen.num_new, scaling=seen.scaling, softcap=seen.softcap
+            block, whole(seen.key), first=first, rows=seen.num_new, scaling=seen.scaling, softcap=seen.softcap
         )[0]
         mine = rows[(rows >= first) & (rows < first + BLOCK)] - first
         logits.append(found[:, :, mine])

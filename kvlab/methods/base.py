@@ -6,13 +6,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from kvlab.errors import UserError
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
+from kvlab.stores import NATIVE, STORES, store_of
+
+
+def _offer_stores(schema: dict[str, Any]) -> None:
+    """Adds the stores to a field's JSON schema when it is asked for, so that forms can offer them."""
+    schema.update(enum=[*STORES])
 
 
 class Method(BaseModel, ABC):
@@ -25,6 +31,8 @@ class Method(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    store: str = Field(NATIVE, description="how settled slots are held in memory", json_schema_extra=_offer_stores)
+
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
     title: ClassVar[str]
@@ -32,6 +40,12 @@ class Method(BaseModel, ABC):
     needs_budget: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
+
+    @field_validator("store")
+    @classmethod
+    def _is_a_store(cls, name: str) -> str:
+        store_of(name)
+        return name
 
     @abstractmethod
     def pipeline(self) -> Pipeline:

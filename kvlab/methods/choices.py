@@ -94,7 +94,8 @@ def _fields(part: str, name: str) -> tuple[str, ...]:
     if part == "select" and name in SELECTORS:
         return SELECTOR_PARAMETERS[name]
     method = source(part, name)[1]
-    return (*method.model_fields, *(["preset"] if method.presets else []))
+    own = (field for field in method.model_fields if field not in Method.model_fields)
+    return (*own, *(["preset"] if method.presets else []))
 
 
 def _owners(names: dict[str, str], name: str, value: Any, given: dict[str, Any]) -> list[str]:

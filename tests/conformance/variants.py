@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args, get_origin
 
 from kvlab.methods import Method, registered
+from kvlab.stores import STORES
+from kvlab.stores.kivi import PerChannel
 
+# Stores that pack something of a prompt of two dozen tokens: few slots stay native, and groups are of four.
+for _name in ("fp8", "int8", "turbo4", "turbo3"):
+    STORES.add(f"short-{_name}", replace(STORES[_name], sinks=1, residual=2, lot=2))
+for _name, _bits in (("kivi4", 4), ("kivi2", 2)):
+    STORES.add(f"short-{_name}", replace(STORES[_name], keys=PerChannel(_bits, group=4), sinks=1, residual=2, lot=4))
 # On a prompt of two dozen tokens, what makes a method do what it does: short windows, and merges that happen.
 SHORT: dict[str, dict[str, Any]] = {
     "snapkv": {"window": 3, "kernel": 3},
@@ -54,6 +61,20 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("compose", {"score": "gvote", "allocate": "gvote", "settle": "sets", "p_nuc": 0.4}),
     ("compose", {"score": "pyramidinfer", "allocate": "pyramidinfer", "settle": "pool", "settle_window": 2}),
     ("compose", {"score": "decayed", "settle": "less", "settle_weights": "untrained"}),
+    ("full", {"store": "short-kivi4"}),
+    ("full", {"store": "short-turbo3"}),
+    ("snapkv", {"store": "short-fp8"}),
+    ("adakv", {"store": "short-kivi2"}),
+    ("h2o", {"store": "short-kivi4"}),
+    ("h2o", {"store": "short-turbo4"}),
+    ("keepkv", {"store": "short-kivi4"}),
+    ("zsmerge", {"store": "short-turbo4"}),
+    ("cam", {"store": "short-int8"}),
+    ("gvote", {"store": "short-kivi4"}),
+    ("kvmerger", {"store": "short-fp8"}),
+    ("less", {"store": "short-kivi4"}),
+    ("exactmerge", {"store": "short-turbo4"}),
+    ("compose", {"score": "snapkv", "settle": "keepkv", "score_window": 3, "store": "short-kivi4"}),
 ]
 
 

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic.fields import FieldInfo
 
 import kvlab
 from kvlab.errors import UserError
@@ -28,7 +29,7 @@ PRESETS = [(method, name) for method in METHODS for name in method.presets]
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
 def test_each_hyper_parameter_is_published_or_has_a_reason(method: type[Method]) -> None:
     published = method.presets["paper"].values if method.name not in OWN else {}
-    for name, field in method.model_fields.items():
+    for name, field in _own_fields(method).items():
         if name in published:
             differs = [preset for preset in method.presets.values() if _differs(name, field.default, preset)]
             if differs:
@@ -37,6 +38,11 @@ def test_each_hyper_parameter_is_published_or_has_a_reason(method: type[Method])
             assert method.reasons.get(name, "").strip(), f"{method.name}.{name}: where does the default come from?"
     unknown = set(method.reasons) - set(method.model_fields)
     assert not unknown, f"{method.name} gives reasons for {unknown}, which it does not have"
+
+
+def _own_fields(method: type[Method]) -> dict[str, FieldInfo]:
+    """Without what every method has: how its slots are held."""
+    return {name: field for name, field in method.model_fields.items() if name not in Method.model_fields}
 
 
 def _differs(name: str, default: object, preset: Preset) -> bool:

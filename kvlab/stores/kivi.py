@@ -1,0 +1,97 @@
+"""KIVI (arXiv 2402.02750): keys are quantised per channel over groups of slots, values per token over channels.
+
+Both between the least and the largest number of a group: x ~ code * step + least, step = range / (2^bits - 1), with
+step and least in 16 bits. Keys have channels that are large in every token, values do not (section 3.2). The authors'
+code divides by a range of 0 where a group is constant; here such a group is held exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kvlab.stores.code import Coded, half
+from kvlab.stores.packing import packed, unpacked
+
+GROUP = 32  # as in the paper
+
+
+@dataclass(frozen=True)
+class PerChannel:
+    """Keys: each channel of `group` slots one behind the other has a step and a least value."""
+
+    bits: int
+    group: int = GROUP
+    shared: tuple[str, ...] = ("step", "least")
+    scales: tuple[str, ...] = ("step", "least")
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Codes packed along a slot's channels; (B, H, S / group, d) steps and least values."""
+        groups, real = (tensor.unflatten(2, (-1, self.group)) for tensor in (states.float(), valid[..., None]))
+        least, largest = _bounds(groups, real, 3)
+        codes, step, least = _quantised(groups, least, largest, self.bits)
+        codes = codes.masked_fill(~real, 0).flatten(2, 3)
+        return {"codes": packed(codes, self.bits), "step": step[:, :, :, 0], "least": least[:, :, :, 0]}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        """(B, H, S, width) float32."""
+        codes = unpacked(coded["codes"], self.bits, width).unflatten(2, (-1, self.group))
+        step, least = (coded[name].float()[:, :, :, None] for name in ("step", "least"))
+        return torch.addcmul(least, codes.float(), step).flatten(2, 3)
+
+
+@dataclass(frozen=True)
+class PerToken:
+    """Values: each slot has a step and a least value for every `channels` channels, or fewer.
+
+    A width that 32 does not divide is cut into as few equal parts as have at most 32 channels (80 into 3: 27, 27, 26).
+    """
+
+    bits: int
+    channels: int = GROUP
+    group: int = 1
+    shared: tuple[str, ...] = ()
+    scales: tuple[str, ...] = ("step", "least")
+
+    def encode(self, states: Tensor, valid: Tensor) -> dict[str, Tensor]:
+        """Codes packed along a slot's channels; (B, H, S, parts) steps and least values."""
+        width = states.shape[-1]
+        parts, real = self._parts(states.float()), valid[..., None, None]
+        least, largest = _bounds(parts, real, 4)
+        codes, step, least = _quantised(parts, least, largest, self.bits)
+        codes = codes.masked_fill(~real, 0).flatten(3)[..., :width]
+        return {"codes": packed(codes, self.bits), "step": step[..., 0], "least": least[..., 0]}
+
+    def decode(self, coded: Coded, width: int) -> Tensor:
+        """(B, H, S, width) float32."""
+        codes = self._parts(unpacked(coded["codes"], self.bits, width).float())
+        step, least = (coded[name].float()[..., None] for name in ("step", "least"))
+        return torch.addcmul(least, codes, step).flatten(3)[..., :width]
+
+    def _parts(self, states: Tensor) -> Tensor:
+        """(B, H, S, parts, channels); what the last part lacks repeats the last channel, so as not to widen it."""
+        width = states.shape[-1]
+        count = -(-width // self.channels)
+        size = -(-width // count)
+        if lacking := count * size - width:
+            states = pad(states.flatten(0, 1), (0, lacking), mode="replicate").unflatten(0, states.shape[:2])
+        return states.unflatten(-1, (count, size))
+
+
+def _bounds(states: Tensor, real: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Least and largest of what is real along `dim`; 0 where nothing is."""
+    least = states.masked_fill(~real, torch.inf).amin(dim, keepdim=True)
+    largest = states.masked_fill(~real, -torch.inf).amax(dim, keepdim=True)
+    nothing = torch.isinf(least)
+    return least.masked_fill(nothing, 0.0), largest.masked_fill(nothing, 0.0)
+
+
+def _quantised(states: Tensor, least: Tensor, largest: Tensor, bits: int) -> tuple[Tensor, Tensor, Tensor]:
+    """(codes, step, least); the codes are for the step and the least value as 16 bits hold them."""
+    most = 2**bits - 1
+    step, least = half((largest - least) / most), half(least)
+    divisor = torch.where(step > 0, step, 1).float()
+    return ((states - least.float()) / divisor).round_().clamp_(0, most).to(torch.int32), step, least

@@ -1,0 +1,30 @@
+"""Small whole numbers side by side in bytes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+# Numbers that fill a whole number of bytes together, by their bits: (numbers, bytes).
+LOTS = {2: (4, 1), 3: (8, 3), 4: (2, 1), 8: (1, 1)}
+
+
+def packed(codes: Tensor, bits: int) -> Tensor:
+    """(..., n) whole numbers below 2 ** bits as (..., bytes) uint8; what fills up the last lot is 0."""
+    numbers, size = LOTS[bits]
+    lots = pad(codes.to(torch.int32), (0, -codes.shape[-1] % numbers)).unflatten(-1, (-1, numbers))
+    word = (lots << _places(numbers, bits, codes.device)).sum(-1, dtype=torch.int32)[..., None]
+    return (word >> _places(size, 8, codes.device)).bitwise_and_(255).to(torch.uint8).flatten(-2)
+
+
+def unpacked(lots: Tensor, bits: int, count: int) -> Tensor:
+    """(..., count) int32: what `packed` was given."""
+    numbers, size = LOTS[bits]
+    word = (lots.unflatten(-1, (-1, size)).to(torch.int32) << _places(size, 8, lots.device)).sum(-1, dtype=torch.int32)
+    codes = (word[..., None] >> _places(numbers, bits, lots.device)).bitwise_and_(2**bits - 1)
+    return codes.flatten(-2)[..., :count]
+
+
+def _places(count: int, width: int, device: torch.device) -> Tensor:
+    return torch.arange(0, count * width, width, dtype=torch.int32, device=device)

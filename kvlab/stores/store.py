@@ -1,0 +1,59 @@
+"""How a settled slot is held: the fifth choice of a method, beside score, allocate, select and settle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvlab.errors import UserError
+from kvlab.plugins.registry import Registry
+from kvlab.stores.code import Code
+from kvlab.stores.eight import Eight
+from kvlab.stores.kivi import GROUP, PerChannel, PerToken
+from kvlab.stores.turbo import Rotated
+
+NATIVE = "native"
+
+
+@dataclass(frozen=True)
+class Store:
+    """A code for keys and one for values; without them slots stay as the model made them.
+
+    The first `sinks` slots of a head and its newest `residual` stay native, and so does what has gathered since slots
+    were last packed, `lot` at a time. KIVI's authors keep 128 newest tokens and no sinks, TurboQuant's keep both; a
+    residual of 128 would leave nothing to pack at the budgets kvlab compares at.
+    """
+
+    title: str
+    keys: Code | None = None
+    values: Code | None = None
+    sinks: int = 4
+    residual: int = 16
+    paper: str = ""
+    lot: int = 8  # slots packed at a time; a multiple of what a code takes together
+
+    @property
+    def packs(self) -> bool:
+        """Whether slots are held in other than their own type."""
+        return self.keys is not None
+
+
+KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
+STORES: Registry[Store] = Registry(
+    "store",
+    {
+        NATIVE: Store("as the model made them"),
+        "fp8": Store("float8 e4m3, a scale a slot", Eight("fp8"), Eight("fp8")),
+        "int8": Store("8-bit whole numbers, a scale a slot", Eight("int8"), Eight("int8")),
+        "kivi4": Store("KIVI, 4 bits", PerChannel(4), PerToken(4), paper=KIVI, lot=GROUP),
+        "kivi2": Store("KIVI, 2 bits", PerChannel(2), PerToken(2), paper=KIVI, lot=GROUP),
+        "turbo4": Store("TurboQuant, 4 bits", Rotated(4), Rotated(4), paper=TURBO),
+        "turbo3": Store("TurboQuant, 3 bits", Rotated(3), Rotated(3), paper=TURBO),
+    },
+)
+
+
+def store_of(name: str) -> Store:
+    """The store of that name; raises UserError for an unknown one."""
+    if name not in STORES:
+        raise UserError(f"There is no store called {name!r}; choose one of {', '.join(STORES)}.")
+    return STORES[name]
