@@ -11,7 +11,7 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.held_slots import HeldSlots
 from kvlab.cache.table import SlotTable
-from kvlab.growth import room_to_grow
+from kvlab.growth import GROWTH
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import Slots
@@ -147,11 +147,14 @@ class PackedTable(SlotTable):
         valid = self.slots.valid.gather(2, index) & real
         place = torch.where(native, index, first + torch.arange(count, device=index.device))
         self._put(place, _at(after.keys, index), _at(after.values, index))
-        for column in self.slots.own().values():
-            column.scatter_(2, _wide(place, column), _at(column, index))
-        left = torch.zeros_like(self.slots.valid).to(torch.uint8)
-        left.scatter_add_(2, index, (valid & ~native).to(torch.uint8))
-        self.slots.valid.scatter_(2, place, valid).logical_and_(left == 0)
+        moved = torch.zeros_like(self.slots.valid).to(torch.uint8)
+        hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
+        for (
+            column
+        ) in self.slots.own().values():  # nothing may be read from a hole: methods look at columns of their own
+            column[:, :, first : first + count] = 0
+            column.scatter_(2, _wide(place, column), _at(column, index).masked_fill(~_like(valid, column), 0))
+            column.masked_fill_(_like(hole, column), 0)
         self.width += count
 
     def pack_gathered(self) -> None:
@@ -162,7 +165,7 @@ class PackedTable(SlotTable):
         if count <= 0:
             return
         if self.used + count > self.room and not self._squeezed(count):
-            self._grow(max(count, -(-room_to_grow(self.used) // lot) * lot))
+            self._grow(max(count, self.used // GROWTH // lot * lot))
             start = self.room + self.first_native
         first, last = start - self.room, self.width - self.room
         real = self.slots.valid[:, :, start : start + count]
@@ -253,7 +256,7 @@ class PackedTable(SlotTable):
             _write(held, code, packed, 0)
         for column in self.slots.own().values():
             column[:, :, : index.shape[2]] = _at(column, index)
-        self.slots.valid[:, :, index.shape[2] : self.room] = False
+            column[:, :, index.shape[2] : self.room] = 0
         self.used = index.shape[2]
         return True
 
@@ -338,6 +341,11 @@ def _without_states(slots: Slots) -> Slots:
 def _wide(index: Tensor, tensor: Tensor) -> Tensor:
     """`index` (B, H, E) for a gather or scatter along the slots of `tensor` (B, H, S[, n])."""
     return index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1])
+
+
+def _like(mask: Tensor, tensor: Tensor) -> Tensor:
+    """`mask` (B, H, S) for `tensor` (B, H, S[, n])."""
+    return mask if tensor.dim() == 3 else mask[..., None]
 
 
 def _at(tensor: Tensor, index: Tensor) -> Tensor:

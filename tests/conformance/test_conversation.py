@@ -19,6 +19,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.errors import UserError
 from kvlab.methods import make_method
 from kvlab.models.load import prepare
+from kvlab.stores import NATIVE
 from tests.conformance.test_matrix import near
 from tests.conformance.variants import Variant, every_variant
 from tests.families import EVERY, FAMILIES, tiny_model
@@ -88,7 +89,8 @@ def test_a_conversation(variant: Variant, family: str, dtype: torch.dtype) -> No
     together = talk(variant, family, dtype, slice(0, 2), 0)
     alone = talk(variant, family, dtype, slice(1, 2), PADS)
     if dtype == torch.float32:  # in half precision a batch may round otherwise, and a tie fall the other way
-        assert near(alone[0], together[1])
+        rounds = variant.changed.get("store", NATIVE) != NATIVE  # where rounding ends up may turn on the last bit
+        assert near(alone[0], together[1], 0.05 if rounds else 1e-4)
 
 
 def talk(variant: Variant, family: str, dtype: torch.dtype, rows: slice, skip: int) -> Tensor:
