@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    TypeAdapter,
+    field_validator,
+    model_validator,
+)
 
 from kvlab.answers import Fact, check_answer, find_facts
+from kvlab.budget import Budget
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 from kvlab.returns import Return, token_words
@@ -17,15 +27,16 @@ RecordLevel = Literal["off", "light", "full"]
 
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
+Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
 
 
 class MethodChoice(BaseModel):
-    """One method with one budget: a float in (0, 1] is a fraction of the prompt, an int is slots per KV head."""
+    """One method with one budget: a fraction of the prompt, slots per KV head, or bytes (`kvlab.budget.Budget`)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     method: str
-    budget: Slots | Fraction = 0.2
+    budget: Slots | Fraction | Bytes = 0.2
     hyper_parameters: dict[str, JsonValue] = Field(default_factory=dict)
     force_keep: tuple[Annotated[int, Field(ge=0)], ...] = Field((), description="positions of tokens that must stay")
     returned: Return | None = Field(None, description="what is given back on top of the budget")
@@ -39,7 +50,7 @@ class MethodChoice(BaseModel):
     @property
     def label(self) -> str:
         """The name a legend shows, such as `keepkv 20 %`, `keepkv 20 % (paper)` or `h2o 128 slots`."""
-        amount = f"{self.budget} slots" if isinstance(self.budget, int) else f"{100 * self.budget:g} %"
+        amount = Budget(self.budget).words
         own = [f"{name}={value}" for name, value in sorted(self.hyper_parameters.items()) if name != "preset"]
         changed = ", ".join([*([str(self.preset)] if self.preset != "default" else []), *own])
         name = self.called or f"{self.method} {amount}" + (f" ({changed})" if changed else "")

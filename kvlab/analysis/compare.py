@@ -11,6 +11,7 @@ import pandas as pd
 from kvlab.analysis.labels import distinct
 from kvlab.analysis.memory import over_steps
 from kvlab.analysis.speed import Speed, speed_of
+from kvlab.budget import Budget
 from kvlab.trace.schema import RunRecord
 
 
@@ -52,7 +53,7 @@ def _row(run: RunLike, label: str, whole: pd.DataFrame | None, full_speed: Speed
     return {
         "label": label,
         "method": record.method,
-        "budget": f"{record.budget} slots" if isinstance(record.budget, int) else f"{100 * record.budget:g} %",
+        "budget": Budget(record.budget).words,
         **_bytes(run, whole),
         "tokens_per_second": speed.rate,
         **speed.columns(),

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from kvlab.budget import Amount, Budget
+
 SETTING = re.compile(r", (?=[A-Za-z_]\w*=)")  # between settings; a list's own commas are followed by a value
 PLAIN = "default"
 
@@ -17,7 +19,7 @@ class Named(Protocol):
     @property
     def method(self) -> str: ...
     @property
-    def budget(self) -> int | float: ...
+    def budget(self) -> Amount: ...
     @property
     def label(self) -> str: ...
 
@@ -52,7 +54,7 @@ def parts(run: Named) -> Parts:
     """The parts of a run's label; a label in other words than kvlab's own is all `rest`."""
     if run.label == "full cache":
         return Parts(run.method, "")
-    amount = f"{run.budget} slots" if isinstance(run.budget, int) else f"{100 * run.budget:g} %"
+    amount = Budget(run.budget).words
     heads = {f"{run.method} {amount}": "" if run.method == "full" else amount, run.method: ""}
     head = next((head for head in heads if _begins(run.label, head)), None)
     if head is None:

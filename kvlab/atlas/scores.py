@@ -17,6 +17,7 @@ from kvlab.atlas.commands import amounts, eval_command, with_options
 from kvlab.atlas.exhibit import Needs, Verdict
 from kvlab.atlas.settings import PAPER, PRESET, as_published, of_rows
 from kvlab.atlas.sources import Sources
+from kvlab.budget import Budget
 from kvlab.counted import mean_words
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import canonical_json
@@ -176,7 +177,7 @@ def named(rows: pd.DataFrame) -> pd.DataFrame:
     methods, options = rows["method"], rows["hyper_parameters"]
     arm = [with_options(method, without_preset(_values(text))) for method, text in zip(methods, options, strict=True)]
     asked = [
-        "all" if method == FULL else f"{budget:g} slots" if unit == "slots" else f"{100 * budget:g} %"
+        "all" if method == FULL else Budget.of(budget, unit).words
         for method, budget, unit in zip(methods, rows["budget"], rows["budget_unit"], strict=True)
     ]
     return rows.assign(arm=arm, options=options, asked=asked)

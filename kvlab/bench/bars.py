@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvlab.bench.rows import Row
+from kvlab.budget import Amount
 from kvlab.requests import MethodChoice
 
 EVICTION = "h2o"  # what a merging method is compared with at equal budget
@@ -14,7 +15,7 @@ OVER_EVICTION = f"decode step / {EVICTION}'s"
 OVER_SAME_LAYERS = f"decode step / {EVICTION}'s with its budgets of layers and heads"
 
 
-def evicting(method: str, budget: float | int) -> MethodChoice:
+def evicting(method: str, budget: Amount) -> MethodChoice:
     """Eviction as `EVICTION` does it, with the budgets that `method` gives to layers and heads."""
     return MethodChoice(method="compose", budget=budget, hyper_parameters={"allocate": method})
 

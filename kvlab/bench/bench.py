@@ -14,6 +14,7 @@ from kvlab.bench.peaks import Peaks
 from kvlab.bench.race import Outcome, race
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
+from kvlab.budget import Budget
 from kvlab.methods import make_method
 from kvlab.requests import MethodChoice
 
@@ -64,8 +65,8 @@ def choice_fields(choice: MethodChoice) -> dict[str, Any]:
     if not has_budget(choice):
         return own
     return own | {
-        "budget": float(choice.budget),
-        "budget_unit": "slots" if isinstance(choice.budget, int) else "fraction",
+        "budget": Budget(choice.budget).number,
+        "budget_unit": Budget(choice.budget).unit,
     }
 
 

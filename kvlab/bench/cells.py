@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 
 from kvlab.bench.rows import Row
+from kvlab.budget import Budget
 
 MISSING = "–"
 MEGA = 1e6  # bytes are shown in megabytes
@@ -24,7 +25,7 @@ def budget(row: Row) -> str:
     """Such as `5 %` or `18000 slots`."""
     if row.budget is None:
         return MISSING
-    return f"{row.budget:.0f} slots" if row.budget_unit == "slots" else f"{100 * row.budget:g} %"
+    return Budget.of(row.budget, row.budget_unit or "fraction").words
 
 
 def tokens(row: Row) -> str:

@@ -142,7 +142,8 @@ def make_cache(
     """A fresh cache for one batch of sequences, to be passed as `past_key_values`.
 
     `model` comes from `kvlab.load_model` (or is a transformers model that runs kvlab's attention). `budget`: a float in
-    (0, 1] is a fraction of the first prompt, an int is slots per KV head; 1.0 keeps everything. `compress_every` is the
+    (0, 1] is a fraction of the first prompt, an int is slots per KV head; 1.0 keeps everything; a text such as `10%B`
+    or `64MiB` is bytes. `compress_every` is the
     number of decode steps between decisions, with the slack taken from inside the budget. Raises UserError for a bad
     budget, method or hyper-parameter, or a model that does not run kvlab's attention.
     """
@@ -165,7 +166,7 @@ def make_cache(
     settings = LayerSettings(
         pipeline=pipeline,
         budget=amount if method.needs_budget else Budget(UNLIMITED),
-        compresses=method.family != "reference" and not (method.needs_budget and amount.slots(1) == UNLIMITED),
+        compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
         num_layers=config.num_hidden_layers,
         group=config.num_attention_heads // num_key_value_heads(config),
         compress_every=compress_every,

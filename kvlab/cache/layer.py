@@ -20,6 +20,7 @@ from kvlab.cache.passage import Rows
 from kvlab.cache.placed import placed, sinks_by_head
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
+from kvlab.cache.sizes import sizes_of
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
@@ -151,8 +152,10 @@ class CompressedLayer(Contents, CacheLayerMixin):
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
         if first:
+            whole = self.streams.batch * self.streams.heads * self.settings.num_layers
+            sizes = sizes_of(self.settings, self.buckets[0].table, whole)
             self.quota = self.buckets[0].quota = Quota.of_layer(
-                self.settings, self.rank, self.lengths, self.streams.heads, self.device
+                self.settings, self.rank, self.lengths, self.streams.heads, self.device, sizes
             )
         hidden = None if module is None else take_hidden_states(module)
         common = scaling, softcap, module, hidden, self.rotary.now(), self.generator

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.budget import UNLIMITED
+from kvlab.budget import UNLIMITED, Sizes
 from kvlab.cache.settings import LayerSettings
 from kvlab.methods.view import View
 
@@ -22,12 +22,12 @@ class Quota:
 
     @classmethod
     def of_layer(
-        cls, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device
+        cls, settings: LayerSettings, rank: int, lengths: list[int], heads: int, device: torch.device, sizes: Sizes
     ) -> Quota:
-        """Every head's equal share, for prompts of `lengths` tokens."""
+        """Every head's equal share, for prompts of `lengths` tokens; `sizes` tell what bytes hold."""
         # Deciding every N steps needs N - 1 slots of slack inside the budget, so that it is never exceeded.
         slack = settings.compress_every - 1 if settings.pipeline.decode else 0
-        per_row = [_layer_budget(settings, rank, tokens, slack) for tokens in lengths]
+        per_row = [_layer_budget(settings, rank, tokens, slack, sizes) for tokens in lengths]
         slots = torch.tensor(per_row, device=device)[:, None].expand(-1, heads).contiguous()
         return cls(slots, per_row, min(per_row))
 
@@ -60,8 +60,8 @@ class Quota:
         self.smallest, self.largest = int(self.slots.min()), max(self.per_row)
 
 
-def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int) -> int:
-    average = settings.budget.slots(tokens)
+def _layer_budget(settings: LayerSettings, rank: int, tokens: int, slack: int, sizes: Sizes) -> int:
+    average = settings.budget.slots(tokens, sizes)
     if average >= UNLIMITED:
         return UNLIMITED
     return settings.pipeline.allocate.layer_budgets(max(1, average - slack), tokens, settings.num_layers)[rank]

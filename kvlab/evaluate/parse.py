@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pydantic import JsonValue, ValidationError
 
-from kvlab.budget import Budget
+from kvlab.budget import Amount, Budget
 from kvlab.errors import UserError
 from kvlab.evaluate.request import FULL, EvalRequest, FileChoice, TaskChoice
 from kvlab.methods import make_method
@@ -59,7 +59,7 @@ def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:
     return tuple(choice for name, values in named for choice in _with_budgets(name, values, amounts))
 
 
-def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[float | int]) -> list[MethodChoice]:
+def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[Amount]) -> list[MethodChoice]:
     if not make_method(name, **values).needs_budget:
         amounts = [FULL.budget]
     return [MethodChoice(method=name, budget=amount, hyper_parameters=values) for amount in amounts]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import pandas as pd
 import pyarrow as pa
 
+from kvlab.budget import Budget
 from kvlab.requests import MethodChoice
 
 ROWS = pa.schema(
@@ -27,8 +28,8 @@ ROWS = pa.schema(
         ("method", pa.string()),
         ("variant", pa.string()),  # empty where the method has none
         ("hyper_parameters", pa.string()),  # JSON, those that were given
-        ("budget", pa.float64()),  # asked: fraction of the prompt, or slots per KV head
-        ("budget_unit", pa.string()),  # fraction | slots
+        ("budget", pa.float64()),  # asked: fraction of the prompt, slots per KV head, share of bytes, or bytes
+        ("budget_unit", pa.string()),  # fraction | slots | share of bytes | bytes
         ("question_aware", pa.bool_()),  # the question was in sight when the prompt was compressed
         ("model", pa.string()),
         ("model_digest", pa.string()),
@@ -134,4 +135,4 @@ def newest(rows: pd.DataFrame) -> pd.DataFrame:
 
 def budget_unit(choice: MethodChoice) -> str:
     """Return the unit of a choice's budget."""
-    return "slots" if isinstance(choice.budget, int) else "fraction"
+    return Budget(choice.budget).unit

@@ -9,6 +9,7 @@ import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
+from kvlab.budget import Budget
 from kvlab.counted import ONE_PROMPT
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import ANY_LENGTH
@@ -56,9 +57,9 @@ def choice_label(line: pd.Series) -> str:
     """Return the label of a summary line's method and budget."""
     if line["method"] == "full":
         return "full"
-    budget = int(line["budget"]) if line["budget_unit"] == "slots" else float(line["budget"])
+    budget = Budget.of(line["budget"], line["budget_unit"])
     return MethodChoice(
-        method=line["method"], budget=budget, hyper_parameters=json.loads(line["hyper_parameters"])
+        method=line["method"], budget=budget.amount, hyper_parameters=json.loads(line["hyper_parameters"])
     ).label
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 
+from kvlab.budget import Budget
 from kvlab.evaluate.backoff import Backoff
 from kvlab.evaluate.measure import Measurer, PreparedPrompt, prepare
 from kvlab.evaluate.metrics import score
@@ -83,7 +84,7 @@ class RowMaker:
             "variant": str(self.settings[number].get("variant", "")),
             "hyper_parameters": canonical_json(choice.hyper_parameters),
             "settings": canonical_json(self.settings[number]),
-            "budget": float(choice.budget),
+            "budget": Budget(choice.budget).number,
             "budget_unit": budget_unit(choice),
             "question_aware": self.measurer.question_aware,
             "prefill_chunk": self.measurer.prefill_chunk,

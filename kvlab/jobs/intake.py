@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.budget import Budget
+from kvlab.budget import Amount, Budget
 from kvlab.errors import UserError
 from kvlab.jobs.batch import repeat_request
 from kvlab.jobs.models import EMBEDDED, check_model, context_length
@@ -33,20 +33,22 @@ THINKING = {"template": "as the template has it", "yes": "on", "no": "off"}
 SAMPLE_METHODS = ("full", "streaming-llm", "h2o", "snapkv", "zsmerge", "keepkv")
 
 
-def parse_budgets(text: str) -> list[int | float]:
+def parse_budgets(text: str) -> list[Amount]:
     """The budgets in a comma- or space-separated list, each once, in the order written.
 
     Raises:
         UserError: there is none, or one of them is no budget.
     """
-    words = text.replace(",", " ").replace(";", " ").replace(" %", "%").split()
+    words = text.replace(",", " ").replace(";", " ").replace(" %", "%").replace("% B", "%B").split()
     if not words:
-        raise UserError("Give at least one budget: a fraction of the prompt such as 0.2 or 20%, or slots such as 128.")
+        raise UserError(
+            "Give at least one budget: a fraction of the prompt such as 0.2, slots such as 128, or bytes such as 10%B."
+        )
     amounts = [Budget.parse(word).amount for word in words]
     return [amount for number, amount in enumerate(amounts) if not _among(amount, amounts[:number])]
 
 
-def budget_notes(budgets: Sequence[int | float], prompt_tokens: int) -> list[str]:
+def budget_notes(budgets: Sequence[Amount], prompt_tokens: int) -> list[str]:
     """What a reader may not expect of these budgets, one sentence each."""
     notes = []
     for budget in budgets:
@@ -63,7 +65,7 @@ def budget_notes(budgets: Sequence[int | float], prompt_tokens: int) -> list[str
 
 def choices(
     entries: Sequence[MethodEntry],
-    budgets: Sequence[int | float],
+    budgets: Sequence[Amount],
     hyper_parameters: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> tuple[MethodChoice, ...]:
     """Every method with every budget; one that drops nothing, or finds its own budget, needs none and comes once."""
@@ -147,7 +149,7 @@ def check_fits(prompt: str, model: str, max_new_tokens: int) -> None:
         )
 
 
-def _among(amount: int | float, others: Sequence[int | float]) -> bool:
+def _among(amount: Amount, others: Sequence[Amount]) -> bool:
     """Whether this budget is there already; 1 slot and the fraction 1.0 are equal numbers and different budgets."""
     return any(amount == other and type(amount) is type(other) for other in others)
 

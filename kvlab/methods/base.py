@@ -6,7 +6,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SerializerFunctionWrapHandler,
+    ValidationError,
+    field_validator,
+    model_serializer,
+)
 
 from kvlab.errors import UserError
 from kvlab.methods.pipeline import Pipeline
@@ -46,6 +55,11 @@ class Method(BaseModel, ABC):
     def _is_a_store(cls, name: str) -> str:
         store_of(name)
         return name
+
+    @model_serializer(mode="wrap")
+    def _without_native(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Settings as runs keep them; a store is only named where it is not native, as before there were any."""
+        return {name: value for name, value in dump(self).items() if (name, value) != ("store", NATIVE)}
 
     @abstractmethod
     def pipeline(self) -> Pipeline:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kvlab.budget import Amount
 from kvlab.planning.holds import Holds
 from kvlab.planning.limits import MOST_FUTURE
 from kvlab.planning.memory import attention_row_bytes, event_rows, history_rows, step_rows
@@ -15,7 +16,7 @@ HIDDEN_NUMBERS = 1650  # of one layer's hidden states: histograms and quantiles,
 SAMPLED_ROWS = 3  # of GVote's samples: (H, T) each
 
 
-def run_bytes(work: Work, holds: Holds, budget: float | int, runs: int) -> int:
+def run_bytes(work: Work, holds: Holds, budget: Amount, runs: int) -> int:
     """The folder of one of a comparison's `runs`."""
     tables = FOLDER + TOKEN_ROW * (work.tokens + 2 * work.new_tokens)
     if work.level == "off":
@@ -56,7 +57,7 @@ def probe_bytes(work: Work) -> int:
     return history + sampled + hidden
 
 
-def trace(work: Work, choices: list[tuple[str, Holds, float | int]]) -> Part:
+def trace(work: Work, choices: list[tuple[str, Holds, Amount]]) -> Part:
     """All runs of a comparison."""
     total = probe_bytes(work) + sum(run_bytes(work, holds, budget, len(choices)) for _, holds, budget in choices)
     return Part("trace", "disk", total, f"{len(choices)} runs at level {work.level}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from kvlab.budget import Amount
 from kvlab.planning.holds import FULL, Holds
 from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS
 from kvlab.planning.parts import Part, Phase, Place
@@ -25,7 +26,7 @@ INDEX = 8  # bytes of an int64
 SORTED_ROWS, SAMPLES = 4096, 8  # of the probe: hidden states that are sorted, and queries that GVote draws
 
 
-def phases(work: Work, choices: list[tuple[str, Holds, float | int]], device: str) -> list[Phase]:
+def phases(work: Work, choices: list[tuple[str, Holds, Amount]], device: str) -> list[Phase]:
     """Every phase, in order; each `choices` is a label, what the method holds and its budget."""
     common = standing(work, device)
     made = [Phase("loading the weights", (*common, *_loading(work, device))), *_reference(work, common)]
@@ -74,7 +75,7 @@ def _reference(work: Work, common: tuple[Part, ...]) -> list[Phase]:
     return [*moments, _decoding(work, common, name, FULL, WHOLE, watched=False)]
 
 
-def _of_method(work: Work, label: str, holds: Holds, budget: float | int, common: tuple[Part, ...]) -> list[Phase]:
+def _of_method(work: Work, label: str, holds: Holds, budget: Amount, common: tuple[Part, ...]) -> list[Phase]:
     watched = work.level == "full"
     moments = [_moment(work, common, f"{label}: {at}", holds, budget, at, watched) for at in MOMENTS]
     return [*moments, _decoding(work, common, label, holds, budget, watched)]
@@ -85,7 +86,7 @@ MOMENTS = (ATTENTION, FEED_FORWARD, LOGITS)
 
 
 def _moment(
-    work: Work, common: tuple[Part, ...], name: str, holds: Holds, budget: float | int, at: str, watched: bool
+    work: Work, common: tuple[Part, ...], name: str, holds: Holds, budget: Amount, at: str, watched: bool
 ) -> Phase:
     """One moment of the prompt's pass, in the last layer, when all before it are as the method leaves them."""
     layers, whole = work.model.full_layers, work.slot_bytes(holds) * work.tokens
@@ -115,9 +116,7 @@ def _working(work: Work, holds: Holds, at: str) -> Part:
     return Part("prefill's attention", "device", largest, why)
 
 
-def _decoding(
-    work: Work, common: tuple[Part, ...], label: str, holds: Holds, budget: float | int, watched: bool
-) -> Phase:
+def _decoding(work: Work, common: tuple[Part, ...], label: str, holds: Holds, budget: Amount, watched: bool) -> Phase:
     slot, layers = work.slot_bytes(holds), work.model.full_layers
     first, last = work.first_slots(holds, budget), work.last_slots(holds, budget)
     copies = (last > first) + watched
@@ -158,7 +157,7 @@ def _attention_rows(work: Work) -> list[Part]:
     return [Part("attention rows", "host", attention_row_bytes(work), why)]
 
 
-def event_rows(work: Work, holds: Holds, budget: float | int) -> int:
+def event_rows(work: Work, holds: Holds, budget: Amount) -> int:
     """Slots that leave in the whole run."""
     if not work.drops(holds, budget):
         return 0
@@ -172,7 +171,7 @@ def step_rows(work: Work) -> int:
     return work.model.full_layers * work.model.key_value_heads * work.new_tokens
 
 
-def _waiting(work: Work, holds: Holds, budget: float | int) -> list[Part]:
+def _waiting(work: Work, holds: Holds, budget: Amount) -> list[Part]:
     events = min(event_rows(work, holds, budget), MOST_WAITING) * EVENT_BYTES
     steps = min(step_rows(work), MOST_WAITING) * STEP_BYTES
     return [Part("rows that wait to be written", "host", events + steps, "of the tables events and steps")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvlab.budget import UNLIMITED, Budget
+from kvlab.budget import UNLIMITED, Amount, Budget
 from kvlab.growth import room_to_grow
 from kvlab.planning.holds import Holds
 from kvlab.planning.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
@@ -57,14 +57,14 @@ class Work:
         states = 2 * model.head_dim * self.number
         return model.key_value_heads * (states + holds.metadata_bytes(model.group, self.seen))
 
-    def first_slots(self, holds: Holds, budget: float | int) -> int:
+    def first_slots(self, holds: Holds, budget: Amount) -> int:
         """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""
         kept = self._kept(holds, budget)
         if kept >= self.tokens:
             return self.tokens
         return min(kept, self.tokens) + (self.compress_every if holds.decode else room_to_grow(kept))
 
-    def last_slots(self, holds: Holds, budget: float | int) -> int:
+    def last_slots(self, holds: Holds, budget: Amount) -> int:
         """The same after the last decode step, with the room a growing table takes."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
         held = min(kept, self.tokens) + self.new_tokens - 1
@@ -74,11 +74,11 @@ class Work:
             room += 1 + room_to_grow(room)
         return room
 
-    def drops(self, holds: Holds, budget: float | int) -> bool:
+    def drops(self, holds: Holds, budget: Amount) -> bool:
         """Whether something of the prompt is dropped."""
         return self._kept(holds, budget) < self.tokens
 
-    def _kept(self, holds: Holds, budget: float | int) -> int:
+    def _kept(self, holds: Holds, budget: Amount) -> int:
         if not holds.compresses or not holds.needs_budget:
             return UNLIMITED  # without a budget nobody knows beforehand: the most is everything
         slots = Budget(budget).slots(self.tokens)

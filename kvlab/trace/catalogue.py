@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.repeats import BatchName
-from kvlab.requests import Fraction, Slots
+from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
 
@@ -53,7 +53,7 @@ class RunEntry(BaseModel):
     excerpt: str
     method: str
     label: str
-    budget: Slots | Fraction
+    budget: Slots | Fraction | Bytes
     level: str
     model: str
     prompt_tokens: Count

@@ -25,7 +25,7 @@ from kvlab.answers import Fact
 from kvlab.errors import UserError
 from kvlab.recording import Recording
 from kvlab.repeats import Repeat
-from kvlab.requests import Fraction, RecordLevel, Slots
+from kvlab.requests import Bytes, Fraction, RecordLevel, Slots
 from kvlab.returns import Return
 
 # 2: `checksums`, and a checksum of the record itself beside its fields (see `kvlab.trace.record`).
@@ -128,7 +128,7 @@ class RunRecord(BaseModel):
     facts: tuple[Fact, ...] = Field((), description="what the answer needs: spans of the prompt's characters")
     repeat: Repeat | None = Field(None, description="which repeat of which batch; none: a comparison of its own")
     method: str
-    budget: Slots | Fraction
+    budget: Slots | Fraction | Bytes
     hyper_parameters: dict[str, JsonValue] = Field(description="resolved: defaults filled in")
     preset: str = Field("default", description="named settings the hyper-parameters were asked for by")
     departures: dict[str, JsonValue] | None = Field(

@@ -52,6 +52,11 @@ class Absorb:
         state = {NUMERATOR: numerator, NORMALIZER: normalizer, HEAD: head}
         return Plan(keep=victims.keep(slots.valid), head_state=state)
 
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of a head's two sums and its number."""
+        rank = self.fitted[0].rank if self.fitted else self.rank
+        return 4 * rank * (values.shape[-1] + 1) + 8
+
     def maps(self, layer: int, head: Tensor) -> FeatureMaps:
         """The maps of a layer for states (B, W, ...) of its KV heads `head` (B, W); that layer has absorbed before."""
         whole = self._placed[layer]

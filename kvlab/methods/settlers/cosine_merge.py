@@ -49,6 +49,10 @@ class CosineMerge:
         """As the rule says."""
         return self.mass.of_votes
 
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of the moving threshold."""
+        return 4
+
     @property
     def across_heads(self) -> bool:
         """The code judges the heads of a row together."""

@@ -47,6 +47,10 @@ class ThinInLots:
             keep = keep & ~self._leaving(view, first, complete > back)
         return Plan(keep, head_state={PROMPT: prompt})
 
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of a prompt's length, kept for each head."""
+        return 8
+
     def thinned(self, before: int, shortest: int, longest: int, layer: int, num_layers: int) -> int:
         """Slots that every head has lost to lots for certain.
 

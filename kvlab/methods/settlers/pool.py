@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -50,6 +50,7 @@ class Pool:
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
     repool: Repool = "graded"
+    changes_many: ClassVar = True
 
     @property
     def keeps_one(self) -> bool:

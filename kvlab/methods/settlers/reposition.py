@@ -50,6 +50,10 @@ class EvictAndReposition:
             head_state={SINK_KEYS: keys, SINK_POSITION: position, SINK_TURN: turn},
         )
 
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of the first slots' keys as they came, and two numbers of each."""
+        return _leading(select) * (keys[0, 0, 0].nbytes + 8)
+
     def _missing(self, view: View, keep: Tensor, first: Tensor) -> Tensor:
         """(B, H, E): how many tokens are missing between each of the first slots and the next token."""
         rank = torch.arange(first.shape[-1], device=first.device)

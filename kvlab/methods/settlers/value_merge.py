@@ -49,6 +49,7 @@ class ValueMerge:
     fills_budget: ClassVar[bool] = True
     state: Mapping[str, float] = field(default_factory=dict)
     merges: ClassVar = True
+    changes_many: ClassVar = True  # a decision changes the values of many slots
     mass_of_votes: ClassVar[float] = 0.0
 
     @property

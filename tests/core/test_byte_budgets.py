@@ -1,0 +1,104 @@
+"""Budgets in bytes: how they are written, and that live bytes never exceed what was promised."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kvlab.budget import Budget, Sizes
+from kvlab.cache import make_cache
+from kvlab.errors import UserError
+from kvlab.methods import make_method, registered
+from kvlab.requests import MethodChoice
+from kvlab.stores import STORES
+from tests.conformance.test_matrix import lab_model
+from tests.conformance.variants import SHORT
+
+PROMPT, STEPS, PADS = 200, 45, 40
+BUDGETED = [name for name, method in registered().items() if method().needs_budget and method.family != "reference"]
+STORED = ["native", *(name for name, store in STORES.items() if store.packs and "-" not in name)]
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "number", "words"),
+    [
+        ("10%B", "share of bytes", 0.1, "10 % of the bytes"),
+        ("2.5% B", "share of bytes", 0.025, "2.5 % of the bytes"),
+        ("64MiB", "bytes", 64 * 2**20, "64 MiB"),
+        ("1.5 GB", "bytes", 1.5e9, "1.5 GB"),
+        ("4096B", "bytes", 4096, "4096 B"),
+        ("20%", "fraction", 0.2, "20 %"),
+        ("128", "slots", 128, "128 slots"),
+    ],
+)
+def test_a_budget_says_its_unit(text: str, unit: str, number: float, words: str) -> None:
+    budget = Budget.parse(text)
+    assert (budget.unit, budget.number, budget.words) == (unit, pytest.approx(number), words)
+    assert Budget.of(budget.number, unit).number == pytest.approx(number)
+    choice = MethodChoice(method="h2o", budget=budget.amount)
+    assert MethodChoice.model_validate_json(choice.model_dump_json()) == choice
+    assert choice.label == f"h2o {words}"
+
+
+@pytest.mark.parametrize("text", ["0%B", "101%B", "B", "-3MiB", "12TiB", "1e3B", "10%b", "0.2B"])
+def test_what_is_no_budget_says_what_one_is(text: str) -> None:
+    with pytest.raises(UserError, match="or bytes"):
+        Budget.parse(text)
+
+
+def test_slots_within_bytes_by_counting() -> None:
+    """The largest number of slots whose bytes, added up one by one, stay within the size."""
+    for native, packed, beside in ((2**30, 40.0, 0), (10, 13.5, 64), (0, 13.5, 0)):
+        sizes = Sizes(32, 40, packed, native, beside)
+        for size in (200, 999, 5000):
+            total, count = float(beside), 0
+            while (total := total + (40 if count < native else packed)) <= size:
+                count += 1
+            assert sizes.slots_within(size) == max(count, 1)
+
+
+def live_bytes(method: str, budget: str, dtype: torch.dtype, store: str = "native") -> tuple[list[int], int]:
+    """(live bytes after the prompt and each decode step, bytes of the full cache's keys and values)."""
+    ids = torch.randint(3, 97, (2, PROMPT), generator=torch.Generator().manual_seed(5))
+    mask = torch.ones_like(ids)
+    mask[1, :PADS] = 0
+    model, told = lab_model("llama", dtype), []
+    own = {name: value for name, value in SHORT.get(method, {}).items() if name == "weights"}
+    cache = make_cache(model, make_method(method, store=store, **own), budget)
+    with torch.inference_mode():
+        for step in range(STEPS if cache.settings.pipeline.decode else 1 + cache.settings.pipeline.deferred):
+            new = (ids * mask) if step == 0 else torch.full((2, 1), 7 + step)
+            grown = torch.cat([mask, mask.new_ones(2, step)], 1)
+            position = (grown.cumsum(-1) - 1)[:, -new.shape[1] :].clamp_min(0)
+            model(new, attention_mask=grown, position_ids=position, past_key_values=cache)
+            told.append(cache.memory().live_bytes)
+    layer = cache.compressed_layers()[0]
+    full = 3 * layer.streams.heads * int(mask.sum()) * 2 * 16 * dtype.itemsize  # layers, heads, tokens, keys and values
+    return told[cache.settings.pipeline.deferred :], full
+
+
+@pytest.mark.parametrize("store", STORED)
+@pytest.mark.parametrize("method", BUDGETED)
+def test_live_bytes_never_exceed_a_share(method: str, store: str) -> None:
+    for share, dtype in ((0.5, torch.float32), (0.3, torch.bfloat16)):
+        told, full = live_bytes(method, f"{100 * share:g}%B", dtype, store)
+        # What a decision at the next pass has not dropped yet is not there to be counted.
+        assert max(told) <= share * full, (share, dtype)
+
+
+@pytest.mark.parametrize("store", ["native", "kivi4", "turbo3"])
+@pytest.mark.parametrize("method", ["h2o", "snapkv", "adakv", "less", "pyramidkv"])
+def test_live_bytes_never_exceed_a_size(method: str, store: str) -> None:
+    told, full = live_bytes(method, "64KiB", torch.bfloat16, store)
+    assert max(told) <= 64 * 2**10 < full
+    assert told[0] > 0.6 * 64 * 2**10, "and most of it is used"
+
+
+def test_packed_slots_are_more_for_the_same_bytes() -> None:
+    def slots(store: str) -> float:
+        cache = make_cache(lab_model("llama", torch.bfloat16), make_method("snapkv", store=store), "40%B")
+        with torch.inference_mode():
+            lab_model("llama", torch.bfloat16)(torch.full((1, 400), 5), past_key_values=cache)
+        return cache.memory().live_slots
+
+    assert slots("kivi4") > 1.3 * slots("native")
