@@ -30,6 +30,11 @@ class Sizes:
     beside: int = 0  # what a head takes beside its slots
     heads: int = 1  # heads of all layers and rows, which share a number of bytes
 
+    def bytes_of(self, slots: int) -> float:
+        """What so many slots take at most."""
+        native = min(slots, self.native)
+        return self.beside + self.slot * native + self.packed * (slots - native)
+
     def slots_within(self, size: float) -> int:
         """The most slots that never take more than `size` bytes together; at least 1."""
         room = size - self.beside

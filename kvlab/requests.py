@@ -42,6 +42,15 @@ class MethodChoice(BaseModel):
     returned: Return | None = Field(None, description="what is given back on top of the budget")
     called: str = Field("", description="the name of the run that is made again; none: made of method and settings")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _stored_is_no_reference(cls, fields: Any) -> Any:
+        """The full cache is what others are compared with; every token in a store is a method, `packed`."""
+        if not isinstance(fields, dict) or fields.get("method") != "full":
+            return fields
+        stored = (fields.get("hyper_parameters") or {}).get("store", "native") != "native"
+        return fields | {"method": "packed"} if stored else fields
+
     @property
     def preset(self) -> JsonValue:
         """The named settings the hyper-parameters start from: `default`, `paper`, `code` ..."""

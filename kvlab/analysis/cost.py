@@ -23,7 +23,10 @@ def memory_stack(memory: pd.DataFrame, record: RunRecord) -> pd.DataFrame:
 
 
 def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFrame:
-    """Bytes of every layer after `step`: columns layer, live, slack, full (uncompressed, computed)."""
+    """Bytes of every layer after `step`: columns layer, live, slack, full (uncompressed, computed).
+
+    And of a layer whose slots are packed codes, scales and native, which is all else that is allocated; else NaN.
+    """
     here = memory[memory["step"] == step]
     table = {
         "layer": here["layer"],
@@ -31,6 +34,9 @@ def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFr
         "slack": (here["allocated_bytes"] - here["live_bytes"]).clip(lower=0),
         "full": here["logical_tokens"] * full_bytes_per_token(record),
     }
+    if "codes_bytes" in here:
+        codes, scales = (here[name].astype(float) for name in ("codes_bytes", "scales_bytes"))
+        table |= {"codes": codes, "scales": scales, "native": here["allocated_bytes"] - codes - scales}
     return pd.DataFrame(table).reset_index(drop=True)
 
 

@@ -36,6 +36,8 @@ class LayerMemory:
     live_bytes: int
     allocated_bytes: int
     peak_bytes: int
+    codes_bytes: int | None = None  # of allocated: codes of packed slots; None where slots are native
+    scales_bytes: int | None = None  # and their scales, least values and norms
 
 
 @dataclass(frozen=True)
@@ -191,7 +193,7 @@ def _others_bytes(layer: Any) -> int:
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:
     live = [int(table.slots.valid.sum()) for table in layer.tables]
-    heads = layer.streams.batch * layer.streams.heads
+    heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
     return LayerMemory(
         layer=layer.layer_idx,
         logical_tokens=layer.cumulative_length,
@@ -200,4 +202,6 @@ def _layer_memory(layer: CompressedLayer) -> LayerMemory:
         live_bytes=sum(table.live_bytes() for table in layer.tables),
         allocated_bytes=layer.table_bytes(),
         peak_bytes=layer.peak_bytes,
+        codes_bytes=codes,
+        scales_bytes=scales,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from kvlab.cache.bucket import Bucket
+from kvlab.cache.packed_table import PackedTable
 from kvlab.cache.quota import Quota
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
@@ -62,6 +63,11 @@ class Contents:
         """(B, H) by how much less a store lets the valid slots take than `slot_bytes` each; 0 without one."""
         saved = [(table.saved_bytes(), table) for table in self.tables]
         return self.streams.join([table.slots.live() * 0 if own is None else own for own, table in saved])
+
+    def packed_bytes(self) -> tuple[int | None, int | None]:
+        """Bytes of codes and of their scales; None where slots are native."""
+        parts = [table.part_bytes() for table in self.tables if isinstance(table, PackedTable)]
+        return (sum(part["codes"] for part in parts), sum(part["scales"] for part in parts)) if parts else (None, None)
 
     def table_bytes(self) -> int:
         """Bytes all tables take, metadata included."""

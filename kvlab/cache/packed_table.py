@@ -291,7 +291,7 @@ class PackedTable(SlotTable):
         return super().table_bytes() + sum(self.part_bytes().values())
 
     def part_bytes(self) -> dict[str, int]:
-        """Bytes allocated for `codes`, for their `scales` and for `native` states."""
+        """Bytes allocated for `codes`, for their `scales` and for `native` keys and values."""
         coded = [(name in code.scales, tensor.nbytes) for side, code in self.codes.items()
                  for name, tensor in self.coded[side].items()]  # fmt: skip
         return {

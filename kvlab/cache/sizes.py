@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
-import torch
-
-from kvlab.budget import UNLIMITED, Sizes
+from kvlab.budget import Sizes
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table import SlotTable
-from kvlab.stores import Store
+from kvlab.methods.packing import native_slots
+from kvlab.stores import store_bytes
 
 
 def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
@@ -21,28 +18,6 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
     if not store.packs:
         return Sizes(token, slot, slot, beside=beside, heads=heads)
     own, shared = store_bytes(store, keys.shape[-1], values.shape[-1])
-    native, lots = store.sinks + store.residual, 1
-    if settings.pipeline.decode:
-        # What has gathered before it is packed, what two decisions have changed, and lots that holes keep from closing.
-        changed = settings.compress_every
-        native = store.sinks + max(store.residual, 2 * changed) + store.lot + 1 + changed
-        lots = 3
-        if getattr(settle, "changes_many", False):
-            native = UNLIMITED
+    native, lots = native_slots(store, settings.pipeline, settings.compress_every)
     packed = slot - token + own + shared / store.lot
     return Sizes(token, slot, packed, native, beside + lots * shared, heads)
-
-
-@lru_cache
-def store_bytes(store: Store, key_width: int, value_width: int) -> tuple[int, int]:
-    """(bytes of a slot's own codes and scales, bytes that a lot of slots has together)."""
-    own = shared = 0
-    real = torch.ones(1, 1, store.lot, dtype=torch.bool)
-    for code, width in ((store.keys, key_width), (store.values, value_width)):
-        assert code is not None
-        for name, tensor in code.encode(torch.zeros(1, 1, store.lot, width), real).items():
-            if name in code.shared:
-                shared += tensor.nbytes
-            else:
-                own += tensor[0, 0, 0].nbytes
-    return own, shared

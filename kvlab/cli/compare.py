@@ -62,6 +62,7 @@ Score = Annotated[str | None, typer.Option(help="compose a method: whose score, 
 Allocate = Annotated[str | None, typer.Option(help="compose a method: whose split of the budget, such as adakv")]
 Select = Annotated[str | None, typer.Option(help="compose a method: which slots may go, such as topk")]
 Settle = Annotated[str | None, typer.Option(help="compose a method: what becomes of them, such as zsmerge")]
+Store = Annotated[str | None, typer.Option(help="how slots are held, in all methods but full, such as kivi4")]
 
 
 def run(
@@ -93,11 +94,12 @@ def run(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    store: Store = None,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Run one method, named or composed, over one prompt and record it."""
-    method = _with_composition(method, score=score, allocate=allocate, select=select, settle=settle)
+    method = _with_composition(method, score=score, allocate=allocate, select=select, settle=settle, store=store)
     options = {
         "model": model,
         "level": level,
@@ -150,6 +152,7 @@ def compare(
     allocate: Allocate = None,
     select: Select = None,
     settle: Settle = None,
+    store: Store = None,
     repeats: Repeats = 0,
     vary: Vary = "depth,wording",
     depth: Depth = 0.3,
@@ -162,7 +165,7 @@ def compare(
     if resume:
         _resume(resume, out, as_json)
         return
-    methods = _with_composition(methods, score=score, allocate=allocate, select=select, settle=settle)
+    methods = _with_composition(methods, score=score, allocate=allocate, select=select, settle=settle, store=store)
     planted = plantings_asked(repeats, vary, depth, wording, seed)
     options = {
         "model": model,
@@ -262,14 +265,18 @@ def _asked(
     }
 
 
-def _with_composition(methods: str, **parts: str | None) -> str:
-    """The methods asked for, and one composed of the parts that were given."""
+def _with_composition(methods: str, store: str | None, **parts: str | None) -> str:
+    """The methods asked for, and one composed of the parts that were given; `store` holds the slots of all of them."""
+    from kvlab.evaluate.parse import split_list
+
     given = [f":{part}={choice}" for part, choice in parts.items() if choice is not None]
     if not given and not methods:
         from kvlab.errors import UserError
 
         raise UserError("Name a method, such as keepkv, or compose one with --score, --allocate, --select, --settle.")
-    return ",".join([*filter(None, [methods]), *(["compose" + "".join(given)] if given else [])])
+    named = [*split_list(methods), *(["compose" + "".join(given)] if given else [])]
+    held = "" if store is None else f":store={store}"
+    return ",".join(name if name == "full" or ":store=" in name else name + held for name in named)
 
 
 def _request(**fields: Any) -> CompareRequest:

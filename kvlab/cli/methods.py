@@ -44,6 +44,7 @@ def _list(described: list[MethodDescription]) -> None:
     from rich.table import Table
 
     from kvlab.cli.table import print_wide
+    from kvlab.stores import STORES, bits_of
 
     table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
     for method in described:
@@ -51,6 +52,12 @@ def _list(described: list[MethodDescription]) -> None:
         acts = "never" if method.family == "reference" else acts
         table.add_row(method.name, method.family, *method.choices.values(), acts, ", ".join(method.presets))
     print_wide(table)
+    typer.echo("Any of them with any store, such as snapkv:store=kivi4:")
+    stores = Table("store", "how slots are held", "bits a number at width 128, scales included")
+    for name, store in STORES.items():
+        bits = "those of the model" if not store.packs else f"{bits_of(store, 128):.2f}"
+        stores.add_row(name, store.title, bits)
+    print_wide(stores)
 
 
 def _show(method: MethodDescription) -> None:

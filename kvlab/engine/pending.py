@@ -31,6 +31,8 @@ class _Held:
     slot_bytes: int
     head_bytes: int
     allocated_bytes: int
+    codes_bytes: int | None
+    scales_bytes: int | None
 
 
 @dataclass(slots=True)
@@ -122,6 +124,7 @@ class PendingRows:
                 tables[0].slot_bytes(),
                 sum(table.head_bytes() for table in tables),
                 layer.table_bytes(),
+                *layer.packed_bytes(),
             )
             self._held[layer.layer_idx] = (key, held)
         return self._held[layer.layer_idx][1]
@@ -164,5 +167,7 @@ def _memory_columns(group: list[_Noted], live: np.ndarray, saved: np.ndarray | N
             for count, packed, one in zip(slots, less, group, strict=True)
         ],
         "allocated_bytes": [one.held.allocated_bytes for one in group],
+        "codes_bytes": [one.held.codes_bytes for one in group],
+        "scales_bytes": [one.held.scales_bytes for one in group],
         "peak_bytes": [one.peak_bytes for one in group],
     }

@@ -19,7 +19,14 @@ from kvlab.requests import MethodChoice
 def summary_table(summary: pd.DataFrame) -> Table:
     """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each."""
     table = Table(
-        "task, length, metric", "method", "kept (95 %)", "n", "score (95 %)", "minus full (95 %)", box=SIMPLE_HEAD
+        "task, length, metric",
+        "method",
+        "kept (95 %)",
+        "bytes",
+        "n",
+        "score (95 %)",
+        "minus full (95 %)",
+        box=SIMPLE_HEAD,
     )
     table.caption = _caption(summary)
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
@@ -50,7 +57,8 @@ def _difficulty_lines(difficulty: str) -> list[str]:
 
 def _cells(line: pd.Series) -> tuple[str, ...]:
     gap = "" if line["method"] == "full" else _interval(line, "difference", ".3f", "+", count="pairs")
-    return choice_label(line), _kept(line), str(line["samples"]), _interval(line, "score", ".3f"), gap
+    size = "" if pd.isna(line["bytes"]) else f"{100 * line['bytes']:.0f} %"
+    return choice_label(line), _kept(line), size, str(line["samples"]), _interval(line, "score", ".3f"), gap
 
 
 def choice_label(line: pd.Series) -> str:
@@ -85,7 +93,8 @@ def _caption(summary: pd.DataFrame) -> str:
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
     told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks])
-    return f"{told}; kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
+    kept = "kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
+    return f"{told}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted"
 
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:

@@ -116,6 +116,13 @@ def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.F
                 marker={"symbol": style.marker, "color": style.colour, "size": 13},
                 hovertemplate=f"{label}<br>%{{x:.3g}} {unit}, KL %{{y:.3g}} nats a token<extra></extra>",
             )
+    best = _frontier(known)
+    if len(best) > 1:
+        line = {"color": QUIET[theme], "width": 1.5, "shape": "hv"}
+        figure.add_scatter(
+            x=best["live_bytes"] / factor, y=best["mean_kl"].clip(lower=FLOOR), name="no run is better in both",
+            mode="lines", line=line, hoverinfo="skip",
+        )  # fmt: skip
     for row in known[known["method"] == "full"].head(1).itertuples():
         line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
         figure.add_vline(
@@ -134,13 +141,18 @@ def closeness_against_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.F
     )
 
 
+def _frontier(frame: pd.DataFrame) -> pd.DataFrame:
+    """The compressed runs that no other beats in both bytes and KL, by bytes; whatever they do to slots."""
+    points = frame[frame["method"] != "full"].sort_values(["live_bytes", "mean_kl"])
+    return points[points["mean_kl"] <= points["mean_kl"].cummin()]
+
+
 def read_closeness_against_bytes(frame: pd.DataFrame) -> str:
     """The runs no other beats on both counts, in words."""
     known = frame[(frame["method"] != "full") & frame["mean_kl"].notna() & frame["live_bytes"].notna()]
     if known.empty:
         return "No compressed run recorded both its bytes and its KL."
-    points = known.sort_values(["live_bytes", "mean_kl"])
-    best = points[points["mean_kl"] <= points["mean_kl"].cummin()]
+    best = _frontier(known)
     return (
         "No other run has both fewer bytes and a lower KL than: " + ", ".join(best["label"]) + ". Lower left is better."
     )

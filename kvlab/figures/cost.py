@@ -14,6 +14,11 @@ LAYERS = (
     ("slack", "allocated, holding nothing", "orange", "/"),
     ("transient", "peak: needed for a moment", "red", "x"),
 )
+PACKED = (
+    ("codes", "codes of packed slots", "blue", ""),
+    ("scales", "their scales", "purple", "x"),
+    ("native", "native slots, metadata and room", "orange", "/"),
+)
 
 
 def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -59,7 +64,7 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live and allocated bytes of every layer after one step, stacked, beside the layer's uncompressed bytes."""
     factor, unit = byte_unit(float(frame["full"].max()))
     figure = go.Figure()
-    for column, name, hue, pattern in LAYERS[:2]:
+    for column, name, hue, pattern in PACKED if _is_packed(frame) else LAYERS[:2]:
         marker = {"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}, "line": {"width": 0}}
         figure.add_bar(
             x=frame[column] / factor,
@@ -86,10 +91,20 @@ def read_layer_bytes(frame: pd.DataFrame) -> str:
     """The largest layer in words."""
     top = frame.loc[(frame["live"] + frame["slack"]).idxmax()]
     whole = top["live"] + top["slack"]
+    if _is_packed(frame):
+        return (
+            f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, of it "
+            f"{percent(top['codes'] / whole)} codes, {percent(top['scales'] / whole)} their scales, and the rest "
+            "native slots, metadata and room."
+        )
     return (
         f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, "
         f"{percent(top['slack'] / whole if whole else 0.0)} of it empty."
     )
+
+
+def _is_packed(frame: pd.DataFrame) -> bool:
+    return "codes" in frame and bool(frame["codes"].notna().any())
 
 
 def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -27,6 +27,7 @@ HUES: dict[str, tuple[str, str]] = {  # (on light, on dark)
 }
 METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "full": ("ink", "circle", "solid"),
+    "packed": ("ink", "diamond", "dash"),
     "window": ("grey", "square", "dash"),
     "streaming-llm": ("sky", "triangle-up", "dot"),
     "h2o": ("orange", "diamond", "solid"),

@@ -12,7 +12,7 @@ from kvlab.methods.base import Method, make_method, registered
 __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
-    "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
+    "full", "packed", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
     "keydiff", "lagkv",
     "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "exactmerge",
 )  # fmt: skip

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from kvlab.errors import UserError
+from kvlab.methods.packing import packed_sizes
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
 from kvlab.plugins.origin import KVLAB, Origin
@@ -95,6 +96,7 @@ class Method(BaseModel, ABC):
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
             **pipeline.scored_rows(),
+            "packed": packed_sizes(store_of(self.store), pipeline),
         }
 
     @classmethod

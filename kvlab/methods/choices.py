@@ -28,7 +28,7 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
 SELECTORS: dict[str, Callable[..., Selector]] = {"topk": LowestScore, "oldest": Oldest}
 SELECTOR_PARAMETERS = {"topk": ("sinks", "recent"), "oldest": ("sinks",)}
 PARTS = ("score", "allocate", "select", "settle")
-NOT_A_SOURCE = ("full", "compose")
+NOT_A_SOURCE = ("full", "packed", "compose")
 
 
 def choices() -> dict[str, list[str]]:

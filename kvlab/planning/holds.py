@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict
 
+from kvlab.budget import Sizes
 from kvlab.planning.limits import ROW_BLOCK
 
 SHORT_TEXT = 2**15 - 1  # tokens up to which whole numbers take 16 bits: `kvlab.methods.columns`, held equal by a test
+
+
+class Packed(BaseModel):
+    """What a store's slots take, in bytes of keys and values together; `width` is that of a key."""
+
+    model_config = ConfigDict(frozen=True)
+
+    native: int  # slots that stay native at most
+    lot: int  # slots packed together
+    lots: int  # lots of which a head may have only a part
+    slot_bytes: float  # of each slot, whatever its width
+    number_bytes: float  # and for each of the key's numbers
+    lot_bytes: float  # of a lot, for each of the key's numbers
+
+    def sizes(self, token: int, slot: int, width: int, heads: int) -> Sizes:
+        """Sizes of one KV head where a native slot takes `slot`, a `token` of it for key and value."""
+        shared = self.lot_bytes * width
+        packed = slot - token + self.slot_bytes + self.number_bytes * width + shared / self.lot
+        return Sizes(token, slot, packed, self.native, round(self.lots * shared), heads)
 
 
 class Holds(BaseModel):
@@ -28,6 +48,7 @@ class Holds(BaseModel):
     query_head_bytes: int = 0  # and for each query head of the group
     rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
     all_rows: bool = True  # it adds up the attention of all queries, block by block
+    packed: Packed | None = None  # slots are held in a store's code; None: natively
 
     def metadata_bytes(self, group: int, tokens: int) -> int:
         """Bytes of one slot of one KV head beside its key and value, in a text of `tokens` tokens."""

@@ -90,8 +90,9 @@ def _moment(
 ) -> Phase:
     """One moment of the prompt's pass, in the last layer, when all before it are as the method leaves them."""
     layers, whole = work.model.full_layers, work.slot_bytes(holds) * work.tokens
-    room = work.slot_bytes(holds) * work.first_slots(holds, budget)
-    waits = holds.deferred or not holds.compresses or not work.drops(holds, budget)
+    room = work.kept_bytes(holds, work.first_slots(holds, budget))
+    drops = holds.packed is not None or work.drops(holds, budget)
+    waits = holds.deferred or not holds.compresses or not drops
     settled = whole if waits else room
     # In attention the last layer still holds everything; of a prompt in chunks every layer does.
     open_layers = min(layers, 1 if not work.chunked else layers) if at == ATTENTION else 0
@@ -120,7 +121,7 @@ def _decoding(work: Work, common: tuple[Part, ...], label: str, holds: Holds, bu
     slot, layers = work.slot_bytes(holds), work.model.full_layers
     first, last = work.first_slots(holds, budget), work.last_slots(holds, budget)
     copies = (last > first) + watched
-    tables = layers * slot * last + copies * slot * last + work.sliding_bytes()
+    tables = (layers + copies) * work.kept_bytes(holds, last) + work.sliding_bytes()
     if holds.deferred and work.drops(holds, budget):
         tables = max(tables, layers * slot * work.tokens)
     why = f"{last:,} slots a head in the end, and {'a copy' if copies else 'no copy'} of one layer while it changes"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-from kvlab.budget import UNLIMITED, Amount, Budget
+from kvlab.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.growth import room_to_grow
 from kvlab.planning.holds import Holds
 from kvlab.planning.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
@@ -53,9 +54,20 @@ class Work:
 
     def slot_bytes(self, holds: Holds) -> int:
         """A slot in all KV heads of a layer: key, value and metadata."""
+        return self.model.key_value_heads * self.sizes(holds).slot
+
+    def kept_bytes(self, holds: Holds, slots: int) -> int:
+        """A table of so many slots in all KV heads of a layer, as the method's store holds it."""
+        return self.model.key_value_heads * math.ceil(self.sizes(holds).bytes_of(slots))
+
+    def sizes(self, holds: Holds) -> Sizes:
+        """Bytes of the slots of one KV head."""
         model = self.model
-        states = 2 * model.head_dim * self.number
-        return model.key_value_heads * (states + holds.metadata_bytes(model.group, self.seen))
+        token, heads = 2 * model.head_dim * self.number, model.full_layers * model.key_value_heads
+        slot = token + holds.metadata_bytes(model.group, self.seen)
+        if holds.packed is None:
+            return Sizes(token, slot, slot, heads=heads)
+        return holds.packed.sizes(token, slot, model.head_dim, heads)
 
     def first_slots(self, holds: Holds, budget: Amount) -> int:
         """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""
@@ -81,7 +93,7 @@ class Work:
     def _kept(self, holds: Holds, budget: Amount) -> int:
         if not holds.compresses or not holds.needs_budget:
             return UNLIMITED  # without a budget nobody knows beforehand: the most is everything
-        slots = Budget(budget).slots(self.tokens)
+        slots = Budget(budget).slots(self.tokens, self.sizes(holds))
         slack = self.compress_every - 1 if holds.decode else 0
         return slots if slots >= UNLIMITED else max(1, slots - slack)
 

@@ -28,6 +28,7 @@ class Rotated:
 
     bits: int
     seed: int = SEED
+    keeps_length: bool = False
     group: int = 1
     shared: tuple[str, ...] = ()
     scales: tuple[str, ...] = ("norm",)
@@ -38,7 +39,11 @@ class Rotated:
         norm, width = states.norm(dim=-1, keepdim=True), states.shape[-1]
         unit = states / torch.where(norm > 0, norm, 1)
         turned = unit @ rotation(width, self.seed, states.device).T * math.sqrt(width)
-        return {"codes": packed(torch.bucketize(turned, self._edges(states.device)), self.bits), "norm": half(norm)}
+        codes = torch.bucketize(turned, self._edges(states.device))
+        if self.keeps_length:
+            levels = normal_levels(self.bits).to(states.device)[codes]
+            norm = norm * width / (levels * turned).sum(-1, keepdim=True).clamp_min(1e-6)
+        return {"codes": packed(codes, self.bits), "norm": half(norm)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:
         """(B, H, S, width) float32."""

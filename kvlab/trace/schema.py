@@ -285,6 +285,8 @@ MEMORY = pa.schema(
         ("live_slots", pa.float32()),  # valid slots, mean over KV heads
         ("live_bytes", pa.int64()),  # valid slots with their metadata
         ("allocated_bytes", pa.int64()),  # what the tensors take
+        ("codes_bytes", pa.int64()),  # of that, codes of packed slots; null where slots are native
+        ("scales_bytes", pa.int64()),  # and their scales, least values and norms
         ("peak_bytes", pa.int64()),  # largest this layer ever held, the uncompressed prefill states included
     ]
 )

@@ -14,6 +14,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.packed_table import PackedTable
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
+from kvlab.requests import MethodChoice
 from kvlab.stores import STORES, Store, held
 from kvlab.stores.eight import Eight
 from kvlab.stores.kivi import PerChannel, PerToken
@@ -283,3 +284,15 @@ def test_a_store_of_ones_own_is_one_line() -> None:
     STORES.add("kivi2-turbo4", keys_only)
     logits, _ = conversation("snapkv", "kivi2-turbo4")
     assert torch.isfinite(logits).all()
+
+
+def test_every_token_in_a_store_is_a_method_and_not_the_reference() -> None:
+    choice = MethodChoice(method="full", budget=1.0, hyper_parameters={"store": "kivi4"})
+    assert (choice.method, choice.hyper_parameters) == ("packed", {"store": "kivi4"})
+    assert MethodChoice(method="full", budget=1.0, hyper_parameters={"store": "native"}).method == "full"
+
+
+def test_the_settings_of_a_run_name_a_store_only_where_there_is_one() -> None:
+    assert "store" not in make_method("h2o").model_dump()
+    assert make_method("h2o", store="fp8").model_dump()["store"] == "fp8"
+    assert make_method("compose", settle="keepkv", store="fp8").store == "fp8"

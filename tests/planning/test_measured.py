@@ -102,6 +102,23 @@ def test_tables_take_what_was_planned(method: str, compress_every: int) -> None:
         assert planned == cache.memory().allocated_bytes
 
 
+@pytest.mark.parametrize("store", ["kivi4", "turbo3", "fp8"])
+@pytest.mark.parametrize("method", ["packed", "snapkv", "h2o"])
+@pytest.mark.parametrize("budget", [0.5, "30%B"])
+def test_stores_take_what_was_planned(method: str, store: str, budget: float | str) -> None:
+    """The most a table may take live is what a plan says, and what it takes is not far from that."""
+    loaded, _ = model_of("grouped")
+    tokens, made = 600, make_method(method, store=store)
+    cache = make_cache(loaded.model, made, budget)
+    prefill(loaded, cache, torch.randint(3, 300, (1, tokens), generator=torch.Generator().manual_seed(1)))
+    work, holds = work_for(loaded, tokens), Holds.model_validate(made.holds())
+    kept = min(work._kept(holds, budget), tokens)
+    planned = work.model.full_layers * work.kept_bytes(holds, kept)
+    told = cache.memory()
+    assert 0.6 * planned < told.live_bytes <= planned * 1.001
+    assert told.layers[0].codes_bytes and told.layers[0].scales_bytes
+
+
 def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:
     loaded, tokens = model_of("half precision")
     work = work_for(loaded, tokens, "full")

@@ -1,0 +1,34 @@
+"""How many slots of a method stay native in a store, and what the others take."""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from kvlab.budget import UNLIMITED
+from kvlab.methods.pipeline import Pipeline
+from kvlab.stores import Store, store_bytes
+
+
+def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> tuple[int, int]:
+    """(slots of a head that are native at most, lots of which it may have only a part).
+
+    While decoding: what gathers before it is packed, what two decisions have changed, and what the last one changed.
+    """
+    if not pipeline.decode:
+        return store.sinks + store.residual, 1
+    if getattr(pipeline.settle, "changes_many", False):
+        return UNLIMITED, 3
+    return store.sinks + max(store.residual, 2 * compress_every) + store.lot + 1 + compress_every, 3
+
+
+def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | None:
+    """What a plan of memory needs to know of the store, as data (`kvlab.planning.holds.Packed`); None for native."""
+    if not store.packs:
+        return None
+    native, lots = native_slots(store, pipeline)
+    (own, shared), (twice, _) = (store_bytes(store, width, width) for width in (64, 128))
+    number = (twice - own) / 64
+    return {
+        "native": native, "lot": store.lot, "lots": lots, "slot_bytes": own - 64 * number, "number_bytes": number,
+        "lot_bytes": shared / 64,
+    }  # fmt: skip
