@@ -37,8 +37,8 @@ MAY_IMPORT = {
     "jobs": {"trace", "engine", "tasks", "planning"},
 }
 SHARED = {
-    "answers", "assets", "budget", "errors", "recording", "requests", "catalogue", "shipping", "counted", "growth",
-    "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
+    "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
+    "growth", "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
 }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from kvlab.budget import Budget
 from kvlab.errors import UserError
+from kvlab.given import in_one_sentence
 from kvlab.jobs.batch import repeat_request
 from kvlab.jobs.models import EMBEDDED, check_model, context_length
 from kvlab.jobs.parameters import PRESET
@@ -101,9 +102,7 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
             check_fits(text, request.model, request.max_new_tokens)
         return request
     except ValidationError as error:
-        first = error.errors()[0]
-        field = " ".join(str(part) for part in first["loc"]) or "request"
-        raise UserError(f"{field}: {first['msg'][0].lower()}{first['msg'][1:]}.") from error
+        raise UserError(in_one_sentence(error)) from error
 
 
 def _prompts(request: CompareRequest) -> list[str]:
