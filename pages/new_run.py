@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.parts.answer import Question, answer_section, planted
+from app.parts.asked import number_of
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
@@ -76,8 +77,7 @@ def cut_section(prompt: str, model: str, room: int = 0) -> str:
 
     `room` is how many tokens will come to it.
     """
-    asked = str(further_down("max_new_tokens", NEW_TOKENS))
-    new_tokens = room + (int(asked) if asked.isdecimal() else NEW_TOKENS)
+    new_tokens = room + (number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS)
     over = cutting.tokens_over(prompt, model.strip(), new_tokens) if prompt.strip() else 0
     if not over:
         return prompt

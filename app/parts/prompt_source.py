@@ -29,7 +29,7 @@ def prompt_section() -> tuple[str, str]:
         required=True,
         label_visibility="collapsed",
     )
-    read = {"Sample": sample_prompt, "Paste": pasted_prompt, "Upload": uploaded_prompt}[source]
+    read = {"Paste": pasted_prompt, "Upload": uploaded_prompt}.get(source, sample_prompt)
     try:
         return read()
     except UserError as error:
