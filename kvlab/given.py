@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationError
+from pydantic_core import from_json
 
 from kvlab.errors import UserError
 
 LONGEST_SHOWN = 60
 BREAKS_LINES = frozenset("\t\n\v\f\r\x1b")
-MOST_CONTROLS = 0.01  # a share of the signs; text from terminals and PDFs has a few
+MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the signs, or so many: text from terminals and PDFs has a few
 
 
 def shown(value: object) -> str:
@@ -36,7 +37,7 @@ def check_text(text: str, what: str = "The prompt") -> str:
             "as UTF-8 again."
         ) from None
     controls = sum(sign < " " and sign not in BREAKS_LINES for sign in text)
-    if "\0" in text or controls > MOST_CONTROLS * len(text):
+    if "\0" in text or controls > max(FEW_CONTROLS, MOST_CONTROLS * len(text)):
         raise UserError(f"{what} holds bytes that are no text ({controls:,} control signs): give it as plain text.")
     return text
 
@@ -48,6 +49,15 @@ def as_option(field: str) -> str:
 
 Text = Annotated[str, AfterValidator(check_text)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def read_json(text: str | bytes) -> Any:
+    """What the JSON holds; unlike `json.loads` it ends at deep nesting, endless numbers, NaN and half signs.
+
+    Raises:
+        ValueError: it is no JSON, or holds one of these.
+    """
+    return from_json(text, allow_inf_nan=False)
 
 
 def path_of(given: object, what: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 from kvlab.budget import Budget
 from kvlab.errors import UserError
 from kvlab.evaluate.request import FULL, EvalRequest, FileChoice, TaskChoice
-from kvlab.given import as_option, in_one_sentence
+from kvlab.given import as_option, in_one_sentence, read_json
 from kvlab.methods import make_method
 from kvlab.requests import MethodChoice
 from kvlab.tasks.loaders import LOADERS
@@ -41,8 +40,8 @@ def parse_named(text: str) -> tuple[str, dict[str, JsonValue]]:
 
 def _value(text: str) -> JsonValue:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return read_json(text)
+    except ValueError:
         return text
 
 

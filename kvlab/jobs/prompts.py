@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UserError
+from kvlab.given import check_text
 from kvlab.jobs.models import tokenizer_file
 from kvlab.requests import LARGEST_PROMPT_BYTES
 
@@ -29,8 +30,7 @@ def decode_upload(name: str, content: bytes) -> str:
         raise UserError(
             f"The file {name} is not UTF-8 text (byte {error.start} cannot be read): save it as UTF-8 and try again."
         ) from error
-    if "\0" in text:
-        raise UserError(f"The file {name} is not a text file: give plain text or Markdown.")
+    check_text(text, f"The file {name}")
     return check_prompt(text.replace("\r\n", "\n"))
 
 
@@ -45,7 +45,7 @@ def check_prompt(text: str) -> str:
     size = len(text.encode("utf-8", errors="surrogatepass"))
     if size > LARGEST_PROMPT_BYTES:
         raise UserError(_too_large("The prompt", size))
-    return text
+    return check_text(text)
 
 
 def count_tokens(text: str, model: str) -> tuple[int, bool]:

@@ -49,6 +49,11 @@ def test_csv_gives_back_every_cell(texts: list[str]):
         ("a.csv", "text,text\na,b\n", "two columns of the same name"),
         ("a.csv", 'name,text\na,"open', "a.csv is not a table"),
         ("a.md", " ", "The prompt is empty"),
+        ("a.md", "a\0b", "The file a.md holds bytes that are no text"),
+        ("a.jsonl", "[" * 100_000, "Line 1 of a.jsonl is not JSON"),
+        ("a.jsonl", '{"text": "one", "n": ' + "9" * 5000 + "}", "Line 1 of a.jsonl is not JSON"),
+        ("a.jsonl", '{"text": "half \\ud800"}', "Line 1 of a.jsonl is not JSON"),
+        ("a.jsonl", '{"text": "one", "n": NaN}', "Line 1 of a.jsonl is not JSON"),
     ],
 )
 def test_a_bad_file_is_one_sentence(name: str, content: str, sentence: str):
