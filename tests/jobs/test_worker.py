@@ -110,6 +110,20 @@ def test_ensure_worker_starts_one_once_and_it_ends_with_its_parent(tmp_path: Pat
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
+def test_a_worker_stays_while_another_process_wants_it(tmp_path: Path):
+    code = f"from pathlib import Path; from kvlab import jobs; r = Path({str(tmp_path)!r}); jobs.ensure_worker(r); "
+    stays = subprocess.Popen([sys.executable, "-c", code + "input()"], stdin=subprocess.PIPE)
+    until(lambda: _worker_pid(tmp_path) is not None)
+    pid = _worker_pid(tmp_path)
+    goes = [sys.executable, "-c", code + "print(jobs.release_worker(r))"]
+    assert subprocess.run(goes, capture_output=True, text=True, check=True, timeout=60).stdout == "None\n"
+    time.sleep(3 * store.HEARTBEAT_SECONDS)
+    assert _worker_pid(tmp_path) == pid
+    stays.kill()
+    stays.wait()
+    until(lambda: _worker_pid(tmp_path) is None)
+
+
 def _worker_pid(root: Path) -> int | None:
     with store.database(root) as connection:
         return store.live_worker(connection)
