@@ -14,6 +14,8 @@ from kvlab.methods.rotary import Rotary
 # Slot state that the cache itself knows, where a settler names it: as (B, H, S, G), what each query head of the group
 # adds to the slot's log mass.
 HEAD_MASS = "head_mass"
+# The length of a slot's key, (B, H, S) float32: there where that pays (`kvlab.methods.columns`), and kept current.
+KEY_LENGTH = "key_length"
 NEVER = float("-inf")
 
 
