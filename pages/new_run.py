@@ -25,6 +25,7 @@ from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry, methods
 from kvlab.jobs.remembered import remember, remembered
+from kvlab.jobs.shelf import short_name
 from kvlab.jobs.spoken import Manner, spoken
 
 LEVELS = {
@@ -50,7 +51,13 @@ def model_section() -> str:
     here = models.models_here(runs_root())
     if len(here) > 1:
         st.selectbox(
-            "On this disk", here, index=None, key="model_here", on_change=take_model, placeholder="Take another"
+            "On this disk",
+            here,
+            index=None,
+            format_func=short_name,
+            key="model_here",
+            on_change=take_model,
+            placeholder="Take another",
         )
     st.caption("`mini` ships with kvlab. A folder or a hub name such as `Qwen/Qwen3-0.6B` works too.")
     if model.strip() == EMBEDDED:
