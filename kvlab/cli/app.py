@@ -20,6 +20,7 @@ import psutil
 import typer
 
 from kvlab.assets import project_root
+from kvlab.cli.models import Folders, offer
 from kvlab.errors import UserError
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
@@ -37,9 +38,11 @@ def app_command(
     host: Annotated[str, typer.Option("--host", help="the address to serve on; 0.0.0.0 for every one")] = "localhost",
     open_: Annotated[str, typer.Option("--open", metavar="RUN_OR_COMPARISON", help="show this one first")] = "",
     headless: Annotated[bool, typer.Option("--headless", help="do not open a browser")] = False,
+    models: Folders = None,
 ) -> None:
     """Open the dashboard; runs asked for there are made by a worker process that ends with it."""
     root = runs.absolute()
+    offer(models)
     _make_folder(root)
     port = _choose_port(host, port)
     address = f"http://{'localhost' if host in EVERY_ADDRESS else host}:{port}"

@@ -73,7 +73,7 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
         except KeyboardInterrupt:
             state, message = "cancelled", "Stopped."
         except UserError as error:
-            state, message = ("cancelled", talk.reason) if talk.reason else ("failed", str(error))
+            state, message = ("cancelled", f"{talk.reason} {error}") if talk.reason else ("failed", str(error))
         except Exception as error:
             traceback.print_exc()
             state, message = "failed", _sentence(error)

@@ -109,6 +109,11 @@ class Seen(Protocol):
         ...
 
     @property
+    def sinks(self) -> Tensor | None:
+        """(B, H, G) logits of learned sinks, which take attention and have no slot; None for a model without."""
+        ...
+
+    @property
     def module(self) -> nn.Module | None:
         """The attention module, for scorers that project queries of their own; None outside a model."""
         ...

@@ -85,6 +85,17 @@ def test_cancel_stops_a_running_job_and_the_worker_takes_the_next(tmp_path: Path
     assert jobs.status(tmp_path, job).state == "cancelled"
 
 
+def test_a_cancelled_download_says_what_is_kept(tmp_path: Path, workers: Workers):
+    job = jobs.submit(tmp_path, ask("download"))
+    workers.start()
+    until(lambda: bool(jobs.status(tmp_path, job).run_ids))
+    jobs.cancel(tmp_path, job)
+    until(lambda: jobs.status(tmp_path, job).ended)
+    ended = jobs.status(tmp_path, job)
+    kept = "Cancelled; what was saved is kept. The download was stopped: what is complete stays."
+    assert (ended.state, ended.message) == ("cancelled", kept)
+
+
 def test_a_stopped_worker_ends_its_job_as_cancelled(tmp_path: Path, workers: Workers):
     job = jobs.submit(tmp_path, ask("slow"))
     process = workers.start()

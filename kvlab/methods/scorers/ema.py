@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.columns import Byte
+from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.view import Seen, Slots
 
 EMA = "ema"
@@ -57,7 +58,7 @@ class EmaScore:
         rows = min(self.window, seen.num_new) if first else seen.num_new
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
-        normalizer = torch.logsumexp(weighted, -1, keepdim=True)
+        normalizer = log_total(weighted, seen.sinks)
         changed = {
             EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
             SEEN_ROWS: (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(self.most_rows),
