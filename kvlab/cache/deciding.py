@@ -51,6 +51,8 @@ def decide(
             table.store(pipeline.score.update(slots, part, first))
         else:
             pipeline.note(slots, part)
+        if pipeline.judges_anew and moment.due and not moment.prompt:
+            table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
         if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
             layer.settings.statistics[layer.rank] = noted
     if first and layer.settings.held is not None:
@@ -103,7 +105,7 @@ def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
     pipeline = layer.settings.pipeline
     prompt = not layer.prompt_settled and not (first and pipeline.deferred)
     one = new == 1 and not prompt
-    waited = not one or layer.waiting >= layer.settings.compress_every
+    waited = not one or layer.waiting >= layer.settings.period
     return Moment(prompt or (pipeline.decode and not first and waited), prompt, one)
 
 
@@ -133,6 +135,7 @@ def _views(
             statistics=layer.settings.statistics,
             head_state=table.head_state,
             certain=moment.one and bucket.started and layer.settings.pipeline.fills_budget,
+            in_lots=layer.settings.pipeline.buffer > 0,
             smallest_budget=quota.smallest,
             remembered=quota.remembered,
         )

@@ -123,6 +123,7 @@ class Pipeline:
     decode: bool = True
     deferred: bool = False  # the prompt is compressed at the pass after it, when every layer's statistic is known
     saves_prefill: bool = False  # of the prompt, a layer works on what the layer before kept; all heads keep the same
+    buffer: int = 0  # generated tokens that gather on top of the budget before a decision; 0: none do
 
     def plan(self, view: View) -> Plan:
         """The decision for one layer."""
@@ -149,6 +150,16 @@ class Pipeline:
         """
         parts = (part for part in (self.score, self.allocate, self.settle) if hasattr(part, "prompt_rows"))
         return min(tokens, max((part.prompt_rows(tokens) for part in parts), default=1))
+
+    @property
+    def judges_anew(self) -> bool:
+        """Whether slots are scored anew at each decision while decoding, by the scorer's `recall(slots, seen)`."""
+        return self.decode and self.buffer > 0 and hasattr(self.score, "recall")
+
+    @property
+    def recalled(self) -> int:
+        """How many of the newest queries are kept for that; scorers say so by `recalls`, and ask `seen` for them."""
+        return getattr(self.score, "recalls", 0) if self.judges_anew else 0
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """New slot state after a chunk of the prompt that is not its last."""
