@@ -144,6 +144,14 @@ class Seen(Protocol):
         """
         ...
 
+    def column_max(self, rows: int | None = None) -> Tensor:
+        """The most attention a slot gets from any one of the last `rows` queries of its group; (B, H, S)."""
+        ...
+
+    def column_rms(self, rows: int | None = None) -> Tensor:
+        """Root mean square, over the last `rows` real queries and the group, of what a slot gets; (B, H, S)."""
+        ...
+
     def last_logits(self, rows: int = 1) -> Tensor:
         """Logits of the last `rows` queries, log mass not added, -inf where a row cannot look; (B, H, G, rows, S)."""
         ...
