@@ -58,7 +58,7 @@ class Method(BaseModel, ABC):
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
             "decode": pipeline.decode,
-            "deferred": pipeline.deferred,
+            "deferred": pipeline.waits,
             "saves_prefill": pipeline.saves_prefill,
             "seeks": getattr(pipeline.settle, "seeks", False),
             # Thinning in lots lets generated tokens stay for a while.
