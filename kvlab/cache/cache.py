@@ -20,6 +20,7 @@ from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_laye
 from kvlab.cache.hybrid import HybridLayer
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.passage import Passage, narrow_prefill
+from kvlab.cache.profiles import with_profile
 from kvlab.cache.rehearsing import listen, rehearsal_state, take_last_queries
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.errors import UserError
@@ -178,6 +179,7 @@ def make_cache(
         raise UserError(f"compress_every is {compress_every}; it must be at least 1.")
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     pipeline = with_feature_maps(method.pipeline(), language_model, getattr(model, "name", ""))
+    pipeline = with_profile(pipeline, language_model, getattr(model, "name", ""))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
     if pipeline.saves_prefill:

@@ -45,6 +45,7 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "tova": ("orange", "triangle-up", "dot"),
     "keydiff": ("gold", "diamond", "dash"),
     "lagkv": ("red", "square", "dot"),
+    "duoattention": ("grey", "triangle-up", "dashdot"),
     "kvzip": ("wine", "diamond", "dash"),
     "exactmerge": ("sky", "circle", "solid"),
 }

@@ -29,6 +29,7 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
         "linear": "pyramid-pool",
         "variance": "d2o",
         "global": "kvzip",
+        "profile": "duoattention",
     },
     "settle": {"evict": "h2o", "pool": "pyramid-pool", "sets": "kvmerger", "values": "cam"},
 }

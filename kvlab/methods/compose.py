@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field, JsonValue
 from kvlab.errors import UserError
 from kvlab.methods.allocators.ballots import ChosenSlots
 from kvlab.methods.allocators.model_wide import ModelWide
+from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.variance import Variance
 from kvlab.methods.base import Method, make_method, register
 from kvlab.methods.choices import PARTS, SELECTORS, choices, distributed, pipeline_of, selector, source
@@ -31,6 +32,8 @@ from kvlab.methods.settlers.pool import Pool
 from kvlab.methods.settlers.reposition import EvictAndReposition
 from kvlab.methods.settlers.value_merge import ACCUMULATED, ValueMerge
 
+# Scores that are set at the prompt, or follow from the slot.
+COSTS_NO_STEP = (PromptOnly, WindowAttention, Ballots, Lag, RehearsedAttention, Recency)
 # Half of an equal share would be half of what the layers could give each other.
 RECENT_ACROSS_LAYERS = 16
 
@@ -109,7 +112,7 @@ class Composition(Method):
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
         given, plain = distributed(names, dict(self.model_extra or {})), self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
-        apart = getattr(parts["allocate"].allocate, "across_layers", False)
+        apart = isinstance(parts["allocate"].allocate, ModelWide | HeadProfile)
         recent = RECENT_ACROSS_LAYERS if apart else 0.5
         select = selector(self.select, given["select"], recent) if plain else parts["select"].select
         return _fitted(_Chosen(names, parts["score"], parts["allocate"], select, parts["settle"]))
@@ -152,10 +155,10 @@ def _fitted(chosen: _Chosen) -> Pipeline:
         )
     if isinstance(allocate, Variance):
         allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)
-    if isinstance(allocate, ModelWide):
+    if isinstance(allocate, ModelWide | HeadProfile):
         allocate = replace(allocate, select=chosen.select)
     score, settle = _with_state(score, settle, chosen)
-    if not decode and not isinstance(score, PromptOnly | WindowAttention | Ballots | Lag | RehearsedAttention):
+    if not decode and not isinstance(score, COSTS_NO_STEP):
         score = PromptOnly(score)
     return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred)
 
