@@ -83,6 +83,7 @@ def conclude_all(settings: LayerSettings) -> None:
     for _, waiting in sorted(held.items()):
         seen = waiting.layer.seen_again(waiting.seen)
         conclude(waiting.layer, [seen], seen if waiting.shown else None, True)
+        waiting.layer.references = None
 
 
 def conclude(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | None, first: bool) -> None:
@@ -148,6 +149,7 @@ def _views(
             generator=layer.generator,
             statistics=layer.settings.statistics,
             head_state=table.head_state,
+            references=layer.references,
             certain=moment.one and bucket.started and layer.settings.pipeline.fills_budget,
             smallest_budget=quota.smallest,
             remembered=quota.remembered,

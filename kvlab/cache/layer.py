@@ -25,6 +25,7 @@ from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
+from kvlab.methods.view import References
 
 
 class CompressedLayer(Contents, CacheLayerMixin):
@@ -56,6 +57,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
+        self.references: References | None = None  # queries of a rehearsal, until the decision
         self.marked: Mark | None = None  # where a rehearsal goes back to
         self.rotary = self.settings.rotary_of(self.layer_idx)
 

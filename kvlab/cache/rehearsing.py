@@ -26,6 +26,7 @@ from kvlab.cache.deciding import conclude_all, note_statistic
 from kvlab.cache.settings import LayerSettings, RehearsalState, wait
 from kvlab.errors import UserError
 from kvlab.methods.rehearsal import OVERLAP, Rehearsal
+from kvlab.methods.view import References
 
 if TYPE_CHECKING:
     from kvlab.cache.cache import CompressedCache
@@ -74,6 +75,15 @@ def rehearsed(layer: CompressedLayer, seen: PassSeen) -> None:
     assert layer.marked is not None
     table, pipeline = layer.buckets[0].table, layer.settings.pipeline
     table.store(dict(pipeline.rehearsed(table.first(layer.marked.width), seen)))
+    if pipeline.references:
+        more = _some(seen, layer.marked.every)
+        layer.references = more if layer.references is None else layer.references.and_more(more)
+
+
+def _some(seen: PassSeen, every: int) -> References:
+    """Every so many-th query of a pass."""
+    real = seen.query.new_ones(len(seen.query), seen.num_new) if seen.row_valid is None else seen.row_valid.float()
+    return References(seen.query[:, :, ::every].clone(), real[:, ::every])
 
 
 @dataclass(frozen=True)
@@ -89,15 +99,16 @@ class Mark:
     waiting: int
     rotary: Any
     states: dict[str, Any]  # a recurrent state beside the slots
+    every: int  # of the rehearsal's queries one in so many is kept
 
     @classmethod
-    def of(cls, layer: CompressedLayer) -> Mark:
+    def of(cls, layer: CompressedLayer, every: int) -> Mark:
         """Now."""
         table = layer.buckets[0].table
         place = layer.tokens_seen.clone(), layer.cumulative_length, list(layer.lengths), layer.waiting
         states: dict[str, Any] = _recurrent(layer) if isinstance(layer, LinearAttentionLayer) else {}
         kept = copy.copy(layer.rotary), copy.deepcopy(states)
-        return cls(table.width, table.is_dense, table.slots.position.dtype, *place, *kept)
+        return cls(table.width, table.is_dense, table.slots.position.dtype, *place, *kept, every)
 
     def back(self, layer: CompressedLayer) -> None:
         """The layer as it was, but for scores; room that was made stays until `detach`."""
@@ -147,7 +158,9 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, state: Rehearsal
     pieces = list(_pieces(state, cache.compressed_layers()[0].cumulative_length, _room(model)))
     most = max((ids.shape[1] for ids, _ in pieces), default=0)
     own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
-    marks = [Mark.of(layer) for layer in layers]
+    total = sum(ids.shape[1] for ids, _ in pieces)
+    every = math.ceil(total / max(cache.settings.pipeline.references, 1))
+    marks = [Mark.of(layer, every) for layer in layers]
     for layer, mark in zip(layers, marks, strict=True):
         layer.marked = mark
         layer.buckets[0].table.reserve(mark.width + most)

@@ -46,6 +46,7 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "keydiff": ("gold", "diamond", "dash"),
     "lagkv": ("red", "square", "dot"),
     "duoattention": ("grey", "triangle-up", "dashdot"),
+    "attention-matching": ("blue", "star", "dash"),
     "kvzip": ("wine", "diamond", "dash"),
     "exactmerge": ("sky", "circle", "solid"),
 }

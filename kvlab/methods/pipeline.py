@@ -166,6 +166,11 @@ class Pipeline:
         """Whether no layer may decide about the prompt before all of them have seen it, or a rehearsal of it."""
         return self.deferred or getattr(self.allocate, "across_layers", False) or self.rehearsal is not None
 
+    @property
+    def references(self) -> int:
+        """How many of the rehearsal's queries a query head keeps for the decision; parts say so by `references`."""
+        return max(getattr(part, "references", 0) for part in (self.select, self.settle))
+
     def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New state of the prompt's slots after a pass of the rehearsal."""
         return self.score.rehearsed(slots, seen) if hasattr(self.score, "rehearsed") else {}

@@ -179,6 +179,18 @@ class Seen(Protocol):
 
 
 @dataclass(frozen=True)
+class References:
+    """Some of a rehearsal's queries, evenly spread: (B, Hq, n, d), rotated where they were asked; `real` (B, n)."""
+
+    query: Tensor
+    real: Tensor
+
+    def and_more(self, more: References) -> References:
+        """Those of one more pass behind these."""
+        return References(torch.cat([self.query, more.query], 2), torch.cat([self.real, more.real], 1))
+
+
+@dataclass(frozen=True)
 class View:
     """One layer at the moment a decision is due."""
 
@@ -195,6 +207,7 @@ class View:
     generator: torch.Generator | None = None
     statistics: dict[int, Tensor] = field(default_factory=dict)  # what the allocator noted of each layer at prefill
     head_state: dict[str, Tensor] = field(default_factory=dict)  # (B, H, ...) what plans noted of each head so far
+    references: References | None = None  # queries of a rehearsal, where the method keeps any
     certain: bool = False  # the host knows that every head is over its budget by exactly `most_excess`
     smallest_budget: int = 0  # host-side bound, like `largest_budget`
     remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
