@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 
 from kvlab.errors import UserError
+from kvlab.given import shown
 
 UNLIMITED = 2**30
 Amount = float | int | str
@@ -57,8 +58,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         if not self._is_possible():
-            shown = repr(self.amount) if isinstance(self.amount, str) else self.amount
-            raise UserError(_WHAT_A_BUDGET_IS.format(shown))
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(self.amount)))
 
     def _is_possible(self) -> bool:
         if isinstance(self.amount, str):
@@ -81,11 +81,11 @@ class Budget:
                 return cls(text)
             if text.endswith("%"):
                 return cls(float(text[:-1]) / 100)
-            return cls(int(text)) if text.lstrip("+").isdigit() else cls(float(text))
+            return cls(int(text)) if text.lstrip("+").isdecimal() and text.isascii() else cls(float(text))
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
-            raise UserError(_WHAT_A_BUDGET_IS.format(repr(text))) from None
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(text))) from None
 
     @classmethod
     def of(cls, number: float, unit: str) -> Budget:

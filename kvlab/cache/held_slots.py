@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from kvlab.methods.plan import Plan
@@ -20,10 +21,18 @@ class HeldSlots(Slots):
         """The metadata of `slots` beside these states."""
         return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
 
-    def after(self, plan: Plan) -> HeldSlots:
+    def with_columns(self, **columns: Any) -> Slots:
+        """The same slots with some columns changed, still not decoded."""
+        changed = copy.copy(self)
+        vars(changed).update(columns)
+        return changed
+
+    def after(self, plan: Plan) -> Slots:
         """What a plan that changes no state leaves."""
-        left = copy.copy(self)
-        left.valid, left.extra = plan.keep, self.extra | (plan.extra or {})
+        left = self.with_columns(valid=plan.keep)
+        left.extra = self.extra | (plan.extra or {})
+        if plan.log_mass is not None:
+            left.log_mass = torch.where(plan.keep, plan.log_mass, self.log_mass)
         return left
 
     def decoded(self) -> Slots:

@@ -12,9 +12,10 @@ from kvlab.cache import executor
 from kvlab.cache.held_slots import HeldSlots
 from kvlab.cache.table import SlotTable
 from kvlab.growth import GROWTH
+from kvlab.methods.columns import key_lengths
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
-from kvlab.methods.view import Slots
+from kvlab.methods.view import KEY_LENGTH, Slots
 from kvlab.stores import Store
 from kvlab.stores.code import Code
 from kvlab.stores.held import HeldStates
@@ -76,9 +77,13 @@ class PackedTable(SlotTable):
         """All slots, free room included, with every score."""
         return HeldSlots.of(super().whole(), self._held("keys", self.capacity), self._held("values", self.capacity))
 
-    def bias(self) -> Tensor:
-        """`Slots.bias` of the first `width` slots."""
-        return super().visible().bias(self.never)
+    def first(self, count: int) -> Slots:
+        """The first `count` of the visible slots, with their log mass."""
+        return HeldSlots.of(super().first(count), self._held("keys", count), self._held("values", count))
+
+    def bias(self, visible: Slots) -> Tensor:
+        """`Slots.bias` of the `visible` slots."""
+        return visible.bias(self.never)
 
     def _held(self, side: str, count: int) -> HeldStates:
         return HeldStates(self.codes[side], self.coded[side], self.native[side][:, :, : count - self.room], self.room)
@@ -93,6 +98,8 @@ class PackedTable(SlotTable):
         self._make_room(1, self.scheme.lot)
         place = torch.full((*keys.shape[:2], 1), self.width, dtype=torch.int64, device=keys.device)
         where = position[:, None, None].expand(*keys.shape[:2], 1)
+        if KEY_LENGTH in self.slots.extra:
+            extra = {**extra, KEY_LENGTH: key_lengths(keys)}
         executor.write(self.slots, place, {"position": where, **executor.FRESH, **extra})
         self._put(place, keys, values)
         self.width, self.occupied = self.width + 1, self.occupied + 1

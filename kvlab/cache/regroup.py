@@ -83,8 +83,8 @@ def _room(settings: LayerSettings, bucket: Bucket, length: int) -> int:
     if settings.store.packs:
         return 0  # it makes its own
     if not settings.pipeline.decode or bucket.quota is None:
-        return settings.compress_every if settings.pipeline.decode else room_to_grow(length)
-    return min(max(bucket.quota.largest - length, 0), room_to_grow(length)) + settings.compress_every
+        return settings.period if settings.pipeline.decode else room_to_grow(length)
+    return min(max(bucket.quota.largest - length, 0), room_to_grow(length)) + settings.period
 
 
 def _apart(rows: list[list[int]]) -> list[list[int]]:

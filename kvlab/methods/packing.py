@@ -18,7 +18,8 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
         return store.sinks + store.residual, 1
     if getattr(pipeline.settle, "changes_many", False):
         return UNLIMITED, 3
-    return store.sinks + max(store.residual, 2 * compress_every) + store.lot + 1 + compress_every, 3
+    changed = compress_every - 1 + max(pipeline.buffer, 1)
+    return store.sinks + max(store.residual, 2 * changed) + store.lot + 1 + changed, 3
 
 
 def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | None:

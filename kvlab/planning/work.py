@@ -19,6 +19,7 @@ FLOAT = 4  # scores, logits and everything measured are float32
 # is made of it (`kvlab.attention.tiles`); and what kernels take beside their results.
 AVERAGED_COPIES, TILES = 5, 2 * 2**20
 WORKSPACE = 500_000
+LENGTHS_FROM = 512  # `kvlab.methods.columns`, held equal by a test
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,8 @@ class Work:
         """Bytes of the slots of one KV head."""
         model = self.model
         token, heads = 2 * model.head_dim * self.number, model.full_layers * model.key_value_heads
-        slot = token + holds.metadata_bytes(model.group, self.seen)
+        length = FLOAT if holds.seeks and token >= LENGTHS_FROM else 0  # of the key, though on a CPU alone
+        slot = token + length + holds.metadata_bytes(model.group, self.seen)
         if holds.packed is None:
             return Sizes(token, slot, slot, heads=heads)
         return holds.packed.sizes(token, slot, model.head_dim, heads)
@@ -74,14 +76,14 @@ class Work:
         kept = self._kept(holds, budget)
         if kept >= self.tokens:
             return self.tokens
-        return min(kept, self.tokens) + (self.compress_every if holds.decode else room_to_grow(kept))
+        return min(kept, self.tokens) + (self._period(holds) if holds.decode else room_to_grow(kept))
 
     def last_slots(self, holds: Holds, budget: Amount) -> int:
         """The same after the last decode step, with the room a growing table takes."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
         held = min(kept, self.tokens) + self.new_tokens - 1
         if holds.decode and holds.compresses and not holds.grows:
-            held = min(held, kept + self.compress_every)
+            held = min(held, kept + self._period(holds))
         while room < held:
             room += 1 + room_to_grow(room)
         return room
@@ -89,6 +91,15 @@ class Work:
     def drops(self, holds: Holds, budget: Amount) -> bool:
         """Whether something of the prompt is dropped."""
         return self._kept(holds, budget) < self.tokens
+
+    def recalled_bytes(self, holds: Holds) -> int:
+        """Queries that all layers keep for the next decision."""
+        model = self.model
+        return model.full_layers * holds.recalled * model.heads * model.head_dim * self.number
+
+    def _period(self, holds: Holds) -> int:
+        """Decode steps from one decision to the next (`kvlab.cache.settings.LayerSettings.period`)."""
+        return self.compress_every - 1 + max(holds.buffer, 1)
 
     def _kept(self, holds: Holds, budget: Amount) -> int:
         if not holds.compresses or not holds.needs_budget:
