@@ -15,7 +15,9 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
     token, slot = sum(states[0, 0, 0].nbytes for states in (keys, values)), table.slot_bytes()
     settle, store = settings.pipeline.settle, settings.store
     beside = settle.head_bytes(keys, values, settings.pipeline.select) if hasattr(settle, "head_bytes") else 0
-    beside += settings.pipeline.buffer * slot if settings.pipeline.decode else 0  # tokens that wait on top
+    if settings.pipeline.decode:  # tokens that wait on top, and queries that are looked at again
+        beside += settings.pipeline.buffer * slot
+        beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes
     if not store.packs:
         return Sizes(token, slot, slot, beside=beside, heads=heads)
     own, shared = store_bytes(store, keys.shape[-1], values.shape[-1])

@@ -327,6 +327,11 @@ def _label(choice: MethodChoice, method: Method) -> str:
     return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
 
 
+def _budget_notes(choice: MethodChoice, method: Method, tokens: int) -> list[str]:
+    """What the method says of so many slots; nothing of bytes, which are only slots once the prompt was read."""
+    return [] if isinstance(choice.budget, str) else method.notes(Budget(choice.budget).slots(tokens), tokens)
+
+
 def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]:
     """Which layers a hybrid's compression is of; nothing for other models and for the full cache."""
     kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
@@ -374,7 +379,7 @@ def _record(
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
-        notes=(*method.notes(Budget(choice.budget).slots(ids.shape[1]), ids.shape[1]), *_layers_note(cache, loaded)),
+        notes=(*_budget_notes(choice, method, ids.shape[1]), *_layers_note(cache, loaded)),
         label=_label(choice, method),
         force_keep=choice.force_keep,
         returned=choice.returned,
