@@ -3,6 +3,10 @@
 A unit vector turned by a fixed random rotation has coordinates that are close to normal with variance 1/d, whatever it
 was, so one table of levels, Lloyd and Max's for the normal distribution, serves all (section 3.1). Nothing is
 calibrated and no slot needs another. The paper's outlier channels and its form for unbiased products are left out.
+
+Levels are means of what they stand for, so a decoded vector is too short by its own error (1 % at 4 bits, 3.5 % at 3),
+and so is every logit. The norm is held divided by that: KL on mini .0013 instead of .0036 at 4 bits, .0049 instead of
+.0150 at 3 (all slots kept, 6 prompts of 1,024 tokens).
 """
 
 from __future__ import annotations
@@ -19,16 +23,16 @@ from kvlab.stores.code import Coded, half
 from kvlab.stores.packing import packed, unpacked
 
 SEED = 2504
+TINY = 1e-6
 ROUNDS = 2000  # of Lloyd's iteration; the levels stand still long before
 
 
 @dataclass(frozen=True)
 class Rotated:
-    """`bits` a coordinate and a norm of 16 bits a slot."""
+    """`bits` a coordinate and a norm of 16 bits a slot: of a length that gives x . decoded(x) = x . x."""
 
     bits: int
     seed: int = SEED
-    keeps_length: bool = False
     group: int = 1
     shared: tuple[str, ...] = ()
     scales: tuple[str, ...] = ("norm",)
@@ -40,9 +44,8 @@ class Rotated:
         unit = states / torch.where(norm > 0, norm, 1)
         turned = unit @ rotation(width, self.seed, states.device).T * math.sqrt(width)
         codes = torch.bucketize(turned, self._edges(states.device))
-        if self.keeps_length:
-            levels = normal_levels(self.bits).to(states.device)[codes]
-            norm = norm * width / (levels * turned).sum(-1, keepdim=True).clamp_min(1e-6)
+        levels = normal_levels(self.bits).to(states.device)[codes]
+        norm = norm * width / (levels * turned).sum(-1, keepdim=True).clamp_min(TINY)
         return {"codes": packed(codes, self.bits), "norm": half(norm)}
 
     def decode(self, coded: Coded, width: int) -> Tensor:

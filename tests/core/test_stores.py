@@ -96,7 +96,10 @@ def test_turbos_levels_lose_what_lloyd_and_max_say(bits: int, lost: float) -> No
     states, code = draw(1, 1, 4000, 64) * 3, Rotated(bits)
     back = code.decode(code.encode(states, torch.ones(1, 1, 4000, dtype=torch.bool)), 64)
     error = (back - states).square().sum(-1) / states.square().sum(-1)
-    assert float(error.mean()) == pytest.approx(lost, rel=0.05)
+    # Stretched so that its product with the vector itself is right, a decoded vector of squared length 1 - lost
+    # (levels are means) has 1 / (1 - lost), and its error is that less 1.
+    assert float(error.mean()) == pytest.approx(lost / (1 - lost), rel=0.05)
+    torch.testing.assert_close((back * states).sum(-1), states.square().sum(-1), rtol=2e-3, atol=0)
 
 
 def test_a_vector_of_one_channel_is_no_worse_for_turbo() -> None:
