@@ -49,6 +49,7 @@ class ValueMerge:
     fills_budget: ClassVar[bool] = True
     state: Mapping[str, float] = field(default_factory=dict)
     merges: ClassVar = True
+    key_copies: ClassVar = 5.2  # in float32, while a prompt is settled (counted with the allocator)
     mass_of_votes: ClassVar[float] = 0.0
 
     @property
