@@ -115,9 +115,9 @@ def _masked(
         if softcap is None and sinks is None:
             outputs.append(scaled_dot_product_attention(asked, keys, values, attn_mask=mask, scale=scaling))
             continue
-        logits = asked.float() @ keys.float().transpose(-1, -2) * scaling
+        logits = (asked.float() * scaling) @ keys.float().transpose(-1, -2)
         if softcap is not None:
-            logits = softcap * torch.tanh(logits / softcap)
-        mass = softmax_beside(logits.masked_fill(~mask, NEVER), None if sinks is None else sinks[None, :, None])
+            logits = logits.div_(softcap).tanh_().mul_(softcap)
+        mass = softmax_beside(logits.masked_fill_(~mask, NEVER), None if sinks is None else sinks[None, :, None])
         outputs.append((mass @ values.float()).to(query.dtype))
     return torch.cat(outputs, dim=2)

@@ -133,7 +133,9 @@ class SlotContender(Contender):
         self.choice = choice
         self.is_baseline = choice.method == "full"
         self.decoder: CapturedDecoder | None = None
-        self.captures = request.capture == "on" or (request.capture == "auto" and model.device.type == "cuda")
+        self.captures = request.capture == "on" or (
+            request.capture == "auto" and model.device.type == "cuda" and request.placement == "single"
+        )
         # Either kind of step is captured when it comes up again, the one with a decision after two full periods.
         self.warmup = 3 * request.compress_every + 3 if self.captures else 0
 

@@ -34,7 +34,8 @@ def fill(
     states, queries = (torch.Generator(model.device).manual_seed(2 * seed + number) for number in (0, 1))
     for tokens in (prompt, generated):
         for index, layer in enumerate(cache.layers) if tokens else ():
-            keys, values = _states(model, batch, tokens, states, shared)
+            place = model.device_of(index)
+            keys, values = (part.to(place) for part in _states(model, batch, tokens, states, shared))
             if isinstance(layer, CompressedLayer):
                 _through_attention(model, layer, model.attention_modules[index], keys, values, queries)
             else:
@@ -82,9 +83,11 @@ def _through_attention(
 ) -> None:
     batch, _, tokens, head_dim = keys.shape
     query = normal(model, source, batch, model.shape.num_attention_heads, min(tokens, QUERY_ROWS), head_dim)
+    query = query.to(keys.device)
     work = lambda: attend_by_hand(model, layer, module, query, keys, values)  # noqa: E731
     if layer.settings.pipeline.score.needs_hidden_states:
-        _as_called_with(module, normal(model, source, batch, tokens, model.config.hidden_size), work)
+        states = normal(model, source, batch, tokens, model.config.hidden_size)
+        _as_called_with(module, states.to(keys.device), work)
     else:
         work()
 

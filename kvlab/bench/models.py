@@ -18,6 +18,7 @@ from kvlab.attention.hidden import PROJECTIONS
 from kvlab.bench.room import check_room
 from kvlab.engine.environment import model_shape
 from kvlab.models.load import LoadedModel, load_model, pick_device, prepare
+from kvlab.models.placing import input_device
 from kvlab.shapes import Shape, find_shape
 from kvlab.trace.schema import ModelShape
 
@@ -34,8 +35,15 @@ class BenchModel:
 
     @property
     def device(self) -> torch.device:
-        """Where it lives."""
-        return self.model.device
+        """Where token ids go; of a model that is spread, the first of its devices."""
+        return input_device(self.model)
+
+    def device_of(self, layer: int) -> torch.device:
+        """Where a layer's attention works, and its keys and values lie."""
+        for part in self.attention_modules[layer].modules() if layer in self.attention_modules else ():
+            if (place := getattr(getattr(part, "_hf_hook", None), "execution_device", None)) is not None:
+                return torch.device(place)
+        return self.device
 
     @property
     def dtype(self) -> torch.dtype:

@@ -41,6 +41,7 @@ class BenchRequest(BaseModel):
     shorten: int = Field(1, ge=1)
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
     load_in: Literal["4bit", "8bit"] | None = None
     revision: str | None = None
     cache_dir: str | None = None
@@ -50,7 +51,7 @@ class BenchRequest(BaseModel):
     @property
     def hub(self) -> dict[str, Any]:
         """How the files of a model that is no shape are found and read."""
-        return {"load_in": self.load_in, "revision": self.revision, "cache_dir": self.cache_dir}
+        return {name: getattr(self, name) for name in ("placement", "load_in", "revision", "cache_dir")}
 
     @property
     def timed_steps(self) -> int:
@@ -90,6 +91,10 @@ def make_request(**fields: object) -> BenchRequest:
             raise UserError(f"{name} takes whole numbers of at least 1, not {min(numbers)}.")
     if request.mode == "generate" and request.new_tokens < 1:
         raise UserError("Mode generate needs --new-tokens of at least 1.")
+    if request.placement == "auto" and request.model.startswith("shape:"):
+        raise UserError("--placement auto spreads the files of a model: shapes are made on one device.")
+    if request.placement == "auto" and request.capture == "on":
+        raise UserError("Steps over several devices cannot be captured: leave --capture out with --placement auto.")
     if request.scale > 1 and request.mode != "pages" and not request.model.startswith("shape:"):
         raise UserError("--scale makes shapes smaller, not trained models: use it with --model shape:NAME.")
     return request

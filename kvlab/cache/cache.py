@@ -23,6 +23,7 @@ from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.profiles import with_profile
 from kvlab.cache.rehearsing import listen, rehearsal_state, take_last_queries
 from kvlab.cache.settings import LayerSettings, Observer
+from kvlab.cache.sliding import with_own_window
 from kvlab.errors import UserError
 from kvlab.given import shown, whole_number
 from kvlab.methods import Method, make_method
@@ -85,7 +86,7 @@ class CompressedCache(Cache):
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
         types, options = get_layer_types_and_kwargs(config)
-        plain = DynamicCache(config=config).layers
+        plain = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
         # What later layers read as well (Gemma 3n, Gemma 4) stays as it is: they know no slots.
         sharing = getattr(config, "kv_sharing_modes", None) or [None] * len(types)
         both = enumerate(zip(types, sharing, strict=True))

@@ -48,6 +48,9 @@ def bench(
     ] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda, or one of several such as cuda:1")] = None,
     dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None,
+    placement: Annotated[
+        str | None, typer.Option(help="single: one device; auto: weights spread over all (needs accelerate)")
+    ] = None,
     load_in: LoadIn = None,
     revision: Revision = None,
     cache_dir: CacheDir = None,
@@ -82,6 +85,7 @@ def bench(
         "capture": capture,
         "device": device,
         "dtype": dtype,
+        "placement": placement,
         "load_in": load_in,
         "revision": revision,
         "cache_dir": cache_dir,

@@ -7,7 +7,8 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,6 +19,7 @@ import typer
 if TYPE_CHECKING:
     import torch
 
+DECIDED = ("h2o", "zsmerge", "keepkv", "d2o", "cam")  # one of each kind of decision that the kernel takes whole
 PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
 
 
@@ -138,7 +140,9 @@ def _self_tests() -> dict[str, str]:
         "self-test: a comparison is recorded": _timed(_check_comparison),
     }
     for index in range(torch.cuda.device_count()):
-        tests[f"self-test: fused kernel, cuda:{index}"] = _timed(partial(_check_kernel, torch.device("cuda", index)))
+        device = torch.device("cuda", index)
+        tests[f"self-test: attention kernel, cuda:{index}"] = _timed(partial(_check_kernel, device))
+        tests[f"self-test: decision kernel, cuda:{index}"] = _timed(partial(_check_decisions, device))
     return tests
 
 
@@ -193,6 +197,67 @@ def _check_kernel(device: torch.device) -> str:
         raise ArithmeticError(f"differs from plain torch by {difference:.1e}")
     done_by = "plain torch does its work" if one_query_kernel(device) is None else "as plain torch"
     return f"{done_by}, largest difference {difference:.0e}"
+
+
+def _check_decisions(device: torch.device) -> str:
+    """Every kind of decision on `device`, with the kernels and without: the same logits, and kernels that were used."""
+    from kvlab.cache import fused
+
+    if fused.decision_kernel(device) is None:
+        return "plain torch does its work"
+    ours = [_decoded(method, device) for method in DECIDED]
+    if fused.decision_kernel(device) is None:
+        return "it cannot be made here (the warning says why): plain torch does its work"
+    with _plain_torch():
+        theirs = [_decoded(method, device) for method in DECIDED]
+    differences = {
+        method: float((our - their).abs().max()) for method, our, their in zip(DECIDED, ours, theirs, strict=True)
+    }
+    worst = max(differences, key=differences.__getitem__)
+    if not differences[worst] <= 1e-3:
+        raise ArithmeticError(f"{worst} differs from plain torch by {differences[worst]:.1e}")
+    return f"{', '.join(DECIDED)} as plain torch, largest difference {differences[worst]:.0e}"
+
+
+def _decoded(method: str, device: torch.device) -> torch.Tensor:
+    """Logits of some decode steps of a random model under a method that decides at each."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from kvlab.cache import make_cache
+    from kvlab.models.load import prepare
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=0.2,
+    )  # fmt: skip
+    model = prepare(LlamaForCausalLM(config).eval()).to(device)
+    cache, logits = make_cache(model, method, 0.4), []
+    with torch.inference_mode():
+        model(torch.arange(3, 43, device=device)[None], past_key_values=cache)
+        for step in range(6):
+            token = torch.tensor([[5 + 7 * step]], device=device)
+            logits.append(model(token, past_key_values=cache).logits[0, -1])
+    return torch.stack(logits)
+
+
+@contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Without kvlab's own kernels for a while."""
+    from kvlab.attention.kernels import SWITCH, one_query_kernel
+    from kvlab.cache.fused import decision_kernel
+
+    before, known = os.environ.get(SWITCH), (one_query_kernel, decision_kernel)
+    os.environ[SWITCH] = "off"
+    try:
+        for kernel in known:
+            kernel.cache_clear()
+        yield
+    finally:
+        os.environ.pop(SWITCH) if before is None else os.environ.update({SWITCH: before})
+        for kernel in known:
+            kernel.cache_clear()
 
 
 def _check_comparison() -> str:

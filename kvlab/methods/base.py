@@ -95,7 +95,10 @@ class Method(BaseModel, ABC):
             "seeks": getattr(pipeline.settle, "seeks", False),
             # Thinning in lots lets generated tokens stay for a while.
             "grows": hasattr(pipeline.settle, "thinned"),
-            "averages": getattr(pipeline.score, "averages", False),  # the logits of each query
+            # The logits of each query.
+            "averages": getattr(pipeline.score, "averages", False) or getattr(pipeline.settle, "observes", False),
+            "settle_copies": max(getattr(part, "key_copies", 0.0) for part in (pipeline.score, pipeline.settle)),
+            "settle_numbers": getattr(pipeline.settle, "numbers_a_slot", 0.0),
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
             **pipeline.scored_rows(),

@@ -43,7 +43,9 @@ class Holds(BaseModel):
     buffer: int = 0  # generated tokens that gather on top of its budget between decisions
     recalled: int = 0  # queries of each query head that it keeps for the next decision
     grows: bool = False  # its table gets longer while decoding, though it decides at every step
-    averages: bool = False  # the scorer averages each query's log attention, which takes more copies of it
+    averages: bool = False  # each query's log attention is averaged or observed, which takes more copies of it
+    settle_copies: float = 0.0  # of keys in float32 that settling or scoring a prompt makes
+    settle_numbers: float = 0.0  # and float32 numbers a slot of a KV head
     needs_hidden_states: bool = False
     slot_bytes: int = 7  # of a slot of a KV head beside key and value, in a short text: position, valid and score
     whole_numbers: int = 1  # of them, which take two bytes more in a long text

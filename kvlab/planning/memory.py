@@ -102,18 +102,19 @@ def _moment(
     if watched:
         parts += _shadow(work)
         parts += _waiting(work, holds, budget)
-    parts.append(_working(work, holds, at))
+    parts.append(_working(work, holds, at, open_layers * (whole - settled)))
     return Phase(name, (*common, *parts))
 
 
-def _working(work: Work, holds: Holds, at: str) -> Part:
+def _working(work: Work, holds: Holds, at: str, open_table: int) -> Part:
+    """What a layer works with; `open_table` are bytes counted elsewhere that are not there while a sliding one runs."""
     if at == LOGITS:
         rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
         return Part("logits", "device", work.logits_bytes(), f"float32, twice, of {rows} over the vocabulary")
     if at == FEED_FORWARD:
         return Part("prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of one layer")
     why = f"queries, repeated keys and values, and scores of {min(holds.scored_rows, work.queries)} queries at a time"
-    largest = max(work.attention_bytes(holds), work.sliding_attention_bytes())
+    largest = max(work.attention_bytes(holds), work.sliding_attention_bytes() - open_table)
     return Part("prefill's attention", "device", largest, why)
 
 

@@ -43,6 +43,7 @@ class Model:
     counted: bool  # the parameters were counted, not worked out
     tables: int = 0  # parameters of embedding and output layer, which packing leaves as they are
     other_layers: int = 0  # that keep a recurrent state, or nothing
+    written_out: bool = False  # its logits are capped, biased or beside a learned sink, so no fused kernel takes them
 
     @property
     def layers(self) -> int:
@@ -121,6 +122,8 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
         counted=parameters is not None,
         tables=tables,
         other_layers=layers - full - sliding,
+        written_out=bool(config.get("attn_logit_softcapping") or config.get("alibi"))
+        or config.get("model_type") in ("gpt_oss", "bloom", "mpt"),
     )
 
 

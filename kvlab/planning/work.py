@@ -15,9 +15,11 @@ from kvlab.requests import RecordLevel
 
 EVERYTHING = Recording()
 FLOAT = 4  # scores, logits and everything measured are float32
-# Copies of float32 logits that are averaged, counted with torch's allocator; what a tile of attention takes with what
-# is made of it (`kvlab.attention.tiles`); and what kernels take beside their results.
-AVERAGED_COPIES, TILES = 5, 2 * 2**20
+# Counted with torch's allocator: copies of float32 logits that are averaged or observed, of those that are written out
+# where no fused kernel takes them, in full and in sliding layers; what a tile of attention takes with what is made of
+# it, and its queries (`kvlab.attention.tiles`); and what kernels take beside their results.
+AVERAGED_COPIES, WRITTEN_COPIES, WRITTEN_IN_WINDOW = 5, 3, 3.5
+TILES, TILE_ROWS = 2 * 2**20, 128
 WORKSPACE = 500_000
 LENGTHS_FROM = 512  # `kvlab.methods.columns`, held equal by a test
 
@@ -125,6 +127,10 @@ class Work:
         # Queries, repeated keys and values, and the output; or queries and keys while they are rotated.
         repeated = 2 * query + 2 * query * self.tokens // rows if model.group > 1 else 0
         plain = rows * (beside + max(repeated, 3 * query + state)) + WORKSPACE
+        if model.written_out and model.full_layers:
+            block = min(ROW_BLOCK, rows)
+            written = WRITTEN_COPIES * model.heads * block * self.tokens * FLOAT
+            plain = max(plain, self.states_bytes() + written)
         if holds is None:
             return plain
         scored = self.states_bytes() + self._scoring(holds)
@@ -142,20 +148,30 @@ class Work:
         logits = AVERAGED_COPIES * model.heads * block * self.tokens * FLOAT
         # A tile, and the keys in float32 with one coordinate more, made from a copy where they are not.
         copies = 1 if self.number == FLOAT else 2
-        summed = copies * model.key_value_heads * self.tokens * (model.head_dim + 1) * FLOAT + TILES
+        tile = 2 * model.heads * min(block, TILE_ROWS) * self.tokens * FLOAT
+        summed = copies * model.key_value_heads * self.tokens * (model.head_dim + 1) * FLOAT + min(TILES, tile)
         if not holds.all_rows and holds.rows == 1:
             summed = 0  # it asks no query
         # Unit sources and keys, and the similarity of a block of sources to what stays, taken for half the prompt.
         beside = 2 * model.head_dim + ROW_BLOCK // 2
         sought = model.key_value_heads * self.tokens * beside * FLOAT if holds.seeks else 0
-        return max(logits if holds.averages else summed, sought)
+        numbers = model.head_dim * holds.settle_copies + holds.settle_numbers
+        settled = int(model.key_value_heads * self.tokens * numbers * FLOAT)
+        settled += logits // AVERAGED_COPIES if holds.averages else 0
+        return max(logits if holds.averages else summed, sought, settled)
 
     def sliding_attention_bytes(self) -> int:
-        """A mask and its copies for sliding layers, queries x tokens; written-out logits where they are capped."""
-        if not self.model.sliding_layers:
+        """Working memory of a sliding layer's attention, in row blocks over the slots that a block can see."""
+        model, rows, number = self.model, min(ROW_BLOCK, self.queries), self.number
+        if not model.sliding_layers:
             return 0
-        capped = self.model.family.startswith("gemma2")
-        return self.queries * self.tokens * (int(3.3 * FLOAT * self.model.heads) if capped else 3)
+        columns = min(model.window + rows - 1, self.tokens)
+        output = self.queries * model.heads * model.head_dim * number
+        states = 2 * 2 * model.key_value_heads * self.queries * model.head_dim * number  # as they are, and as stored
+        repeated = 2 * model.heads * columns * model.head_dim * (number if not model.written_out else number + FLOAT)
+        logits = WRITTEN_IN_WINDOW * model.heads * FLOAT if model.written_out else 1  # else the mask
+        block = repeated + int(rows * columns * logits)
+        return self.states_bytes() + states + output + max(output, block) + WORKSPACE
 
     def feed_forward_bytes(self) -> int:
         """Working memory of one layer's feed-forward over the prompt: gate, up, their product, and the states."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import os
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -10,8 +13,11 @@ from typer.testing import CliRunner
 
 import kvlab.attention.kernels as kernels
 from kvlab.attention.launch_shape import shared_memory
+from kvlab.cache import fused
 from kvlab.cli import commands
-from kvlab.cli.doctor import _fused_kernels, _gpus  # the report's parts, without its self-tests
+from kvlab.cli.doctor import DECIDED, _check_decisions, _fused_kernels, _gpus  # the report's parts
+
+doctor = importlib.import_module("kvlab.cli.doctor")  # the package also has an object of this name
 
 GIB = 2**30
 CARDS = (("Small", 8 * GIB, 24 * GIB, (8, 6), 101376), ("Large", 70 * GIB, 80 * GIB, (9, 0), 232448))
@@ -55,3 +61,71 @@ def test_what_the_kernels_lack_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_the_help_tells_how_to_switch_them_off() -> None:
     assert "KVLAB_KERNELS=off" in CliRunner().invoke(commands, ["doctor", "--help"]).stdout
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels on the CPU, in Triton's interpreter, which tests/conftest.py turns on; off where the switch says so."""
+    pytest.importorskip("triton", reason="the package triton is not installed: pip install kvlab[kernels]")
+
+    def on(device: torch.device) -> bool:
+        return os.environ.get(kernels.SWITCH) != "off"
+
+    monkeypatch.delenv(kernels.SWITCH, raising=False)
+    for module in (kernels, fused):
+        monkeypatch.setattr(module, "kernels_on", on)
+        monkeypatch.setattr(module, "_failed", False)
+    for cached in (kernels.one_query_kernel, fused.decision_kernel):
+        cached.cache_clear()
+    yield
+    for cached in (kernels.one_query_kernel, fused.decision_kernel):
+        cached.cache_clear()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are not interpreted where there is a GPU")
+@pytest.mark.usefixtures("interpreted")
+def test_the_decision_kernel_is_held_against_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches, launch = [], fused._launch
+
+    def counted(work: fused.Work) -> None:
+        launches.append(work.kind)
+        launch(work)
+
+    monkeypatch.setattr(fused, "_launch", counted)
+    said = _check_decisions(torch.device("cpu"))
+    assert all(method in said for method in DECIDED) and "largest difference" in said
+    assert set(launches) == set(range(5)), "each kind of decision was the kernel's"
+    assert os.environ.get(kernels.SWITCH) is None
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels are not interpreted where there is a GPU")
+@pytest.mark.usefixtures("interpreted")
+def test_a_decision_kernel_that_is_wrong_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = fused._launch
+
+    def wrong(work: fused.Work) -> None:
+        launch(work)
+        work.values.neg_()
+
+    monkeypatch.setattr(fused, "_launch", wrong)
+    with pytest.raises(ArithmeticError, match="differs from plain torch by"):
+        _check_decisions(torch.device("cpu"))
+
+    def broken(work: fused.Work) -> None:
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(fused, "_launch", broken)
+    fused.decision_kernel.cache_clear()
+    assert "cannot be made here" in _check_decisions(torch.device("cpu"))
+
+
+@pytest.mark.usefixtures("two_cards")
+def test_both_kernels_are_tested_on_every_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name in ("_check_kernel", "_check_decisions"):
+        monkeypatch.setattr(doctor, name, lambda device, name=name: asked.append(f"{name} {device}") or "fine")
+    for name in ("_check_full_budget", "_check_comparison"):
+        monkeypatch.setattr(doctor, name, lambda: "fine")
+    report = doctor._self_tests()
+    assert asked == [f"{name} cuda:{index}" for index in (0, 1) for name in ("_check_kernel", "_check_decisions")]
+    assert {"self-test: attention kernel, cuda:1", "self-test: decision kernel, cuda:1"} <= set(report)

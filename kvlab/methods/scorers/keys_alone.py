@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
@@ -18,6 +19,7 @@ class UnusualKeys:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
+    key_copies: ClassVar = 4.2  # in float32, while a prompt is scored (counted with the allocator)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, against the mean of the slots held now."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ class Lag:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
+    key_copies: ClassVar = 3.0  # in float32, while a prompt is scored (counted with the allocator)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill."""

@@ -43,6 +43,8 @@ class ExactResidual:
     future_weight: float = 0.5
     state: Mapping[str, float] = field(default_factory=dict)
     merges: ClassVar = True
+    observes: ClassVar = True  # the logits of the window's queries
+    key_copies: ClassVar = 7.0  # in float32, while a prompt is settled (counted with the allocator)
     mass_of_votes: ClassVar[None] = None  # a slot's own
 
     def prompt_rows(self, tokens: int) -> int:

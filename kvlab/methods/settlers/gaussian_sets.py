@@ -61,6 +61,11 @@ class GaussianSets:
     merges: ClassVar = True
 
     @property
+    def numbers_a_slot(self) -> float:
+        """What settling a prompt takes: nearness to the slots before, copied (counted with the allocator)."""
+        return 10.0 * self.longest_set
+
+    @property
     def mass_of_votes(self) -> float | None:
         """As the rule says."""
         return self.mass.of_votes

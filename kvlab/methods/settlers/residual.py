@@ -41,6 +41,7 @@ class ResidualMerge:
     mass: MassRule = "alpha"
     space: Space = "rotated"
     fills_budget: ClassVar[bool] = True
+    key_copies: ClassVar = 3.7  # in float32, while a prompt is settled (counted with the allocator)
 
     @property
     def state(self) -> Mapping[str, float]:

@@ -1,0 +1,79 @@
+"""What a prompt's pass takes at its worst moment, method by method and with sliding layers, against the plan."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from kvlab.cache import make_cache
+from kvlab.engine.forward import prefill
+from kvlab.models.load import LoadedModel, prepare
+from kvlab.planning import memory
+from tests.families import tiny_model
+from tests.planning.allocator import peak_bytes
+from tests.planning.test_measured import NOT_TENSORS, held_by, work_for
+
+# Heads, KV heads, head_dim, tokens, type: where attention and what a method does with it take more than the rest.
+SHAPES = {
+    "float32": (16, 2, 32, 1500, torch.float32),
+    "bfloat16": (8, 4, 64, 2000, torch.bfloat16),
+}
+BUDGET = 0.05
+
+
+def share(model: Any, method: str, tokens: int) -> float:
+    """Planned bytes of the prompt's pass over those that torch's allocator counted."""
+    loaded = LoadedModel(model, None, "tiny")  # type: ignore[arg-type]
+    ids = torch.randint(3, 90, (1, tokens), generator=torch.Generator().manual_seed(1))
+
+    def run() -> None:
+        prefill(loaded, make_cache(model, method, BUDGET if method != "full" else 1.0), ids)
+
+    with torch.inference_mode():
+        run()  # some tables are made once
+        took, _ = peak_bytes(run)
+    phases = memory._of_method(work_for(loaded, tokens), method, held_by(method), BUDGET, ())
+    planned = (sum(part.bytes for part in phase.parts if part.name not in NOT_TENSORS) for phase in phases[:-1])
+    return max(planned) / took
+
+
+@pytest.mark.parametrize("method", ["full", "snapkv", "keydiff", "lagkv", "zsmerge", "cam", "kvmerger", "exactmerge"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_of_each_kind_of_method(shape: str, method: str) -> None:
+    heads, key_value_heads, head_dim, tokens, dtype = SHAPES[shape]
+    config = LlamaConfig(
+        num_hidden_layers=2, num_attention_heads=heads, num_key_value_heads=key_value_heads, head_dim=head_dim,
+        hidden_size=64, intermediate_size=64, vocab_size=300, max_position_embeddings=4096, pad_token_id=0,
+    )  # fmt: skip
+    model = prepare(LlamaForCausalLM(config).to(dtype).eval())
+    assert share(model, method, tokens) == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gemma2", "gpt-oss", "ministral"])
+@pytest.mark.parametrize(("window", "tokens", "heads"), [(64, 3000, 8), (1024, 1500, 16)])
+def test_with_sliding_layers(family: str, window: int, tokens: int, heads: int) -> None:
+    """Their attention goes by row blocks and their windows are short; logits that no kernel takes are written out."""
+    own = {"query_pre_attn_scalar": 32} if "gemma" in family else {}
+    model = tiny_model(
+        family, hidden_size=64, intermediate_size=64, num_attention_heads=heads, head_dim=32, sliding_window=window,
+        max_position_embeddings=4096, vocab_size=300,
+        layer_types=["full_attention", "sliding_attention", "sliding_attention"], **own,
+    )  # fmt: skip
+    assert share(prepare(model), "snapkv", tokens) == pytest.approx(1.0, abs=0.1)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "gpt-oss", "llama4"])
+def test_a_window_lets_go_of_its_prompt(family: str) -> None:
+    """As transformers cuts it, it would hold the memory of all tokens until the next one comes."""
+    model = prepare(tiny_model(family))
+    cache = make_cache(model, "full")
+    with torch.inference_mode():
+        model(torch.arange(3, 83)[None], past_key_values=cache)
+    slides = [layer for layer in cache.layers if getattr(layer, "is_sliding", False)]
+    assert slides
+    for layer in slides:
+        for states in (layer.keys, layer.values):
+            assert states.shape[2] == 7 and states.untyped_storage().nbytes() == states.nbytes
