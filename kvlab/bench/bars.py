@@ -13,6 +13,9 @@ EVICTION = "h2o"  # what a merging method is compared with at equal budget
 OVER_EVICTION = f"decode step / {EVICTION}'s"
 # A method that gives its layers unequal budgets splits a batch into several tables, which eviction would do as well.
 OVER_SAME_LAYERS = f"decode step / {EVICTION}'s with its budgets of layers and heads"
+# Scores that look at the last queries of a prompt, and those that add up what all of them gave.
+WINDOW_OVER_PLAIN = "prompt / plain transformers', windowed scores"
+ALL_OVER_PLAIN = "prompt / plain transformers', accumulated scores"
 
 
 def evicting(method: str, budget: Amount) -> MethodChoice:
@@ -156,6 +159,12 @@ LIGHT = Bar(
 FULL = Bar(
     "recording full, step over recording off", "ratio", 2.0, False, _measured("overhead", "recording full / off")
 )
+PROMPTS = (
+    Bar(
+        "prompt over plain transformers', windowed scores", "ratio", 1.3, False, _measured("prefill", WINDOW_OVER_PLAIN)
+    ),
+    Bar("the same, accumulated scores", "ratio", 2.0, False, _measured("prefill", ALL_OVER_PLAIN)),
+)
 MERGING = "merging step over eviction's"
 SAME_LAYERS = "the same, eviction with the method's budgets of layers and heads"
 
@@ -173,6 +182,7 @@ BARS = {
         PADDING,
         Bar("decode rate at 5 % over the full cache's", "ratio", 3.0, True, _speedup),
         *_merging(1.10),
+        *PROMPTS,
         LIGHT,
         FULL,
     ),

@@ -186,7 +186,7 @@ def _decide(
         here, there = column + source, column + target
         both_votes = tl.load(votes + there).to(tl.float32) + lost
         if KIND == _RESIDUAL:
-            merges = into != leaving
+            merges = tl.where(into != leaving, 1, 0) != 0  # the interpreter takes a comparison for its parts
             share = lost / both_votes
             rated, rated_there = tl.load(score + here), tl.load(score + there)
             after = rated + rated_there if SUMS else tl.maximum(rated, rated_there)
@@ -197,7 +197,7 @@ def _decide(
             old = tl.load(threshold + head)
             least = tl.where(old == -2.0, nearest, old + least * (nearest - old))
             tl.store(threshold + head, least)
-            merges = tl.where(nearest >= least - 1e-6, 1, 0) != 0  # the interpreter takes a comparison for its parts
+            merges = tl.where(nearest >= least - 1e-6, 1, 0) != 0
             share = tl.exp(nearest) / (tl.exp(nearest) + 2.718281828459045)
         if KIND == _NEAREST:
             merges = tl.where(nearest >= least, 1, 0) != 0

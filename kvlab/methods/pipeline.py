@@ -203,7 +203,8 @@ class Pipeline:
         """
         merges = getattr(self.settle, "merges", False)
         mass = self.settle.mass_of_votes if merges else 0.0  # type: ignore[attr-defined]
-        return Columns(merges, mass, getattr(self.score, "rate", None))
+        half = getattr(self.settle, "half_mass", False)
+        return Columns(merges, mass, half, getattr(self.score, "rate", None))
 
     @property
     def state(self) -> dict[str, float]:

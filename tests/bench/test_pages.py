@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from kvlab.bench.modes import pages
+from kvlab.bench.modes.pages_server import BROWSERS, Dashboard, chromium_at_home
 from kvlab.bench.request import make_request
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
@@ -34,6 +36,19 @@ def test_large_runs_have_the_events_asked_for_and_agree_with_one_another(tmp_pat
 )
 def test_a_row_says_whether_its_target_was_met(figure: str, value: float, verdict: str):
     assert pages._verdict(figure, value) == verdict
+
+
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
+def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path):
+    """What is clicked and typed is there, on runs of two layers."""
+    runs = write_large_runs(tmp_path, layers=2, tokens=512, events=2 * HEADS * 60)
+    with Dashboard(tmp_path) as dashboard, chromium_at_home(pages.WIDTH, pages.HEIGHT) as browser:
+        taken = list(pages._changes(browser, dashboard, runs, layers=2, repeats=1))
+    assert {figure for figure, _, _ in taken} == {
+        *(f"change of {what}, {page}" for what in ("head", "layer") for page in ("timeline", "similarity", "sag")),
+        "zoom of the similarity map",
+    }
+    assert all(milliseconds > 0 for _, times, _ in taken for milliseconds in times)
 
 
 def test_layers_may_be_divided_without_a_shape():

@@ -12,7 +12,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from kvlab.bench.bars import BARS, BYTES, EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, SAME_LAYERS, evicting, judge
+from kvlab.bench.bars import (
+    BARS,
+    BYTES,
+    EVICTION,
+    OVER_EVICTION,
+    OVER_SAME_LAYERS,
+    PROMPTS,
+    SAME_LAYERS,
+    evicting,
+    judge,
+)
 from kvlab.bench.harness import run_requests
 from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.presets import PRESETS, preset_requests
@@ -110,6 +120,16 @@ def test_a_merging_step_is_also_set_beside_eviction_with_its_own_budgets() -> No
     assert found == {("d2o", OVER_EVICTION), ("d2o", OVER_SAME_LAYERS), ("cam", OVER_EVICTION)}
     assert all(row.median > 0 for row in rows if row.figure == OVER_SAME_LAYERS)
     assert [row.method for row in judge(rows, "cpu") if row.figure == SAME_LAYERS] == ["d2o"]
+
+
+def test_a_prompt_is_set_beside_plain_transformers_by_what_its_scores_look_at() -> None:
+    """Windowed scores may cost 1.3 of it, accumulated ones 2."""
+    choices = tuple(MethodChoice(method=name) for name in ("snapkv", "keepkv", "h2o", "d2o"))
+    rows = list(run_requests([make_request(mode="prefill", model="shape:tiny", device="cpu", contexts=(64,), repeats=2,
+                                           choices=choices)]))  # fmt: skip
+    judged = {row.method: row for row in judge(rows, "cpu") if row.figure in {bar.name for bar in PROMPTS}}
+    assert {name: row.bound for name, row in judged.items()} == {"snapkv": 1.3, "keepkv": 1.3, "h2o": 2.0, "d2o": 2.0}
+    assert all(row.median > 0 and row.repeats == 2 for row in judged.values())
 
 
 def test_a_preset_prints_tables(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def _turn(page: Any, name: str, key: str) -> float:
 
 def _layer(page: Any, name: str, layer: int) -> float:
     """From the choice to the picture of a layer that was not read before."""
-    page.locator("[class*='st-key-layer'] input").fill(str(layer))
+    page.locator("[class*='st-key-pick_layer'] input").fill(str(layer))
     taken = _until_changed(page, _mark(name), lambda: page.keyboard.press("Enter"))
     page.locator("h1").first.click()
     return taken

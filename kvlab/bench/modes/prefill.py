@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from torch import nn
 
+from kvlab.bench.bars import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
 from kvlab.bench.bench import Bench, best_baseline, filled, loads
 from kvlab.bench.clock import Spread, spread
-from kvlab.bench.contenders import Contender, Load
-from kvlab.bench.line_up import StaticContender, contenders
+from kvlab.bench.contenders import Contender, Load, SlotContender
+from kvlab.bench.line_up import PlainContender, StaticContender, contenders
 from kvlab.bench.models import BenchModel
 from kvlab.bench.race import Outcome, Skipped
 from kvlab.bench.room import check_room
 from kvlab.bench.rows import Row
+from kvlab.methods import make_method
+from kvlab.requests import MethodChoice
 
 
 class PrefillRacer:
@@ -52,7 +55,9 @@ class PrefillRacer:
 def measure(bench: Bench) -> Iterator[Row]:
     """Every method and every full cache at each batch and context, in turns."""
     for load in loads(bench.request):
-        yield from prefill_rows(bench, *race_prefill(bench, load))
+        racers, outcomes = race_prefill(bench, load)
+        yield from prefill_rows(bench, racers, outcomes)
+        yield from over_plain(bench, racers, outcomes)
 
 
 def race_prefill(bench: Bench, load: Load) -> tuple[list[Contender], list[Outcome]]:
@@ -76,6 +81,24 @@ def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome])
             bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes),
         )
         yield filled(row, took, bound=least, ratio=took.median / full if full else None)
+
+
+def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
+    """For each method its prompt over plain transformers', round by round; on a CPU of the processor's time."""
+    on_cpu = bench.model.device.type == "cpu"
+    plain = next(o for c, o in zip(racers, outcomes, strict=True) if isinstance(c, PlainContender))
+    for racer, outcome in zip(racers, outcomes, strict=True):
+        if not isinstance(racer, SlotContender) or racer.is_baseline or not (plain.samples and outcome.samples):
+            continue
+        row = bench.row(racer, over_plain_figure(racer.choice), "ratio", note="processor time" * on_cpu)
+        times = [part.processor if on_cpu else part.samples for part in (outcome, plain)]
+        yield filled(row, spread([a / b for a, b in zip(*times, strict=True)]))
+
+
+def over_plain_figure(choice: MethodChoice) -> str:
+    """Under which name a method's prompt is compared: by whether it adds up the attention of all queries."""
+    pipeline = make_method(choice.method, **choice.hyper_parameters).pipeline()
+    return ALL_OVER_PLAIN if pipeline.scored_rows()["all_rows"] else WINDOW_OVER_PLAIN
 
 
 def prompt_flops(model: BenchModel, load: Load) -> float:

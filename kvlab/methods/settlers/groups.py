@@ -118,7 +118,7 @@ def _best(slots: Slots, sources: Tensor, allowed: Tensor, never: Tensor | float)
     keys = slots.keys
     lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(keys)
     # In this order a product with one row takes a third of the time on a CPU.
-    products = (keys @ sources.transpose(-1, -2)).transpose(-1, -2).float() / lengths[:, :, None]
+    products = (keys @ sources.transpose(-1, -2)).transpose(-1, -2) / lengths[:, :, None]
     products = torch.where(allowed[:, :, None], products, never)
     place = products.argmax(-1, keepdim=True)  # a third of the time of a maximum and its place together
     return lengths, products.gather(-1, place)[..., 0], place[..., 0]

@@ -74,7 +74,7 @@ class Pool:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
-        slots, room = view.slots, (view.budget - 1).clamp_min(1)
+        slots, room = view.slots, view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
         safe = select.protected(replace(view, budget=room)) & slots.valid  # type: ignore[attr-defined]
         places = (view.budget - safe.sum(-1)).clamp_min(0)
         free = slots.valid & ~safe
@@ -82,7 +82,9 @@ class Pool:
         aim = places if graded else torch.minimum((places - self.window).clamp_min(1), places)
         need = torch.where(view.excess() > 0, free.sum(-1) - aim, 0).clamp_min(0)
         if graded and view.phase == "decode":
-            index, exists, pools = self._pairs(view, free, torch.where(places > 0, need, 0))
+            one = view.most_excess == 1 and free.shape[-1] > 1
+            find = self._pair if one else self._pairs
+            index, exists, pools = find(view, free, torch.where(places > 0, need, 0))
         else:
             index, exists, pools = self._oldest(view, free, torch.where(places > 0, need, 0))
         evicted = exists & ((places == 0) & (need > 0))[..., None]
@@ -96,12 +98,31 @@ class Pool:
         exists = at(free, index)
         return index, exists, pool_windows(exists, need, self.window)
 
+    def _pair(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
+        """`_pairs` where no head needs (B, H) more than one: the cheapest two neighbours, or the two oldest slots."""
+        never = torch.iinfo(view.slots.position.dtype).max
+        position, order = view.slots.position.masked_fill(~free, never).sort(dim=-1)
+        size, exists = at(self._size(view), order), position < never
+        age = (view.tokens_seen[:, None, None] - position[..., 1:]).clamp_min(1)
+        cost = ((size[..., :-1] + size[..., 1:]) / age).masked_fill(~exists[..., 1:], torch.inf)
+        short = (need > 0)[..., None]
+        first = torch.where(short, cost.argmin(-1, keepdim=True), 0)
+        rank = torch.arange(2, device=order.device)
+        both = first + rank
+        joined = short.expand(both.shape)
+        pools = Windows(torch.where(joined, 0, rank), joined.float(), 1 - joined / 2)
+        return at(order, both), at(exists, both), pools
+
+    def _size(self, view: View) -> Tensor:
+        """(B, H, S) tokens a slot stands for."""
+        return view.slots.extra[COVERS] if self.keeps_one else view.slots.votes
+
     def _pairs(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
         """The same with neighbours joined; of all slots just those that are pooled, or find no place at all."""
         slots = view.slots
         order = _by_age(view, free, free.shape[-1])
         exists = at(free, order)
-        size = at(slots.extra[COVERS] if self.keeps_one else slots.votes, order)
+        size = at(self._size(view), order)
         age = view.tokens_seen[:, None, None] - at(slots.position, order)
         pools = join_pairs(exists, size, age, need, view.most_excess)
         meant = exists & ((pools.passes > 0) | (need == 0)[..., None])
@@ -118,10 +139,11 @@ class Pool:
         rank = torch.arange(width, device=index.device)
         stays = self._stays(view, index, exists, pools)  # rank of the slot each one ends in
         leaves = exists & (stays != rank)
-        gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaves | evicted)
+        leaving = leaves | evicted
+        gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaving)
         plan = Plan(keep=view.slots.valid & ~gone, extra=self._extra(view, index, exists, stays, pools))
         if self.keeps_one:
-            return plan
+            return replace(plan, lost=leaving.sum(-1))
         edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
         if self.pooling == "mean":
             return replace(plan, edges=edges)

@@ -13,7 +13,7 @@ from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.evict import Evict
 from kvlab.methods.settlers.filling import filled, leaving_order
-from kvlab.methods.settlers.groups import Similarity, at, max_to_target, nearest, sum_to_target
+from kvlab.methods.settlers.groups import Similarity, at, max_to_target, nearest, similarity, sum_to_target
 from kvlab.methods.settlers.mass import Mass, MassRule, Parts, Space, turns
 from kvlab.methods.view import View
 
@@ -152,7 +152,8 @@ class ResidualMerge:
         # One more than `_most`: it rounds on the host what the device rounds in float32.
         flag, place = residual.float().topk(min(self._most(view) + 1, residual.shape[-1]), dim=-1)
         keys = view.slots.keys
-        return place.gather(2, nearest(at(keys, source), at(keys, place), flag > 0, self.similarity)[1])
+        likeness = similarity(at(keys, source), at(keys, place), self.similarity)
+        return place.gather(2, torch.where(flag[:, :, None] > 0, likeness, view.never()).argmax(-1))
 
     def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
         """(B, H, E) slot each victim would start a residual from: its chunk's first, or as `prefill` says."""

@@ -93,7 +93,8 @@ class ValueMerge:
         slots = view.slots
         start = at(slots.position, source)
         before = (slots.position <= start).logical_or_(~slots.valid)
-        order = slots.position.masked_fill(before, torch.iinfo(slots.position.dtype).max)
+        latest = torch.iinfo(slots.position.dtype).max
+        order = torch.where(before, view.of_budget(latest, lambda: slots.position.new_full((), latest)), slots.position)
         after = order.topk(reach, dim=-1, largest=False, sorted=True).indices
         received = slots.extra.get(ACCUMULATED, slots.score)
         received = torch.nan_to_num(at(received, torch.cat([source, after], -1))).clamp_min_(0)
