@@ -48,7 +48,7 @@ def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | N
             table.store(pipeline.score.update(slots, part, first))
         else:
             pipeline.note(slots, part)
-        if pipeline.judges_anew and moment.due and not moment.prompt:
+        if pipeline.judges_anew and layer.settings.compresses and moment.due and not moment.prompt:
             table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
         if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
             layer.settings.statistics[layer.rank] = noted

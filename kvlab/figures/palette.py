@@ -48,6 +48,10 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "expected-attention": ("gold", "triangle-up", "dashdot"),
     "criticalkv": ("green", "cross", "dot"),
     "rkv": ("wine", "diamond", "dash"),
+    "chunkkv": ("sky", "square", "dash"),
+    "grkv": ("blue", "x", "dash"),
+    "asymkv": ("orange", "hexagon", "dashdot"),
+    "kvslimmer": ("gold", "hourglass", "dot"),
     "exactmerge": ("sky", "circle", "solid"),
 }
 FALLBACK_MARKERS = ("diamond-tall", "bowtie", "octagon", "hexagram", "diamond-wide")

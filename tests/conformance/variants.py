@@ -26,6 +26,10 @@ SHORT: dict[str, dict[str, Any]] = {
     "lagkv": {"sinks": 1, "lag": 3, "buffer": 2},
     "expected-attention": {"sinks": 1, "n_future": 8, "buffer": 2},
     "criticalkv": {"window": 3, "kernel": 3, "buffer": 2},
+    "chunkkv": {"window": 3, "length": 4, "buffer": 2},
+    "grkv": {"window": 3, "kernel": 3, "rows": 4, "buffer": 2},
+    "asymkv": {"window": 3, "sinks": 1, "buffer": 2},
+    "kvslimmer": {"window": 3, "sinks": 1, "buffer": 2},
     "rkv": {"window": 2, "kernel": 3, "buffer": 2},
 }
 # What a choice is only allowed, or only felt, together with.
