@@ -162,12 +162,12 @@ class CompressedLayer(Contents, CacheLayerMixin):
             real = self.streams.by_row(row_valid)
         where = placed(self.streams, self.tables, slopes, self.tokens_seen, rows, row_valid)
         beside = sinks_by_head(self.streams, self.tables, sinks)
-        seen = []
-        for table, part, valid, alibi, sink in zip(
-            self.tables, self.streams.by_head(query), real, where, beside, strict=True
+        seen, visible = [], [table.visible() for table in self.tables]
+        for table, slots, part, valid, alibi, sink in zip(
+            self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
-            seen.append(PassSeen(part, table.states()[0], table.bias(), valid, *common, state, alibi, sink))
+            seen.append(PassSeen(part, slots.keys, table.bias(slots), valid, *common, state, alibi, sink))
         self._keep_queries(seen, real)
         if not self.streams.whole:
             for place, one in enumerate(seen):
@@ -175,9 +175,9 @@ class CompressedLayer(Contents, CacheLayerMixin):
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
         if incomplete:
-            self.buckets[0].table.store(self.settings.pipeline.accumulate(self.buckets[0].table.visible(), seen[0]))
+            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
-            decide(self, seen, self._shown(seen, query, output), first)
+            decide(self, seen, visible, self._shown(seen, query, output), first)
         return output
 
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:

@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kvlab.methods.columns import Byte, Columns, whole_numbers
+from kvlab.methods.columns import Byte, Columns, key_lengths, lengths_pay, whole_numbers
 from kvlab.methods.plan import Plan
-from kvlab.methods.view import HEAD_MASS, Seen, Slots, View
+from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
 
 
 class Scorer(Protocol):
@@ -199,6 +199,8 @@ class Pipeline:
         for name, fill in self.state.items():
             size = (*shape, group) if name == HEAD_MASS else shape
             extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
+        if getattr(self.settle, "seeks", False) and lengths_pay(keys, values):
+            extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
         return self.columns.fresh(keys, values, place, extra)
 

@@ -14,6 +14,8 @@ from kvlab.methods.rotary import Rotary
 # Slot state that the cache itself knows, where a settler names it: as (B, H, S, G), what each query head of the group
 # adds to the slot's log mass.
 HEAD_MASS = "head_mass"
+# The length of a slot's key, (B, H, S) float32: there where that pays (`kvlab.methods.columns`), and kept current.
+KEY_LENGTH = "key_length"
 NEVER = float("-inf")
 
 
@@ -108,6 +110,11 @@ class Seen(Protocol):
     @property
     def softcap(self) -> float | None:
         """Logits are softcap * tanh(logits / softcap); None for a model that does not cap them."""
+        ...
+
+    @property
+    def sinks(self) -> Tensor | None:
+        """(B, H, G) logits of learned sinks, which take attention and have no slot; None for a model without."""
         ...
 
     @property

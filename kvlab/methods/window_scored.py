@@ -22,7 +22,7 @@ class WindowScored(Method):
     """A method whose score is the pooled attention of the prompt's last queries."""
 
     window: int = Field(32, ge=1, description="last prompt queries that vote; these tokens always stay")
-    kernel: int = Field(7, ge=1, description="width of the pooling over neighbours, odd")
+    kernel: int = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
     pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
 
     @field_validator("kernel")

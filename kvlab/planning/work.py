@@ -18,6 +18,7 @@ FLOAT = 4  # scores, logits and everything measured are float32
 # is made of it (`kvlab.attention.tiles`); and what kernels take beside their results.
 AVERAGED_COPIES, TILES = 5, 2 * 2**20
 WORKSPACE = 500_000
+LENGTHS_FROM = 512  # `kvlab.methods.columns`, held equal by a test
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,8 @@ class Work:
         """A slot in all KV heads of a layer: key, value and metadata."""
         model = self.model
         states = 2 * model.head_dim * self.number
-        return model.key_value_heads * (states + holds.metadata_bytes(model.group, self.seen))
+        length = FLOAT if holds.seeks and states >= LENGTHS_FROM else 0  # of the key, though on a CPU alone
+        return model.key_value_heads * (states + length + holds.metadata_bytes(model.group, self.seen))
 
     def first_slots(self, holds: Holds, budget: float | int) -> int:
         """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""

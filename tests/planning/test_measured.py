@@ -25,7 +25,7 @@ from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, limits, memory
 from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
 from kvlab.planning.model import model_from
-from kvlab.planning.work import Work
+from kvlab.planning.work import LENGTHS_FROM, Work
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import ON_ANY_MODEL
@@ -74,6 +74,7 @@ def held_by(method: str) -> Holds:
 
 def test_shared_numbers_are_the_cache_s_own() -> None:
     assert SHORT_TEXT == columns.SHORT_TEXT
+    assert LENGTHS_FROM == columns.LENGTHS_FROM
     assert limits.ROW_BLOCK == ROW_BLOCK
     assert make_method("full").holds() == FULL.model_dump()
 
