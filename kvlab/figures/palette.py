@@ -49,6 +49,7 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "criticalkv": ("green", "cross", "dot"),
     "rkv": ("wine", "diamond", "dash"),
     "chunkkv": ("sky", "square", "dash"),
+    "simcalkv": ("purple", "triangle-down", "dot"),
     "grkv": ("blue", "x", "dash"),
     "asymkv": ("orange", "hexagon", "dashdot"),
     "kvslimmer": ("gold", "hourglass", "dot"),

@@ -18,7 +18,7 @@ SHOWN = (
     "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
     "keydiff", "lagkv", "expected_attention", "criticalkv", "rkv", "chunkkv",
     "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
-    "grkv", "asymkv", "kvslimmer", "exactmerge",
+    "simcalkv", "grkv", "asymkv", "kvslimmer", "exactmerge",
 )  # fmt: skip
 LAST = "compose"  # made of all the others
 

@@ -32,6 +32,7 @@ REFERENCES = {
     "grkv": "test_grkv.py::test_survivors_are_refitted_slot_by_slot",
     "asymkv": "test_pair_merge.py::test_neighbours_merge_slot_by_slot",
     "kvslimmer": "test_pair_merge.py::test_neighbours_merge_slot_by_slot",
+    "simcalkv": "test_simcalkv.py::test_pairs_merge_slot_by_slot",
     "gvote": "test_gvote.py::test_against_algorithm_1",
     "zsmerge": "test_selection.py::test_zsmerge_scores_decay",
     "kvmerger": "test_kvmerger.py::test_equals_the_algorithms_token_by_token",

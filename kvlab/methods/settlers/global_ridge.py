@@ -9,6 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import NewKeys, Plan, ValueShift
 from kvlab.methods.settlers.groups import at
@@ -34,6 +35,11 @@ class GlobalRidge:
     state: Mapping[str, float] = field(default_factory=dict)
     fills_budget: ClassVar[bool] = True
 
+    @property
+    def recalls(self) -> int:
+        """The same while decoding."""
+        return self.rows
+
     def prompt_rows(self, tokens: int) -> int:
         """The queries that are to get back what they had."""
         return self.rows
@@ -55,37 +61,45 @@ class GlobalRidge:
         value, new_keys = at(slots.values, index).float(), None
         if self.refit_keys and view.seen.softcap is None:
             query = Observed.asked_by(view, self.rows) * view.seen.scaling
-            shift = self._of_keys(logits, value, observed.output, query, heard) * free[..., None]
+            moved = self._of_keys(self._mass(view, logits), value, observed.output, query, heard)
+            shift = moved * free[..., None]
             new_keys = NewKeys(index, at(slots.keys, index).float() + shift)
             logits = logits + query @ shift.mT
-        mass = torch.softmax(logits, -1).nan_to_num(0.0)
+        mass = self._mass(view, logits)
         gap = (observed.output - mass @ value) * heard
         amount = ridge_step(mass * heard * free[:, :, None], gap, self.ridge)
         return Plan(keep, lost=victims.votes(slots.votes), value_shift=ValueShift(index, amount), new_keys=new_keys)
+
+    def _mass(self, view: View, logits: Tensor) -> Tensor:
+        """(B, H, N, E): attention of queries with these logits; a learned sink takes its part."""
+        group = view.seen.query.shape[1] // logits.shape[1]
+        total = log_total(logits.unflatten(2, (group, -1)), view.seen.sinks).flatten(2, 3)
+        return (logits - total).exp().nan_to_num(0.0)
 
     def _best(self, score: Tensor, there: Tensor) -> Tensor:
         """(B, H, E) bool: the survivors that are left as they are."""
         rank = score.masked_fill(~there, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
         return rank < (there.sum(-1, keepdim=True) * self.untouched).long()
 
-    def _of_keys(self, logits: Tensor, value: Tensor, output: Tensor, query: Tensor, heard: Tensor) -> Tensor:
+    def _of_keys(self, mass: Tensor, value: Tensor, output: Tensor, query: Tensor, heard: Tensor) -> Tensor:
         """(B, H, E, d): changes of keys; `query` (B, H, N, d) has the scaling in it."""
-        mass = torch.softmax(logits, -1).nan_to_num(0.0)
         now = mass @ value  # (B, H, N, d)
         # A logit's change by x changes the output by x * mass * (value - now), one matrix (d, E) for each query.
         second = mass.square()
         inner = (second[..., None, :] * value.mT[:, :, None]) @ value[:, :, None]
         crossed = (second @ value)[..., None] * now[..., None, :]
         gram = inner - crossed - crossed.mT + second.sum(-1)[..., None, None] * now[..., None] * now[..., None, :]
-        solved = torch.linalg.solve(_damped(gram, self.ridge), (output - now)[..., None])[..., 0]  # (B, H, N, d)
+        solved = _solved(gram, self.ridge, (output - now)[..., None])[..., 0]  # (B, H, N, d)
         wanted = mass * (solved @ value.mT - (solved * now).sum(-1, keepdim=True))  # (B, H, N, E) of logits
         return ridge_step(query * heard, wanted * heard, self.ridge).mT
 
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float) -> Tensor:
     """(..., c, d) the W that minimises ||rows W - gap||^2 + ridge ||W||^2: `rows` (..., N, c), `gap` (..., N, d)."""
-    return rows.mT @ torch.linalg.solve(_damped(rows @ rows.mT, ridge), gap)
+    return rows.mT @ _solved(rows @ rows.mT, ridge, gap)
 
 
-def _damped(gram: Tensor, ridge: float) -> Tensor:
-    return gram + ridge * torch.eye(gram.shape[-1], device=gram.device)
+def _solved(gram: Tensor, ridge: float, gap: Tensor) -> Tensor:
+    """(gram + ridge I)^-1 gap, float32. Queries that are alike and a small ridge are more than float32 can solve."""
+    damped = gram.double() + ridge * torch.eye(gram.shape[-1], dtype=torch.float64, device=gram.device)
+    return torch.linalg.solve(damped, gap.double()).float()

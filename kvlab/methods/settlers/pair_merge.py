@@ -63,6 +63,11 @@ class PairMerge:
         """Heads that merge the same pairs are weighed together."""
         return self.heads == "shared"
 
+    @property
+    def recalls(self) -> int:
+        """The same while decoding."""
+        return 0 if self.keys == "equal" else self.rows
+
     def prompt_rows(self, tokens: int) -> int:
         """The queries that weigh keys."""
         return 1 if self.keys == "equal" else self.rows
