@@ -53,6 +53,9 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "grkv": ("blue", "x", "dash"),
     "asymkv": ("orange", "hexagon", "dashdot"),
     "kvslimmer": ("gold", "hourglass", "dot"),
+    "duoattention": ("grey", "triangle-up", "dashdot"),
+    "attention-matching": ("blue", "star", "dash"),
+    "kvzip": ("wine", "x", "dot"),
     "exactmerge": ("sky", "circle", "solid"),
 }
 FALLBACK_MARKERS = ("diamond-tall", "bowtie", "octagon", "hexagram", "diamond-wide")

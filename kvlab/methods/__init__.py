@@ -16,8 +16,8 @@ __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
     "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
-    "keydiff", "lagkv", "expected_attention", "criticalkv", "rkv", "chunkkv",
-    "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
+    "keydiff", "lagkv", "kvzip", "duoattention", "attention_matching", "expected_attention", "criticalkv", "rkv",
+    "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
     "simcalkv", "grkv", "asymkv", "kvslimmer", "exactmerge",
 )  # fmt: skip
 LAST = "compose"  # made of all the others
