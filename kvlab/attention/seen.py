@@ -193,21 +193,21 @@ class PassSeen:
         factor = None if position is None else position_factor(self.module, position)
         return query if factor is None else query * factor[:, None, None, None].to(query.dtype)
 
-    @property
-    def recalled_queries(self) -> tuple[Tensor, Tensor]:
-        """The newest queries kept (B, Hq, r, d), and where they were asked (B, r): negative before the text."""
+    def recalled_queries(self, rows: int) -> tuple[Tensor, Tensor]:
+        """The `rows` newest queries (B, Hq, r, d), and where they were asked (B, r): negative before the text."""
         assert self.recalled is not None, "kept where a pipeline says by `recalled` how many"
-        return self.recalled
+        query, asked = self.recalled
+        return query[:, :, -rows:], asked[:, -rows:]
 
-    def recalled_logits(self, position: Tensor) -> Tensor:
+    def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
         """(B, H, G, r, S): their logits, -inf where a query came before the slot at `position` (B, H, S)."""
-        query, asked = self.recalled_queries
+        query, asked = self.recalled_queries(rows)
         logits, asked = self.logits_of(query), asked[:, None, None, :, None]
         return logits.masked_fill((position[:, :, None, None] > asked) | (asked < 0), float("-inf"))
 
-    def recalled_mass(self, position: Tensor) -> Tensor:
+    def recalled_mass(self, position: Tensor, rows: int) -> Tensor:
         """(B, H, G, r, S): the attention they give now; rows before the text are 0."""
-        return probabilities(self.recalled_logits(position), self.bias, self.sinks).nan_to_num(0.0)
+        return probabilities(self.recalled_logits(position, rows), self.bias, self.sinks).nan_to_num(0.0)
 
     def output_weight(self) -> Tensor:
         """(B or 1, Hq, d, hidden): the part of the output projection that each query head's output goes through."""

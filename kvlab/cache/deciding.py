@@ -52,7 +52,7 @@ def decide(
             table.store(pipeline.score.update(slots, part, first))
         else:
             pipeline.note(slots, part)
-        if pipeline.judges_anew and moment.due and not moment.prompt:
+        if pipeline.judges_anew and layer.settings.compresses and moment.due and not moment.prompt:
             table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
     if first:
         note_statistic(layer, seen[0])

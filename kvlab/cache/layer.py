@@ -194,7 +194,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
         """The newest queries, where a later decision looks at them again."""
         rows = self.settings.pipeline.recalled
-        if rows and self.settings.compresses:
+        if rows and self.settings.compresses and not self.settings.rehearses_now:
             places = self.streams.by_row(self.tokens_seen)
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)

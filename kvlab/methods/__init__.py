@@ -17,7 +17,8 @@ __all__ = ["Method", "make_method", "registered"]
 SHOWN = (
     "full", "packed", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
     "keydiff", "lagkv", "kvzip", "duoattention", "attention_matching", "expected_attention", "criticalkv", "rkv",
-    "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "exactmerge",
+    "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
+    "simcalkv", "grkv", "asymkv", "kvslimmer", "exactmerge",
 )  # fmt: skip
 LAST = "compose"  # made of all the others
 

@@ -26,6 +26,7 @@ from kvlab.methods.scorers.rehearsed import RehearsedAttention
 from kvlab.methods.settlers.exact_residual import ExactResidual
 from kvlab.methods.settlers.gaussian_sets import GaussianSets
 from kvlab.methods.settlers.nearest_merge import NearestMerge
+from kvlab.methods.settlers.pair_merge import PairMerge
 from kvlab.methods.settlers.pool import Pool
 from kvlab.methods.settlers.reposition import EvictAndReposition
 from kvlab.methods.settlers.value_merge import ACCUMULATED, ValueMerge
@@ -133,7 +134,7 @@ def _fitted(chosen: _Chosen) -> Pipeline:
             f"gvote's allocation counts the ballots of its own score, which {chosen.names['score']!r} does not cast; "
             "use score 'gvote' with it, or another allocation."
         )
-    if isinstance(settle, Pool | GaussianSets) and not hasattr(chosen.select, "protected"):
+    if isinstance(settle, Pool | GaussianSets | PairMerge) and not hasattr(chosen.select, "protected"):
         raise UserError(
             f"settle {chosen.names['settle']!r} needs a selection that names protected slots, such as 'topk'."
         )

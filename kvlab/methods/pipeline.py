@@ -159,8 +159,12 @@ class Pipeline:
 
     @property
     def recalled(self) -> int:
-        """How many of the newest queries are kept for that; scorers say so by `recalls`, and ask `seen` for them."""
-        return getattr(self.score, "recalls", 0) if self.judges_anew else 0
+        """How many of the newest queries are kept for decisions while decoding.
+
+        Scorers and settlers say so by `recalls`, and ask `seen` for them.
+        """
+        parts = (self.score, self.settle) if self.decode and self.buffer else ()
+        return max((getattr(part, "recalls", 0) for part in parts), default=0)
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """New slot state after a chunk of the prompt that is not its last."""

@@ -31,6 +31,14 @@ class Rotary:
         angle = by.float()[..., None] * self.inverse_frequencies.to(states.device)
         return self.rotated(states, angle.cos(), angle.sin())
 
+    def of_pairs(self, numbers: Tensor) -> Tensor:
+        """(..., d): each number replaced by the mean over the two coordinates that turn together."""
+        width = 2 * self.inverse_frequencies.numel()
+        turning, rest = numbers.split([width, numbers.shape[-1] - width], dim=-1)
+        pairs = turning.unflatten(-1, (-1, 2) if self.interleaved else (2, -1))
+        mean = pairs.mean(-1 if self.interleaved else -2, keepdim=True).expand_as(pairs)
+        return torch.cat([mean.flatten(-2), rest], -1)
+
     def rotated(self, states: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """`states` (..., d) with their pairs turned by angles of this `cosine` and `sine` (..., width / 2), float32."""
         width = 2 * self.inverse_frequencies.numel()

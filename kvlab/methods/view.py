@@ -156,19 +156,18 @@ class Seen(Protocol):
         """Logits of any queries (B, Hq, n, d), log mass not added, -inf at invalid slots; (B, H, G, n, S) float32."""
         ...
 
-    def recalled_logits(self, position: Tensor) -> Tensor:
-        """(B, H, G, r, S) float32: logits of the newest queries kept (`Pipeline.recalled`), log mass not added.
+    def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
+        """(B, H, G, r, S) float32: logits of the `rows` newest queries (`Pipeline.recalled`), log mass not added.
 
         Minus infinity where a query came before the slot at `position` (B, H, S), and in rows before the text.
         """
         ...
 
-    def recalled_mass(self, position: Tensor) -> Tensor:
+    def recalled_mass(self, position: Tensor, rows: int) -> Tensor:
         """(B, H, G, r, S): the attention those queries give now; rows before the text are 0."""
         ...
 
-    @property
-    def recalled_queries(self) -> tuple[Tensor, Tensor]:
+    def recalled_queries(self, rows: int) -> tuple[Tensor, Tensor]:
         """Those queries (B, Hq, r, d), rotated, and where they were asked (B, r): negative before the text."""
         ...
 

@@ -18,7 +18,7 @@ from kvlab.models.load import LoadedModel, prepare
 from tests.families import cache_for, tiny_model
 
 TOKENS, CHUNK = 150, 40
-REFUSED = {"gvote": "hidden states of the whole prompt"}
+REFUSED = dict.fromkeys(("gvote", "expected-attention"), "hidden states of the whole prompt")
 
 
 @cache

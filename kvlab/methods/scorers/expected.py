@@ -56,7 +56,7 @@ class ExpectedAttention:
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the slots held, by the moments of the newest queries."""
-        query, asked = seen.recalled_queries
+        query, asked = seen.recalled_queries(self.recalls)
         if seen.rotary is not None:
             query = seen.rotary.turn(query, -asked[:, None].expand(query.shape[:3]))
         real = (asked >= self.sinks)[:, None, :, None]

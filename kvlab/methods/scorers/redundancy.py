@@ -47,7 +47,7 @@ class Redundancy:
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 of the slots held, by the newest queries."""
-        return self._scored(slots, seen.recalled_logits(slots.position))
+        return self._scored(slots, seen.recalled_logits(slots.position, self.window))
 
     def _scored(self, slots: Slots, logits: Tensor) -> dict[str, Tensor]:
         """From `logits` (B, H, G, r, S), -inf where a query cannot look."""

@@ -57,7 +57,7 @@ class WindowAttention:
         """`score` (B, H, S) float32 by the window of the newest queries; neighbours are those in the text."""
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True)
         judged = slots.valid & (slots.position <= newest.int() - self.window)
-        mass = seen.recalled_mass(slots.position).mean(2).sum(2) * judged
+        mass = seen.recalled_mass(slots.position, self.window).mean(2).sum(2) * judged
         order = slots.in_text()
         pooled = self._pool(mass.gather(2, order), judged.gather(2, order))
         return {"score": torch.zeros_like(pooled).scatter(2, order, pooled)}

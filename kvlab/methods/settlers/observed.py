@@ -45,6 +45,23 @@ class Observed:
         age = torch.arange(rows - 1, -1, -1, device=logits.device)
         return cls._of_logits(view, logits, real, age % 2 == 1)
 
+    @classmethod
+    def newest(cls, view: View, rows: int) -> Observed:
+        """As `of` after a prompt; while decoding the queries kept since, where the pipeline keeps any."""
+        if view.phase == "prefill" or not view.in_lots:
+            return cls.of(view, rows)
+        logits = view.seen.recalled_logits(view.slots.position, rows)
+        asked = view.seen.recalled_queries(rows)[1]
+        age = torch.arange(asked.shape[1] - 1, -1, -1, device=logits.device)
+        return cls._of_logits(view, logits, (asked >= 0).float(), age % 2 == 1)
+
+    @staticmethod
+    def asked_by(view: View, rows: int) -> Tensor:
+        """(B, H, N, d) float32: the queries of `newest`, in its order."""
+        kept = view.phase == "decode" and view.in_lots
+        query = view.seen.recalled_queries(rows)[0] if kept else view.seen.query[:, :, -rows:]
+        return query.float().unflatten(1, (view.slots.keys.shape[1], -1)).flatten(2, 3)
+
     def and_future(self, view: View, future: FutureQueries, sinks: int, weight: float) -> Observed:
         """These queries, and GVote's samples of queries to come, which together weigh `weight` times as much as these.
 

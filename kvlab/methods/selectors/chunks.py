@@ -1,0 +1,54 @@
+"""ChunkKV: runs of tokens stay or go whole, the same in every head of a layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Victims
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.view import Slots, View
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """`inner`, by the score of each slot's chunk: `length` tokens of the text, from its start.
+
+    A chunk's score is the mean over its slots of the sum over heads. Where the budget ends inside a chunk, its slots go
+    by their own sum over heads.
+    """
+
+    inner: LowestScore = field(default_factory=LowestScore)
+    length: int = 20
+    across_heads: ClassVar[bool] = True
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The inner selector's, by rank of chunks, then of slots."""
+        slots = view.slots
+        order = slots.in_text()
+        own = (slots.score.nan_to_num(nan=0.0) * slots.valid).gather(2, order).sum(1, keepdim=True)  # (B, 1, S)
+        chunk = self.means(slots, order, own)
+        by_own = own.argsort(stable=True, dim=-1)
+        both = by_own.gather(2, chunk.gather(2, by_own).argsort(stable=True, dim=-1))
+        rank = both.argsort(-1).expand_as(order).float()
+        ranked = torch.zeros_like(rank).scatter(2, order, rank)
+        return self.inner.victims(replace(view, slots=replace(slots, score=ranked)), excess, most, barred)
+
+    def means(self, slots: Slots, order: Tensor, own: Tensor) -> Tensor:
+        """(B, 1, S): of each slot, in the order of the text, the mean of `own` (B, 1, S) over its chunk."""
+        first = slice(0, 1)  # all heads hold the same
+        valid = slots.valid.gather(2, order)[:, first]
+        which = torch.div(slots.position.gather(2, order)[:, first], self.length, rounding_mode="floor")
+        new = torch.ones_like(valid)
+        new[..., 1:] = which[..., 1:] != which[..., :-1]
+        segment = new.cumsum(-1) - 1
+        total = torch.zeros_like(own).scatter_add(2, segment, own * valid)
+        count = torch.zeros_like(own).scatter_add(2, segment, valid.to(own.dtype))
+        return (total / count.clamp_min(1)).gather(2, segment)
+
+    def protected(self, view: View) -> Tensor:
+        """(B, H, S) bool: as the inner selector protects."""
+        return self.inner.protected(view)

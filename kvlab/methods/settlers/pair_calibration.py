@@ -1,0 +1,79 @@
+"""SimCalKV: what must go is averaged into the most similar key that stays, which then counts for two."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
+from kvlab.methods.settlers.mass import NEVER_SEEN, log_sum_over_target
+from kvlab.methods.view import View
+
+
+@dataclass(frozen=True)
+class PairCalibration:
+    """Each leaving slot joins the kept one with the most similar key (cosine above `threshold`), or is dropped.
+
+    The new key is half the kept one and half the mean of what joins it, however many they are; the new value their
+    mean by exp(logit of the last query), mean logit of the group. `repaired`: the slot's log mass is ln 2, for the two
+    halves. `code`: the authors' code adds ln 2 to every coordinate of the key instead, which moves a logit by ln 2
+    times the sum of the query, and weighs values by the query before its rotation.
+    """
+
+    threshold: float = 0.0
+    variant: Literal["repaired", "code"] = "repaired"
+    state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar[bool] = True
+    seeks: ClassVar[bool] = True
+    mass_of_votes: ClassVar[None] = None
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merges for what has a similar enough key, evictions for the rest."""
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        victims = select.victims(view, view.excess(), view.most_excess)
+        source, keep = victims.index, victims.keep(slots.valid)
+        likeness, target = nearest_slot(slots, source, keep, view.never())
+        active = victims.active & (likeness > self.threshold)
+        target = torch.where(active, target, source)
+        half = torch.full_like(likeness, 0.5)
+        joining = sum_to_target(torch.ones_like(likeness), target, active, width).clamp_min(1)
+        logits = self._logits(view).clamp_min(NEVER_SEEN)
+        of_source, of_target = at(logits, source), at(logits, target)
+        total = log_sum_over_target(of_source, of_target, target, active, width)
+        code, votes, score = self.variant == "code", slots.votes.float(), slots.score
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=half / joining,
+            value_weight=(of_source - total).exp(),
+            self_key_weight=half,
+            self_value_weight=(of_target - total).exp(),
+            votes_after=at(votes, target) + sum_to_target(at(votes, source), target, active, width),
+            log_mass_after=at(slots.log_mass, target) if code else torch.full_like(half, math.log(2)),
+            score_after=at(score, target) + sum_to_target(at(score, source), target, active, width),
+            similarity=likeness,
+            key_shift=_in_every_channel(half, slots.keys.shape[-1]) if code else None,
+        )
+        return Plan(keep=keep, edges=edges)
+
+    def _logits(self, view: View) -> Tensor:
+        """(B, H, S) of the last query, mean over the group."""
+        seen = view.seen
+        if self.variant == "code" and seen.rotary is not None:
+            query = seen.query[:, :, -1:]
+            back = -(view.tokens_seen - 1)[:, None, None].expand(query.shape[:3])
+            return seen.logits_of(seen.rotary.turn(query, back).to(query.dtype))[:, :, :, 0].mean(2)
+        return seen.last_logits()[:, :, :, 0].mean(2)
+
+
+def _in_every_channel(like: Tensor, width: int) -> Tensor:
+    """(B, H, E, width) of ln 2."""
+    return like.new_full((), math.log(2)).expand(*like.shape, width)
