@@ -49,11 +49,8 @@ class ValueMerge:
     fills_budget: ClassVar[bool] = True
     state: Mapping[str, float] = field(default_factory=dict)
     merges: ClassVar = True
-<<<<<<< HEAD
     changes_many: ClassVar = True  # a decision changes the values of many slots
-=======
     key_copies: ClassVar = 5.2  # in float32, while a prompt is settled (counted with the allocator)
->>>>>>> rest13
     mass_of_votes: ClassVar[float] = 0.0
 
     @property
