@@ -14,7 +14,7 @@ __all__ = ["Method", "make_method", "registered"]
 SHOWN = (
     "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
     "keydiff", "lagkv", "kvzip", "duoattention", "attention_matching",
-    "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "exactmerge",
+    "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "exactmerge", "exactmerge2",
 )  # fmt: skip
 LAST = "compose"  # made of all the others
 
