@@ -24,7 +24,9 @@ from kvlab.cache.profiles import with_profile
 from kvlab.cache.rehearsing import listen, rehearsal_state, take_last_queries
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.errors import UserError
+from kvlab.given import shown, whole_number
 from kvlab.methods import Method, make_method
+from kvlab.requests import MOST_NEW_TOKENS
 
 
 @dataclass(frozen=True)
@@ -167,16 +169,18 @@ def make_cache(
     number of decode steps between decisions, with the slack taken from inside the budget. Raises UserError for a bad
     budget, method or hyper-parameter, or a model that does not run kvlab's attention.
     """
-    if isinstance(method, str):
+    if not isinstance(method, Method):
         method = make_method(method, **hyper_parameters)
     elif hyper_parameters:
         raise UserError("Give hyper-parameters with a method's name, or a finished method, not both.")
+    if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
+        raise UserError(f"A cache cannot be made for {shown(model)}: give what kvlab.load_model(name) returns.")
     language_model: PreTrainedModel = getattr(model, "model", model) if hasattr(model, "tokenizer") else model
     config = language_model.config.get_text_config(decoder=True)
     if config._attn_implementation != ATTENTION_NAME:
         raise UserError("This model does not run kvlab's attention; load it with kvlab.load_model(name).")
-    if compress_every < 1:
-        raise UserError(f"compress_every is {compress_every}; it must be at least 1.")
+    whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
+    whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     pipeline = with_feature_maps(method.pipeline(), language_model, getattr(model, "name", ""))
     pipeline = with_profile(pipeline, language_model, getattr(model, "name", ""))

@@ -54,7 +54,8 @@ class Prefix:
         cache = copy.copy(self.held)
         cache.settings, cache.layers = settings, [_copied(layer, settings) for layer in self.held.layers]
         for layer in cache.compressed_layers():
-            conclude(layer, [layer.seen_again(held[layer.rank].seen)], None, True)
+            visible = [table.visible() for table in layer.tables]
+            conclude(layer, [layer.seen_again(held[layer.rank].seen)], visible, None, True)
         settings.observer = observer
         return cache
 

@@ -20,11 +20,9 @@ from kvlab.methods.scorers.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.ballots import Ballots
 from kvlab.methods.scorers.beside import Beside
 from kvlab.methods.scorers.ema import EmaScore
-from kvlab.methods.scorers.lag import Lag
 from kvlab.methods.scorers.none import Recency, Unscored
 from kvlab.methods.scorers.prompt_only import PromptOnly
 from kvlab.methods.scorers.rehearsed import RehearsedAttention
-from kvlab.methods.scorers.window import WindowAttention
 from kvlab.methods.settlers.exact_residual import ExactResidual
 from kvlab.methods.settlers.gaussian_sets import GaussianSets
 from kvlab.methods.settlers.nearest_merge import NearestMerge
@@ -32,8 +30,8 @@ from kvlab.methods.settlers.pool import Pool
 from kvlab.methods.settlers.reposition import EvictAndReposition
 from kvlab.methods.settlers.value_merge import ACCUMULATED, ValueMerge
 
-# Scores that are set at the prompt, or follow from the slot.
-COSTS_NO_STEP = (PromptOnly, WindowAttention, Ballots, Lag, RehearsedAttention, Recency)
+# Scores that are set at the prompt, or follow from the slot; so do those that can be recalled.
+COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, Recency)
 # Half of an equal share would be half of what the layers could give each other.
 RECENT_ACROSS_LAYERS = 16
 
@@ -158,9 +156,10 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     if isinstance(allocate, ModelWide | HeadProfile):
         allocate = replace(allocate, select=chosen.select)
     score, settle = _with_state(score, settle, chosen)
-    if not decode and not isinstance(score, COSTS_NO_STEP):
+    if not decode and not (isinstance(score, COSTS_NO_STEP) or hasattr(score, "recall")):
         score = PromptOnly(score)
-    return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred)
+    buffer = chosen.score.buffer if decode else 0
+    return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred, buffer=buffer)
 
 
 def _with_state(score: Scorer, settle: Settler, chosen: _Chosen) -> tuple[Scorer, Settler]:

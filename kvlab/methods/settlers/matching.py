@@ -126,7 +126,7 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
     if kept is None:
         return Observed.of(view, window or FALLBACK)
     observed = Observed.of_queries(view, kept.query, kept.real)
-    return observed.beside(Observed.of(view, window).weighing(window_weight)) if window else observed
+    return observed.with_more(Observed.of(view, window).weighing(window_weight)) if window else observed
 
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
