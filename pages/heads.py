@@ -11,7 +11,9 @@ from app.parts.tables import show_table
 from app.state import current_run
 from app.state import theme as page_theme
 from kvlab.analysis import fingerprints
+from kvlab.analysis.memory import budgets_by_layer
 from kvlab.figures import heads as figures
+from kvlab.figures.memory import budget_anatomy, read_budget_anatomy
 from kvlab.trace.reader import Run
 
 MOST_WORK = 4_000_000  # tokens x layers x heads read without asking
@@ -21,12 +23,14 @@ def main() -> None:
     page.heading(
         "Head fingerprints",
         "Heads by four things: **sink** (true attention on the first 4 tokens), **local** (on the last 32), "
-        "**key likeness** (cosine of neighbouring keys: how well they merge) and **regret**. Near points do alike.",
+        "**key likeness** (cosine of neighbouring keys: how well they merge) and **regret**. Near points do alike. "
+        "Above them, where the memory went: the slots of each head after the prompt.",
     )
     run = current_run()
     if run is None:
         return
     page.explain_status(run)
+    slots_of_heads(run)
     if run.record.level != "full":
         page.explain_level(run, "keys and attention rows")
         return
@@ -44,6 +48,16 @@ def main() -> None:
         )
         return
     groups_of(run, table)
+
+
+def slots_of_heads(run: Run) -> None:
+    """Where the memory went: what the prompt left to each layer and head."""
+    steps = run.select("steps")
+    if steps.empty:
+        return
+    table = budgets_by_layer(steps, 0)
+    figure, reading = budget_anatomy(table, page_theme()), read_budget_anatomy(table)
+    show(figure, table, reading, "heads-slots", page.file_name(run, "slots-by-head"), page.source(run))
 
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:

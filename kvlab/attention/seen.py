@@ -124,8 +124,11 @@ class PassSeen:
             return self._column_mass_beside_state(first, weight)
         return self._tiles().column_sums(first, weight, self._normalizers)
 
-    def column_max(self, rows: int | None = None) -> Tensor:
-        """(B, H, S): the most attention a slot gets from any query of the group among the last `rows` (default all)."""
+    def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
+        """(B, H, S): the most attention a slot gets from any query of the group among the last `rows` (default all).
+
+        With `slots`, of the first ones only; what the others have is not worked out.
+        """
         first = self._first_of(rows)
         real = self._real_from(first)
         if self.has_state:
@@ -133,10 +136,13 @@ class PassSeen:
             for mass in self._blocks_beside_state(first, real):
                 most = torch.maximum(most, mass.amax((2, 3)))
             return most
-        return self._tiles().column_max(first, real, self._normalizers)
+        return self._tiles().column_max(first, real, self._normalizers, slots)
 
-    def column_rms(self, rows: int | None = None) -> Tensor:
-        """(B, H, S): root of the mean square of what a slot gets from the group's last `rows` real queries."""
+    def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
+        """(B, H, S): root of the mean square of what a slot gets from the group's last `rows` real queries.
+
+        `slots` as in `column_max`.
+        """
         first = self._first_of(rows)
         real = self._real_from(first)
         if self.has_state:
@@ -144,7 +150,7 @@ class PassSeen:
             for mass in self._blocks_beside_state(first, real):
                 squares += mass.square().mean(2).sum(2)
         else:
-            squares = self._tiles().column_sums(first, real, self._normalizers, squared=True)
+            squares = self._tiles().column_sums(first, real, self._normalizers, True, slots)
         count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
         return (squares / count).sqrt()
 

@@ -34,15 +34,21 @@ class Tiles:
     sinks: Tensor | None = None  # (B, H, G) logits of learned sinks
 
     def column_sums(
-        self, first: int, weight: Tensor | None, normalizers: Tensor | None, squared: bool = False
+        self,
+        first: int,
+        weight: Tensor | None,
+        normalizers: Tensor | None,
+        squared: bool = False,
+        slots: int | None = None,
     ) -> Tensor:
         """(B, H, S) float32: attention each slot gets from the queries from row `first` on, mean over the group.
 
         `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are the log-sum-exps that the
-        fused kernel left; without them they are worked out first. `squared`: sums of squares.
+        fused kernel left; without them they are worked out first. `squared`: sums of squares. Of the first `slots`
+        only: 0 elsewhere.
         """
         total, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
-        for rows, columns, mass in self._masses(first, normalizers):
+        for rows, columns, mass in self._masses(first, normalizers, slots):
             share = mass.new_full((1, 1, 1, mass.shape[2]), 1 / group)
             if weight is not None:
                 share = (weight[:, rows.start - first : rows.stop - first] / group).repeat(1, group)[:, None, None]
@@ -50,13 +56,15 @@ class Tiles:
             total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
         return total[:, :, 0]
 
-    def column_max(self, first: int, real: Tensor | None, normalizers: Tensor | None) -> Tensor:
+    def column_max(
+        self, first: int, real: Tensor | None, normalizers: Tensor | None, slots: int | None = None
+    ) -> Tensor:
         """(B, H, S) float32: the most attention each slot gets from one query of the group, from row `first` on.
 
-        Only queries that are `real` (B or 1, q - first) count.
+        Only queries that are `real` (B or 1, q - first) count, and only the first `slots` are looked at: 0 elsewhere.
         """
         most, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
-        for rows, columns, mass in self._masses(first, normalizers):
+        for rows, columns, mass in self._masses(first, normalizers, slots):
             if real is not None:
                 mass *= real[:, rows.start - first : rows.stop - first].repeat(1, group)[:, None, :, None]
             torch.maximum(most[..., columns], mass.amax(2, keepdim=True), out=most[..., columns])
@@ -67,13 +75,15 @@ class Tiles:
         batch, heads, slots = self.key.shape[:3]
         return self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
 
-    def _masses(self, first: int, normalizers: Tensor | None) -> Iterator[tuple[slice, slice, Tensor]]:
-        """(rows, columns, attention (B, H, G * r, c)) of each tile from row `first` on."""
+    def _masses(
+        self, first: int, normalizers: Tensor | None, slots: int | None
+    ) -> Iterator[tuple[slice, slice, Tensor]]:
+        """(rows, columns, attention (B, H, G * r, c)) of each tile from row `first` on, of the first `slots`."""
         wide = self._wide_keys()
         for rows in self._rows(first):
             whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
             whole = whole.flatten(2)[..., None]  # (B, H, G * r, 1)
-            for columns in self._columns(rows):
+            for columns in self._columns(rows, slots):
                 yield rows, columns, self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
 
     def attention(self, value: States) -> tuple[Tensor, Tensor]:
@@ -149,8 +159,9 @@ class Tiles:
         for start in range(first, last, step):
             yield slice(start, min(start + step, last))
 
-    def _columns(self, rows: slice) -> Iterator[slice]:
+    def _columns(self, rows: slice, slots: int | None = None) -> Iterator[slice]:
         seen = self.key.shape[2] - self.query.shape[2] + rows.stop
+        seen = seen if slots is None else min(seen, slots)
         for start in range(0, seen, self._shape[1]):
             yield slice(start, min(start + self._shape[1], seen))
 

@@ -57,6 +57,7 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "duoattention": ("grey", "triangle-up", "dashdot"),
     "attention-matching": ("blue", "star", "dash"),
     "kvzip": ("wine", "x", "dot"),
+    "exactmerge2": ("ink", "star-diamond", "solid"),
     "exactmerge": ("sky", "circle", "solid"),
 }
 FALLBACK_MARKERS = ("diamond-tall", "bowtie", "octagon", "hexagram", "diamond-wide")

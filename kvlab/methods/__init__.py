@@ -18,7 +18,7 @@ SHOWN = (
     "full", "packed", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
     "keydiff", "lagkv", "kvzip", "duoattention", "attention_matching", "expected_attention", "criticalkv", "rkv",
     "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
-    "simcalkv", "grkv", "asymkv", "kvslimmer", "exactmerge",
+    "simcalkv", "grkv", "asymkv", "kvslimmer", "exactmerge", "exactmerge2",
 )  # fmt: skip
 LAST = "compose"  # made of all the others
 

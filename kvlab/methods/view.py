@@ -178,11 +178,14 @@ class Seen(Protocol):
         """
         ...
 
-    def column_max(self, rows: int | None = None) -> Tensor:
-        """The most attention a slot gets from any one of the last `rows` queries of its group; (B, H, S)."""
+    def column_max(self, rows: int | None = None, slots: int | None = None) -> Tensor:
+        """The most attention a slot gets from any one of the last `rows` queries of its group; (B, H, S).
+
+        With `slots`, only the first ones are worked out.
+        """
         ...
 
-    def column_rms(self, rows: int | None = None) -> Tensor:
+    def column_rms(self, rows: int | None = None, slots: int | None = None) -> Tensor:
         """Root mean square, over the last `rows` real queries and the group, of what a slot gets; (B, H, S)."""
         ...
 

@@ -100,6 +100,8 @@ def test_largest_and_root_mean_square(kind: str, rows: int, monkeypatch: pytest.
         torch.testing.assert_close(seen.column_max(last), most.float(), rtol=1e-5, atol=1e-6)
         expected = (squares / (GROUP * real.clamp_min(1))).sqrt().float()
         torch.testing.assert_close(seen.column_rms(last), expected, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(seen.column_max(last, 13)[..., :13], most.float()[..., :13], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(seen.column_rms(last, 13)[..., :13], expected[..., :13], rtol=1e-5, atol=1e-6)
 
 
 def test_16_bits_sum_in_32() -> None:

@@ -43,8 +43,10 @@ class RehearsedAttention:
         """`score` (B, H, S) float32 after one more pass of the rehearsal."""
         count = slots.score.shape[-1]
         if self.over == "max":
-            return {"score": torch.maximum(slots.score, seen.column_max()[..., :count])}
+            return {"score": torch.maximum(slots.score, seen.column_max(slots=count)[..., :count])}
         if self.over == "mean":
             return {"score": slots.score + seen.column_mass()[..., :count]}
-        squares = seen.column_rms()[..., :count].square() * seen.rows_seen()[..., :1]  # all rows see the first slot
+        squares = (
+            seen.column_rms(slots=count)[..., :count].square() * seen.rows_seen()[..., :1]
+        )  # all rows see the first slot
         return {"score": (slots.score.square() + squares).sqrt()}

@@ -14,10 +14,11 @@ from kvlab.methods.plan import Plan, ValueShift
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.observed import Observed
-from kvlab.methods.view import View
+from kvlab.methods.view import Slots, View
 
 FALLBACK = 32  # last queries of the prompt, where no others are to be had
 TINY = 1e-12
+LEAST_RIDGE = 1e-6  # keeps systems solvable; the authors' fallback
 
 
 @dataclass(frozen=True)
@@ -70,13 +71,15 @@ class MatchAttention:
         observed = observe(view, self.references, self.window, self.window_weight)
         weight = torch.ones_like(slots.score)
         if self.bias:
-            weight = self._mass_weights(observed, keep)
-        shift = self._values(view, observed, keep, weight) if self.values else None
+            weight = self.mass_weights(observed, keep)
+        shift = None
+        if self.values:
+            shift = shift_of(view, keep, self.amounts(slots, observed, keep, weight))
         log_mass = torch.where(keep, slots.log_mass + weight.log(), slots.log_mass) if self.bias else None
         return Plan(keep, lost=victims.votes(slots.votes), value_shift=shift, log_mass=log_mass)
 
-    def _mass_weights(self, observed: Observed, keep: Tensor) -> Tensor:
-        """(B, H, S) w, 1 for what leaves."""
+    def mass_weights(self, observed: Observed, keep: Tensor) -> Tensor:
+        """(B, H, S) w; 1 for what leaves."""
         heard = observed.weight.sqrt()
         if self.flat:
             heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits, the largest being 1
@@ -91,21 +94,30 @@ class MatchAttention:
             weight = (weight - step[..., None] * wrong[:, :, 0]).clamp(low, high)
         return torch.where(keep, weight, 1.0)
 
-    def _values(self, view: View, observed: Observed, keep: Tensor, weight: Tensor) -> ValueShift:
-        slots, heard = view.slots, observed.weight.sqrt()[..., None]
-        kept = observed.mass * (keep * weight)[:, :, None]
-        kept = kept / kept.sum(-1, keepdim=True).clamp_min(TINY)
+    def amounts(self, slots: Slots, observed: Observed, keep: Tensor, weight: Tensor) -> Tensor:
+        """(B, H, S, d) what is added to values, with mass weights (B, H, S)."""
+        heard, kept = observed.weight.sqrt()[..., None], attention_to(observed, keep, weight)
         gap = (observed.output - kept @ slots.values.float()) * heard
         free = keep & ~self._best(slots.score, keep)
-        amount = ridge_step(kept * free[:, :, None] * heard, gap, self.ridge, free)
-        most = min(view.largest_budget, keep.shape[-1])
-        index = (~keep).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
-        return ValueShift(index, at(amount * free[..., None], index))
+        return ridge_step(kept * free[:, :, None] * heard, gap, self.ridge, free) * free[..., None]
 
     def _best(self, score: Tensor, keep: Tensor) -> Tensor:
         """(B, H, S) bool: the slots whose values are left as they are."""
         rank = score.masked_fill(~keep, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
         return keep & (rank < (keep.sum(-1, keepdim=True) * self.untouched).long())
+
+
+def attention_to(observed: Observed, keep: Tensor, weight: Tensor) -> Tensor:
+    """(B, H, N, S): the queries' attention once only `keep` is left, with mass weights (B, H, S)."""
+    kept = observed.mass * (keep * weight)[:, :, None]
+    return kept / kept.sum(-1, keepdim=True).clamp_min(TINY)
+
+
+def shift_of(view: View, keep: Tensor, amount: Tensor) -> ValueShift:
+    """The plan's form of what is added to the values (B, H, S, d) of slots that stay."""
+    most = min(view.largest_budget, keep.shape[-1])
+    index = (~keep).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
+    return ValueShift(index, at(amount, index))
 
 
 def observe(view: View, references: int, window: int, window_weight: float) -> Observed:
@@ -120,11 +132,13 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
     """(B, H, S, d) the W that minimises ||rows W - gap||^2 + r ||W||^2 for `rows` (B, H, N, S), `gap` (B, H, N, d).
 
-    r is `ridge` times the mean over the slots `of` (B, H, S) of the sum of a slot's squares.
+    r is `ridge`, at least `LEAST_RIDGE`, times the mean over the slots `of` (B, H, S) of the sum of a slot's squares.
     """
     gram = rows @ rows.mT
     scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1) / of.sum(-1).clamp_min(1)
-    damped = gram + (ridge * scale + TINY)[..., None, None] * torch.eye(gram.shape[-1], device=gram.device)
+    damped = gram + (max(ridge, LEAST_RIDGE) * scale + TINY)[..., None, None] * torch.eye(
+        gram.shape[-1], device=gram.device
+    )
     return rows.mT @ torch.linalg.solve(damped, gap)
 
 

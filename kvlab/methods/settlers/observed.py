@@ -79,6 +79,10 @@ class Observed:
         place = torch.arange(query.shape[2], device=query.device)
         return cls._of_logits(view, view.seen.logits_of(query), weight, place % 2 == 1)
 
+    def only(self, rows: Tensor) -> Observed:
+        """The same queries, those outside `rows` (N,) bool without weight."""
+        return replace(self, weight=self.weight * rows)
+
     def weighing(self, factor: float) -> Observed:
         """The same queries, each counting `factor` times as much."""
         return replace(self, weight=self.weight * factor)
