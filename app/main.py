@@ -17,7 +17,7 @@ from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
-from app.state import theme  # noqa: E402
+from app.state import catch_up, theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
 
@@ -85,6 +85,7 @@ def main() -> None:
     page = st.navigation(pages(), expanded=True)
     caption_bar(page.url_path)
     context_bar.begin()
+    catch_up()
     page.run()
     offer(page.url_path)
 

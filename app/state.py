@@ -8,7 +8,9 @@ pickers stand in the bar on top of the page (`app.parts.context_bar`).
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
@@ -22,11 +24,22 @@ from kvlab.atlas.sources import Sources
 from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
-from kvlab.trace.catalogue import ComparisonEntry, RunEntry, list_comparisons
+from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons
 from kvlab.trace.reader import Run
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
+ON_THEIR_WAY, LATE_SECONDS = "places_on_their_way", 5.0
 OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # what a page opened by itself: another may open with another run
+
+
+@dataclass(frozen=True)
+class OnItsWay:
+    """A value for the address that the browser may not have heard of; `before` is what the address said until then."""
+
+    value: str
+    before: frozenset[str | None]
+    sent: float
+    new: bool = True
 
 
 def session_id() -> str:
@@ -157,7 +170,7 @@ def chosen_step(run: Run, steps: Sequence[int]) -> int:
         return steps[-1]
     kept = asked or st.session_state.get("chosen_step")
     if kept in known:
-        go_to(step=known[kept])
+        _remember("step", str(known[kept]))
         return known[kept]
     first = telling_step(run).step
     return first if first in known.values() else steps[-1]
@@ -176,8 +189,33 @@ def go_to(**place: int) -> None:
     if ("layer" in place) != ("head" in place):
         other = "head" if "layer" in place else "layer"
         place |= {other: st.session_state.get(f"pick_{other}") or 0}
+    on_their_way = dict(st.session_state.get(ON_THEIR_WAY, {}))
+    for name, value in place.items():
+        known = on_their_way.get(name)
+        before = (known.before if known else frozenset()) | {st.query_params.get(name)}
+        on_their_way[name] = OnItsWay(str(value), before, time.monotonic())
+        st.session_state[f"chosen_{name}"] = str(value)
+    st.session_state[ON_THEIR_WAY] = on_their_way
+    # Last, as a change of the address is where Streamlit may drop this run for the next one.
     for name, value in place.items():
         _remember(name, str(value))
+
+
+def catch_up() -> None:
+    """Call before the page runs: a request that the browser sent before it heard of `go_to` does not undo it.
+
+    Such requests still carry the address from before, as when keys are pressed faster than a page is drawn.
+    """
+    left = {}
+    for name, way in st.session_state.get(ON_THEIR_WAY, {}).items():
+        asked = st.query_params.get(name)
+        heard = asked == way.value and not way.new  # just set, it says nothing of the browser
+        if heard or time.monotonic() - way.sent > LATE_SECONDS:
+            continue
+        left[name] = replace(way, new=False)
+        if asked in way.before:
+            _remember(name, way.value)
+    st.session_state[ON_THEIR_WAY] = left
 
 
 def last_step(run: Run) -> int:
@@ -231,13 +269,33 @@ def _pick_comparison() -> ComparisonEntry | None:
         return None
     by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     wanted = _wanted_comparison(comparisons) or comparisons[0].comparison_id
-    words = {name: _comparison_label(comparison) for name, comparison in by_id.items()}
-    chosen = _bar_choice("comparison", "Prompt", list(by_id), wanted, words.__getitem__)
+    # The repeats of a batch are one entry, which stands for the one in view.
+    groups = {(by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
+              for group in by_batch(comparisons)}  # fmt: skip
+    words = {name: _comparison_label(group) for name, group in groups.items()}
+    chosen = _bar_choice("comparison", "Prompt", list(groups), wanted, words.__getitem__)
     if chosen:
+        _pick_repeat(wanted, groups[wanted])
         _remember("comparison", wanted)
         bar.prompt_room()
         bar.clicks(lambda place: go_to(**place))
     return by_id[chosen] if chosen else None
+
+
+def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
+    """Which of a batch's repeats is looked at; nothing where the prompt was not repeated."""
+    if len(group) == 1:
+        return
+    numbers = {entry.comparison_id: entry.number for entry in group}
+    st.session_state["pick_repeat"] = wanted
+    words = lambda name: f"{numbers[name]} of {len(set(numbers.values()))}"  # noqa: E731
+    help_text = "One text with a needle planted anew each time; Compare shows all of them together."
+    bar.choice("repeat", "Repeat", list(numbers), words, help_text, on_change=_choose_repeat)
+
+
+def _choose_repeat() -> None:
+    st.session_state["pick_comparison"] = st.session_state["pick_repeat"]
+    _choose(("comparison",))
 
 
 def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
@@ -358,8 +416,8 @@ def _say_runs(runs: Sequence[Run]) -> None:
         for words in zip(*((one.method, one.budget, one.changed) for one in made), strict=True)
     )
     count = f"{len(runs)} runs" if len(runs) > 1 else "one run"
-    model = runs[0].record.model.name
-    bar.say(bar.one_line(_prompt_words(runs[0]), model, f"{count}: {methods}", budgets, changed))
+    at = f" at {budgets}" if budgets else ""
+    bar.say(bar.one_line(_prompt_words(runs[0]), runs[0].record.model.name, f"{count}{at}: {methods}", changed))
     bar.prompt_text(runs[0].record.prompt)
 
 
@@ -380,6 +438,8 @@ def _sentence(message: str) -> str:
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-def _comparison_label(comparison: ComparisonEntry) -> str:
+def _comparison_label(group: Sequence[ComparisonEntry]) -> str:
     # Two comparisons of one prompt differ in their time.
-    return f"{shorten(comparison.title or comparison.comparison_id, 28)} · {day_or_time(comparison.created)}"
+    comparison, repeats = group[0], len({entry.number for entry in group})
+    count = f" · {repeats} repeats" if repeats > 1 else ""
+    return f"{shorten(comparison.title or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
