@@ -28,7 +28,7 @@ from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comp
 from kvlab.trace.reader import Run
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
-ON_THEIR_WAY, LATE_SECONDS = "places_on_their_way", 5.0
+ON_THEIR_WAY, LATE_SECONDS = "places_on_their_way", 20.0
 OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # what a page opened by itself: another may open with another run
 
 
@@ -442,4 +442,4 @@ def _comparison_label(group: Sequence[ComparisonEntry]) -> str:
     # Two comparisons of one prompt differ in their time.
     comparison, repeats = group[0], len({entry.number for entry in group})
     count = f" · {repeats} repeats" if repeats > 1 else ""
-    return f"{shorten(comparison.title or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
+    return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"

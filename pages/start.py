@@ -81,7 +81,7 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -
     state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
     with state:
         badge(job.state if job and cut_short else worst, next(iter(reasons), ""))
-    title.markdown(plain(shorten(comparison.title)))
+    title.markdown(plain(shorten(comparison.text)))
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
     times = f"{len(repeats)} repeats · " if len(repeats) > 1 else ""
     what.caption(f"{plain(', '.join(methods))}  \n{times}{plain(first.model)} · {first.prompt_tokens:,} tokens")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -80,6 +81,11 @@ class ComparisonEntry(BaseModel):
     def title(self) -> str:
         """The title given, or else the beginning of the prompt."""
         return self.runs[0].title or self.runs[0].excerpt
+
+    @property
+    def text(self) -> str:
+        """The title without the number that a repeat's begins with."""
+        return re.sub(r"^\d+ of \d+: ", "", self.title) if self.batch else self.title
 
     @property
     def batch(self) -> str | None:
