@@ -15,6 +15,7 @@ if str(ROOT) not in sys.path:
 
 from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
+from app.parts.asked import drop_unusable, say_refused  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.state import catch_up, theme  # noqa: E402
@@ -83,10 +84,13 @@ def main() -> None:
     load_plotly_ahead()
     registry.prefetch()
     page = st.navigation(pages(), expanded=True)
+    drop_unusable()
     caption_bar(page.url_path)
     context_bar.begin()
     catch_up()
+    asked = st.query_params.to_dict()
     page.run()
+    say_refused(page.url_path, asked)
     offer(page.url_path)
 
 

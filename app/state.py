@@ -17,7 +17,7 @@ import streamlit as st
 
 from app.opened import open_cached, runs_root, telling_head, telling_pair, telling_run, telling_step
 from app.parts import context_bar as bar
-from app.parts.text import day_or_time, shorten
+from app.parts.text import code, day_or_time, shorten
 from kvlab.analysis.labels import distinct, parts
 from kvlab.analysis.telling import Prefer
 from kvlab.atlas.sources import Sources
@@ -86,7 +86,7 @@ def current_pair(runs: Sequence[Run]) -> tuple[Run, Run]:
     ids, reason = telling or (tuple(by_id)[-2:], "the last two")
     chosen = []
     for key, first in zip(("a", "b"), ids, strict=True):
-        asked = _asked(key, by_id, f"This comparison has no run `{st.query_params.get(key)}`: choose another.")
+        asked = _asked(key, by_id, f"This comparison has no run {code(st.query_params.get(key))}: choose another.")
         st.session_state[f"pick_{key}"] = asked or first
         why = None if asked else f"Opened with this pair: {reason}."
         label = f"Run {key.upper()}"
@@ -166,7 +166,7 @@ def chosen_step(run: Run, steps: Sequence[int]) -> int:
     known = {str(step): step for step in steps}
     asked = st.query_params.get("step")
     if asked is not None and asked not in known:
-        st.warning(f"Step `{asked}` is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
+        st.warning(f"Step {code(asked)} is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
         return steps[-1]
     kept = asked or st.session_state.get("chosen_step")
     if kept in known:
@@ -354,7 +354,7 @@ def _bar_choice(
     """The option the URL names, changeable in the bar; None with a sentence when it does not exist."""
     known = wanted in options
     if not known:
-        st.error(f"There is no {name} `{wanted}` in {runs_root()}: pick another above.")
+        st.error(f"There is no {name} {code(wanted)} in this folder of runs: pick another above.")
     st.session_state[f"pick_{name}"] = wanted if known else None
     bar.choice(name, label, list(options), words, why, on_change=_choose, args=((name,),))
     return wanted if known else None
@@ -398,7 +398,7 @@ def _explain_invalid(name: str, allowed: Sequence[int], sentence: str) -> None:
     """Say why the URL's value is not shown."""
     asked = st.query_params.get(name)
     if asked is not None and asked not in {str(value) for value in allowed}:
-        st.warning(f"{name.capitalize()} `{asked}` {sentence}.")
+        st.warning(f"{name.capitalize()} {code(asked)} {sentence}.")
 
 
 def _say_run(run: Run) -> None:

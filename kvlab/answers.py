@@ -10,6 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field
 
 from kvlab.errors import UserError
+from kvlab.given import check_text
 
 LONGEST_ANSWER = 2_000
 
@@ -38,7 +39,7 @@ def check_answer(answer: str) -> str:
         raise UserError("The expected answer is empty: write the words that a right continuation holds, or leave it.")
     if len(answer) > LONGEST_ANSWER:
         raise UserError(f"The expected answer has {len(answer):,} characters: give one of at most {LONGEST_ANSWER:,}.")
-    return answer.strip()
+    return check_text(answer.strip(), "The expected answer")
 
 
 def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple[int, int], ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kvlab.errors import UserError
+from kvlab.given import shown
 
 UNLIMITED = 2**30
 
@@ -21,11 +22,11 @@ class Budget:
 
     def __post_init__(self) -> None:
         if isinstance(self.amount, bool) or not isinstance(self.amount, int | float):
-            raise UserError(_WHAT_A_BUDGET_IS.format(self.amount))
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(self.amount)))
         if isinstance(self.amount, int) and not 1 <= self.amount < 2**63:  # what the index of runs can hold
-            raise UserError(_WHAT_A_BUDGET_IS.format(self.amount))
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(self.amount)))
         if isinstance(self.amount, float) and not 0 < self.amount <= 1:
-            raise UserError(_WHAT_A_BUDGET_IS.format(self.amount))
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(self.amount)))
 
     @classmethod
     def parse(cls, text: str) -> Budget:
@@ -37,11 +38,11 @@ class Budget:
         try:
             if text.endswith("%"):
                 return cls(float(text[:-1]) / 100)
-            return cls(int(text)) if text.lstrip("+").isdigit() else cls(float(text))
+            return cls(int(text)) if text.lstrip("+").isdecimal() and text.isascii() else cls(float(text))
         except ValueError as error:
             if isinstance(error, UserError):
                 raise
-            raise UserError(_WHAT_A_BUDGET_IS.format(repr(text))) from None
+            raise UserError(_WHAT_A_BUDGET_IS.format(shown(text))) from None
 
     def slots(self, tokens: int) -> int:
         """Slots per KV head for a prompt of `tokens` tokens; at least 1."""

@@ -7,11 +7,14 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, field_validator, model_validator
 
 from kvlab.answers import Fact, check_answer, find_facts
+from kvlab.given import Seed, Text
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 from kvlab.returns import Return, token_words
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
+
+MOST_NEW_TOKENS = 4096
 
 RecordLevel = Literal["off", "light", "full"]
 
@@ -63,7 +66,7 @@ class ModelRequest(BaseModel):
     revision: str | None = Field(None, description="a branch, tag or commit of a hub name")
     cache_dir: str | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
     chat: Literal["auto", "no"] = Field("auto", description="auto: in the model's chat template where it has one")
-    system: str = Field("", max_length=LARGEST_PROMPT_BYTES, description="a system prompt, before the user's turn")
+    system: Text = Field("", max_length=LARGEST_PROMPT_BYTES, description="a system prompt, before the user's turn")
     thinking: bool | None = Field(None, description="the template's enable_thinking; none: as the template has it")
 
     @property
@@ -78,15 +81,17 @@ LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
 class CompareRequest(ModelRequest):
     """Several methods over one prompt; all decode the full cache's continuation (forced) and their own (free)."""
 
-    prompt: str
+    prompt: Text
     choices: tuple[MethodChoice, ...]
-    max_new_tokens: int = Field(64, ge=1, le=4096)
+    max_new_tokens: int = Field(64, ge=1, le=MOST_NEW_TOKENS)
     level: RecordLevel = "full"
-    compress_every: int = Field(1, ge=1)
-    prefill_chunk: int | None = Field(None, ge=1, description="prompt tokens a pass; none: the whole prompt in one")
+    compress_every: int = Field(1, ge=1, le=MOST_NEW_TOKENS)
+    prefill_chunk: int | None = Field(
+        None, ge=1, lt=2**31, description="prompt tokens a pass; none: the whole prompt in one"
+    )
     record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
-    seed: int = 0
-    title: str = ""
+    seed: Seed = 0
+    title: Text = ""
     answer: str | None = Field(None, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
     repeats: tuple[Planting, ...] = Field(

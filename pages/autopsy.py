@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.opened import wanted_of
 from app.parts import page, view
+from app.parts.asked import asked_numbers
 from app.parts.figure import show
 from app.parts.links import go
 from app.parts.tables import show_table
@@ -140,10 +141,10 @@ def name(span: tuple[int, int], texts: list[str]) -> str:
 
 def asked_span(tokens: int) -> tuple[int, int] | None:
     """The span in the address, `first-last`, if the text has it."""
-    parts = st.query_params.get("span", "").split("-")
-    if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+    edges = asked_numbers("span", 2)
+    if edges is None:
         return None
-    first, last = int(parts[0]), int(parts[1])
+    first, last = edges
     return (first, last) if first <= last < tokens else None
 
 

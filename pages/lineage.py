@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
+from app.parts.asked import asked_number
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
 from app.state import current_run
@@ -77,8 +78,8 @@ def one_slot(run: Run, layer: int, head: int) -> None:
 
 def chosen_slot(merged: dict[int, int], texts: list[str]) -> int:
     """The merged slot the address names, or the one with the most votes; put there as the reader chooses."""
-    asked = st.query_params.get("slot", "")
-    wanted = int(asked) if asked.isdecimal() and int(asked) in merged else next(iter(merged))
+    asked = asked_number("slot")
+    wanted = asked if asked in merged else next(iter(merged))
     st.session_state["lineage-slot"] = wanted
     return st.selectbox(
         "Slot",

@@ -8,6 +8,7 @@ from typing import Any
 import streamlit as st
 
 from app.parts.answer import Question, answer_section, planted
+from app.parts.asked import number_of
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
@@ -25,6 +26,8 @@ from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry, methods
 from kvlab.jobs.remembered import remember, remembered
+from kvlab.jobs.shelf import short_name
+from kvlab.jobs.spoken import Manner, spoken
 
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
@@ -36,8 +39,8 @@ NEEDLE_TOKENS = 80  # of a planted sentence and its question
 SETTINGS = ["default", "paper", "code"]
 
 
-def model_section(prompt: str) -> tuple[str, int]:
-    """The model's name, and how many tokens the prompt has for it (0 without a prompt)."""
+def model_section() -> str:
+    """The model's name."""
     st.subheader("Model")
     model = st.text_input(
         "Name",
@@ -49,19 +52,36 @@ def model_section(prompt: str) -> tuple[str, int]:
     here = models.models_here(runs_root())
     if len(here) > 1:
         st.selectbox(
-            "On this disk", here, index=None, key="model_here", on_change=take_model, placeholder="Take another"
+            "On this disk",
+            here,
+            index=None,
+            format_func=short_name,
+            key="model_here",
+            on_change=take_model,
+            placeholder="Take another",
         )
     st.caption("`mini` ships with kvlab. A folder or a hub name such as `Qwen/Qwen3-0.6B` works too.")
     if model.strip() == EMBEDDED:
         mini_card()
+    return model
+
+
+def count_section(prompt: str, how: Manner) -> int:
+    """How many tokens the model will be given (0 without a prompt, or where its template refuses it), and says so."""
     if not prompt.strip():
-        return model, 0
-    count, exact = prompts.count_tokens(prompt, model.strip())
+        return 0
+    try:
+        count, exact = prompts.count_tokens(prompt, how)
+        templated = exact and spoken(prompt, how).templated
+    except UserError as error:
+        st.error(plain(str(error)))
+        return 0
     known = "counted with its tokenizer" if exact else "estimated: its tokenizer is not on this machine"
-    room = models.context_length(model.strip())
+    known += ", its chat template included" if templated else ""
+    room = models.context_length(how.model)
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
     st.markdown(f"The prompt has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
-    return model, count
+    return count
 
 
 def take_model() -> None:
@@ -71,14 +91,13 @@ def take_model() -> None:
         st.session_state["model_here"] = None
 
 
-def cut_section(prompt: str, model: str, room: int = 0) -> str:
+def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
     """The prompt as it will be read: whole where it fits, else cut where the reader says, with the cut shown.
 
     `room` is how many tokens will come to it.
     """
-    asked = str(further_down("max_new_tokens", NEW_TOKENS))
-    new_tokens = room + (int(asked) if asked.isdecimal() else NEW_TOKENS)
-    over = cutting.tokens_over(prompt, model.strip(), new_tokens) if prompt.strip() else 0
+    new_tokens = room + (number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS)
+    over = cutting.tokens_over(prompt, how, new_tokens) if prompt.strip() else 0
     if not over:
         return prompt
     st.warning(f"Prompt and new tokens are {over:,} tokens more than the model reads.", icon=":material/content_cut:")
@@ -93,7 +112,7 @@ def cut_section(prompt: str, model: str, room: int = 0) -> str:
     kept = next((part for part in cutting.KEEPS if part == keep), None)
     if kept is None:
         return prompt
-    cut = cutting.cut_to_fit(prompt, model.strip(), new_tokens, kept)
+    cut = cutting.cut_to_fit(prompt, how, new_tokens, kept)
     st.caption(f"{len(cut.removed):,} characters will not be read; here is where the text is cut:")
     with st.container(height=180, border=True):
         st.html(cut_as_html(cut))
@@ -111,9 +130,9 @@ def cut_question(question: Question, prompt: str) -> Question:
     return replace(question, prompt=prompt, facts=find_facts(prompt, left))
 
 
-def cut_repeats(question: Question, model: str) -> Question:
+def cut_repeats(question: Question, how: Manner) -> Question:
     """The repeats of the text as it is cut; the needles are planted in what is left of it."""
-    text = cut_section(question.text, model, NEEDLE_TOKENS)
+    text = cut_section(question.text, how, NEEDLE_TOKENS)
     return question if text == question.text else planted(text, question.repeats)
 
 
@@ -277,12 +296,14 @@ def form() -> None:
     with right:
         question = answer_section(prompt)
         prompt = question.prompt
-        model, prompt_tokens = model_section(prompt)
+        model = model_section()
         chat = chat_section()
-        if question.repeats:
-            question = cut_repeats(question, model)
-        else:
-            question = cut_question(question, cut_section(prompt, model))
+        how = Manner(model.strip(), **intake.meant(chat))
+        prompt_tokens = count_section(prompt, how)
+        if prompt_tokens and question.repeats:
+            question = cut_repeats(question, how)
+        elif prompt_tokens:
+            question = cut_question(question, cut_section(prompt, how))
         try:
             chosen, budgets = method_section(prompt_tokens)
         except UserError as error:

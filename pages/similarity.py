@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page
+from app.parts.asked import asked_numbers
 from app.parts.figure import heading, note, show
 from app.parts.keys import page_keys
 from app.parts.tilemap import clamp, tilemap
@@ -228,8 +229,7 @@ def band_of(_run: Run, path: str, status: str, what: str, layer: int, head: int)
 
 def asked_window() -> list[int] | None:
     """The window in the URL: first row, last row, first column, last column."""
-    parts = st.query_params.get("window", "").split("-")
-    return [int(part) for part in parts] if len(parts) == 4 and all(part.isdecimal() for part in parts) else None
+    return asked_numbers("window", 4)
 
 
 def remember_window() -> None:

@@ -11,7 +11,7 @@ from app.parts.text import plain
 from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.figures.story import story_html
-from kvlab.trace.stories import Story, list_stories, load_story, parse_story, save_story
+from kvlab.trace.stories import Story, list_stories, load_story, parse_story, save_story, take_in
 
 
 def main() -> None:
@@ -41,12 +41,13 @@ def bring() -> None:
         file = st.file_uploader("A story exported as JSON", type=["json"], key="story-file")
         if file is not None and st.button("Take it in", key="story-take"):
             try:
-                story = parse_story(file.getvalue())
-                save_story(runs_root(), story)
+                given = parse_story(file.getvalue())
+                story = take_in(runs_root(), given)
             except UserError as error:
                 st.error(plain(str(error)))
                 return
-            st.success(f"{plain(story.name)}: {len(story.views)} views.")
+            renamed = "" if story.name == given.name else f" {plain(given.name)} is there already: both stay."
+            st.success(f"{plain(story.name)}: {len(story.views)} views.{renamed}")
 
 
 def actions(story: Story) -> None:

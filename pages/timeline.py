@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
+from app.parts.asked import asked_number
 from app.parts.decision import decision_section, played_decision
 from app.parts.figure import show
 from app.parts.tables import MOST_ROWS, show_table
@@ -210,8 +211,7 @@ def chosen_token(lineage: Lineage) -> int | None:
 
 def asked_token() -> int | None:
     """The position of the token the URL names."""
-    asked = st.query_params.get("token", "")
-    return int(asked) if asked.isdecimal() else None
+    return asked_number("token")
 
 
 def remember_step() -> None:

@@ -6,6 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page
+from app.parts.asked import asked_number
 from app.parts.figure import show
 from app.parts.text import plain
 from app.parts.tokenstrip import tokenstrip
@@ -80,8 +81,8 @@ def played_decision(run: Run, layer: int, head: int) -> None:
 
 def chosen_frame(count: int) -> int:
     """The frame the address names, else the first."""
-    asked = st.query_params.get("frame", "")
-    return int(asked) if asked.isdecimal() and int(asked) < count else 0
+    asked = asked_number("frame")
+    return asked if asked is not None and asked < count else 0
 
 
 def remember_frame() -> None:

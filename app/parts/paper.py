@@ -7,6 +7,7 @@ import streamlit as st
 from app.parts import page
 from app.parts.exhibit import show_exhibit
 from app.parts.reference import warn_of_reference
+from app.parts.text import code
 from app.state import current_sources
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS, of_paper
@@ -44,7 +45,7 @@ def _pick(exhibits: dict[str, Exhibit]) -> str:
     """The exhibit the address names, changeable here; the paper's first where it names none that exists."""
     asked, first = st.query_params.get("exhibit"), next(iter(exhibits))
     if asked is not None and asked not in exhibits:
-        st.warning(f"Exhibit `{asked}` is not in this paper: choose one below.")
+        st.warning(f"Exhibit {code(asked)} is not in this paper: choose one below.")
     # Bound by hand: a bound widget puts its labels into the address, and links are made of slugs.
     st.session_state[PICKED] = asked if asked in exhibits else first
     st.pills(

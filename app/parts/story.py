@@ -11,8 +11,9 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
+from app.parts.asked import number_of
 from app.parts.links import PAGES, page_exists
-from app.parts.text import plain
+from app.parts.text import code, plain
 from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.trace.stories import Story, View, list_stories, load_story, save_story
@@ -87,10 +88,10 @@ def caption_bar(page: str) -> None:
     except UserError as error:
         st.warning(plain(str(error)))
         return
-    at = int(place) - 1 if place.isdecimal() else -1
+    at = (number_of(place) or 0) - 1
     if not 0 <= at < len(story.views):
         rest = f"choose one of 1 to {len(story.views)}" if story.views else "it is empty or was never saved here"
-        st.warning(f"The story {plain(name)} has no view `{plain(place)}`: {rest}.")
+        st.warning(f"The story {plain(name)} has no view {code(place)}: {rest}.")
         return
     data = {
         "where": f"{story.name} · {at + 1} of {len(story.views)}",

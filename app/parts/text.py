@@ -19,6 +19,12 @@ def shorten(text: str, length: int = 90) -> str:
     return textwrap.shorten(text, length, placeholder=" …") if len(text) > length else text
 
 
+def code(text: object, length: int = 60) -> str:
+    """What an address or a form says, as Markdown's code: on one line, and cut where it is long."""
+    words = " ".join(str(text).replace("`", "'").split())
+    return f"`{words if len(words) <= length else words[:length] + ' …'}`"
+
+
 def ago(moment: str | float) -> str:
     """How long ago an ISO 8601 time or a POSIX time was: `just now`, `5 min ago`, `3 h ago`, or the date."""
     then = datetime.fromtimestamp(moment, UTC) if isinstance(moment, float) else datetime.fromisoformat(moment)

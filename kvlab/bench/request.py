@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.given import shown
 from kvlab.requests import MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "pages"]
@@ -82,7 +83,7 @@ def make_request(**fields: object) -> BenchRequest:
     except ValidationError as error:
         first = error.errors()[0]
         option = "--" + str(first["loc"][0]).replace("_", "-")
-        given = "an empty list" if first["input"] in ((), []) else repr(first["input"])
+        given = "an empty list" if first["input"] in ((), []) else shown(first["input"])
         raise UserError(f"{option} cannot be {given}: {first['msg'].lower()}.") from None
     for name, numbers in (("--contexts", request.contexts), ("--batches", request.batches)):
         if min(numbers) < 1:

@@ -10,8 +10,8 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
-from kvlab.methods.columns import Columns, whole_numbers
-from kvlab.methods.view import NEVER, Slots
+from kvlab.methods.columns import Columns, key_lengths, whole_numbers
+from kvlab.methods.view import KEY_LENGTH, NEVER, Slots
 
 
 class SlotTable:
@@ -47,22 +47,26 @@ class SlotTable:
 
     def rated(self) -> Slots:
         """The same with every score."""
-        return self.columns.rated(self._first(self.width))
+        return self.columns.rated(self.visible())
 
     def whole(self) -> Slots:
         """All slots, free room included, with every score."""
-        return self.columns.rated(self.slots)
+        return self.columns.rated(self.columns.weighed(self.slots))
 
     def held(self) -> Slots:
         """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
         return self._first(self.width)
 
+    def first(self, count: int) -> Slots:
+        """The first `count` of the visible slots, with their log mass."""
+        return self.columns.weighed(self._first(count))
+
     def _first(self, count: int) -> Slots:
         return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
 
-    def bias(self) -> Tensor | None:
-        """`Slots.bias` of the first `width` slots; None where it would be 0."""
-        return None if self.is_dense and not self.weighted else self.visible().bias(self.never)
+    def bias(self, visible: Slots) -> Tensor | None:
+        """`Slots.bias` of the `visible` slots; None where it would be 0."""
+        return None if self.is_dense and not self.weighted else visible.bias(self.never)
 
     def hold(self, tokens: int) -> None:
         """Make whole numbers wide enough for a text of `tokens` tokens."""
@@ -88,6 +92,8 @@ class SlotTable:
         else:  # the first that is not valid
             free = self.slots.valid[:, :, : self.width].view(torch.uint8).argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
+        if KEY_LENGTH in self.slots.extra:
+            extra = {**extra, KEY_LENGTH: key_lengths(keys)}
         executor.write(self.slots, free, {"keys": keys, "values": values, "position": place, **_FRESH, **extra})
         self.occupied += 1
 
@@ -104,6 +110,20 @@ class SlotTable:
         """Room for `capacity` slots, taken at once."""
         self._make_room(capacity - self.width, 0)
 
+    def forget(self, width: int, dense: bool) -> None:
+        """Take back all that was appended since the table had `width` slots and nothing was decided."""
+        self.slots.valid[:, :, width:] = False
+        self.width = self.occupied = width
+        self.is_dense, self.left_bytes = dense, 0
+
+    def give_back_room(self, whole: torch.dtype) -> None:
+        """Keep no more than the visible slots, with whole numbers of type `whole`; memory is freed by `detach`."""
+        now = self.slots.position.dtype
+        kept = self._first(self.width)
+        self.slots = (
+            kept if now == whole else kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
+        )
+
     def _make_room(self, rows: int, more: int) -> None:
         """Room for `rows` more slots; a table that is too short is copied into one with `more` beyond them."""
         if self.width + rows > self.capacity:
@@ -118,10 +138,10 @@ class SlotTable:
         self.is_dense = False
 
     def store(self, changed: dict[str, Tensor]) -> None:
-        """Take over new values of some of the visible slots' metadata, as far as they are held."""
+        """Take over new values of metadata of the visible slots, or of the first of them, as far as they are held."""
         own = self._first(self.width).own()
         for name in changed.keys() & own.keys():
-            own[name].copy_(changed[name])
+            own[name][:, :, : changed[name].shape[2]].copy_(changed[name])
 
     def adopt(self, after: Slots, bound: int) -> None:
         """Take over the visible slots as a plan left them; no head has more than `bound` valid ones."""

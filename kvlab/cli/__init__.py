@@ -13,8 +13,10 @@ from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.killed import killed
 from kvlab.cli.methods import methods
+from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
+from kvlab.cli.profile import profile
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
@@ -27,6 +29,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands.command("methods")(with_plugins(methods))
+commands.command("models")(models)
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
 commands.command("killed")(with_plugins(killed))
@@ -36,6 +39,7 @@ commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
+commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.add_typer(plugin_commands, name="plugin")
 

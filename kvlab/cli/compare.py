@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from kvlab.requests import CompareRequest, Progress
 
 Prompt = Annotated[str | None, typer.Option(help="the prompt's text")]
-File = Annotated[Path | None, typer.Option(help="a UTF-8 text file with the prompt")]
+File = Annotated[Path | None, typer.Option(help="a UTF-8 text file with the prompt; - for standard input")]
 Sample = Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")]
 NewTokens = Annotated[int, typer.Option(help="tokens to generate")]
 Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
@@ -276,14 +276,13 @@ def _request(**fields: Any) -> CompareRequest:
     from pydantic import ValidationError
 
     from kvlab.errors import UserError
+    from kvlab.given import as_option, in_one_sentence
     from kvlab.requests import CompareRequest
 
     try:
         return CompareRequest(**fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).replace("max_new_tokens", "new-tokens").replace("_", "-")
-        raise UserError(f"The option --{name} cannot be {first['input']!r}: {first['msg'].lower()}.") from None
+        raise UserError(in_one_sentence(error, as_option)) from None
 
 
 def _title(source: tuple[str | None, Path | None, str | None]) -> str:

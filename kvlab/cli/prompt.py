@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
+from kvlab.given import check_text, read_file
 from kvlab.requests import LARGEST_PROMPT_BYTES
 
 
@@ -14,20 +16,20 @@ def read_prompt(prompt: str | None, file: Path | None, sample: str | None) -> st
     if sum(source is not None for source in (prompt, file, sample)) != 1:
         raise UserError("Give exactly one prompt: --prompt TEXT, --file PATH, or --sample NAME.")
     if prompt is not None:
-        return prompt
+        return check_text(prompt)
     path = file if file is not None else _sample(str(sample))
     try:
-        raw = path.read_bytes()
-    except OSError as error:
-        raise UserError(
-            f"The prompt file {str(path)!r} cannot be read: {(error.strerror or 'error').lower()}."
-        ) from None
-    if len(raw) > LARGEST_PROMPT_BYTES:
-        raise UserError(f"The prompt file has {len(raw):,} bytes; give one of at most {LARGEST_PROMPT_BYTES:,}.")
-    try:
-        return raw.decode("utf-8")
+        raw = _standard_input() if str(path) == "-" else read_file(path, "The prompt file", LARGEST_PROMPT_BYTES)
+        return check_text(raw.decode("utf-8"), "The prompt file")
     except UnicodeDecodeError as error:
         raise UserError(f"The prompt file is not UTF-8 text (byte {error.start:,}); save it as UTF-8.") from None
+
+
+def _standard_input() -> bytes:
+    data = sys.stdin.buffer.read(LARGEST_PROMPT_BYTES + 1)
+    if len(data) > LARGEST_PROMPT_BYTES:
+        raise UserError(f"Standard input is too large: give at most {LARGEST_PROMPT_BYTES:,} bytes.")
+    return data
 
 
 def _sample(name: str) -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from kvlab.budget import Budget
@@ -27,6 +28,7 @@ from kvlab.engine.room import room
 from kvlab.engine.turns import read_in_turns
 from kvlab.engine.watch import Cancelled, Watch, before_steps
 from kvlab.errors import UserError
+from kvlab.given import in_one_sentence, path_of, shown
 from kvlab.methods import Method, make_method
 from kvlab.methods.giving_back import giving_back
 from kvlab.methods.gvote import GVote
@@ -61,6 +63,9 @@ def compare(
     Raises UserError for bad input before anything is run or written, and where memory runs out: the finished runs
     stay, the current one is marked failed, and the device has its memory back.
     """
+    if not isinstance(request, CompareRequest):
+        raise UserError(f"A comparison cannot be made of {shown(request)}: give a kvlab.requests.CompareRequest.")
+    root = path_of(root, "The folder of runs")
     if request.repeats:
         raise UserError("A request with repeats makes several comparisons: give it to kvlab.jobs.batch.run_batch.")
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
@@ -69,8 +74,8 @@ def compare(
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
     if loaded is None:
-        with room(request, pick_device(request.device), 1, Path(root), "loading the model"):
-            loaded = held_model(request, before_steps(progress))
+        with room(request, pick_device(request.device), 1, root, "loading the model"):
+            loaded = held_model(request, before_steps(progress, cancelled))
     chat = chat_of(request, loaded.tokenizer)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)
     for choice in choices:  # what a method or a model refuses is said before anything runs
@@ -89,20 +94,20 @@ def compare(
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
     paths: list[Path] = []
     try:
-        with room(request, loaded.device, ids.shape[1], Path(root), "full cache"):
+        with room(request, loaded.device, ids.shape[1], root, "full cache"):
             reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
             record = _record(request, choice, loaded, ids, comparison_id, index, len(reference.ids), len(choices))
-            with RunWriter(Path(root), record) as writer:
+            with RunWriter(root, record) as writer:
                 paths.append(writer.path)
                 watch.run_id = record.run_id
-                with room(request, loaded.device, ids.shape[1], Path(root), choice.label):
+                with room(request, loaded.device, ids.shape[1], root, choice.label):
                     if index == 0 and request.level == "full":
                         _probe(request, loaded, ids, reference, writer, watch)
                     _run_one(request, choice, loaded, ids, reference, writer, watch)
         makers = [partial(_cache, request, choice, loaded) for choice in choices]
-        with room(request, loaded.device, ids.shape[1], Path(root), "timing in turns"):
+        with room(request, loaded.device, ids.shape[1], root, "timing in turns"):
             allowed = TURNS_SHARE * (time.perf_counter() - begun)
             read_in_turns(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
         watch.reach(watch.total, "done")
@@ -131,18 +136,20 @@ def run(
     "layers=0-3,8,heads=0,every=4". Raises UserError for bad input.
     """
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
-    choice = MethodChoice(method=method, budget=amount.amount, hyper_parameters=hyper_parameters)
     loaded = model if isinstance(model, LoadedModel) else None
-    request = CompareRequest(
-        prompt=prompt,
-        model=model.name if isinstance(model, LoadedModel) else model,
-        choices=(choice,),
-        max_new_tokens=max_new_tokens,
-        level=level,
-        compress_every=compress_every,
-        record=Recording.parse(record) if isinstance(record, str) else record,
-        seed=seed,
-    )
+    try:
+        request = CompareRequest(
+            prompt=prompt,
+            model=model.name if isinstance(model, LoadedModel) else model,
+            choices=(MethodChoice(method=method, budget=amount.amount, hyper_parameters=hyper_parameters),),
+            max_new_tokens=max_new_tokens,
+            level=level,
+            compress_every=compress_every,
+            record=Recording.parse(record) if isinstance(record, str) else record,
+            seed=seed,
+        )
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error)) from None
     return open_run(compare(request, root, loaded=loaded)[0])
 
 
@@ -261,6 +268,7 @@ def _free_pass(
     return {
         "seconds_prefill": prefilled - begun,
         "seconds_compress": cache.settings.prefill_compress_seconds,
+        "seconds_rehearse": cache.settings.rehearsal_seconds if cache.settings.rehearsal is not None else None,
         # The first token comes from the prompt's pass: len - 1 decode steps were timed.
         "decode_tokens_per_second": (len(free) - 1) / seconds if len(free) > 1 else None,
         "free_text": loaded.tokenizer.decode(free, skip_special_tokens=True),

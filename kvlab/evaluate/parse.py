@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from pydantic import JsonValue, ValidationError
 from kvlab.budget import Budget
 from kvlab.errors import UserError
 from kvlab.evaluate.request import FULL, EvalRequest, FileChoice, TaskChoice
+from kvlab.given import as_option, in_one_sentence, read_json
 from kvlab.methods import make_method
 from kvlab.requests import MethodChoice
 from kvlab.tasks.loaders import LOADERS
@@ -40,8 +40,8 @@ def parse_named(text: str) -> tuple[str, dict[str, JsonValue]]:
 
 def _value(text: str) -> JsonValue:
     try:
-        return json.loads(text)
-    except json.JSONDecodeError:
+        return read_json(text)
+    except ValueError:
         return text
 
 
@@ -56,6 +56,8 @@ def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:
     if not amounts:
         raise UserError("Name at least one budget, such as --budgets 0.2 or --budgets 64.")
     named = [parse_named(text) for text in split_list(methods)]
+    if not named:
+        raise UserError("Name at least one method, such as --methods h2o,keepkv.")
     return tuple(choice for name, values in named for choice in _with_budgets(name, values, amounts))
 
 
@@ -130,6 +132,4 @@ def parse_request(
             **of_model,
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        option = "--" + ".".join(str(part) for part in first["loc"]).split(".")[0].replace("_", "-")
-        raise UserError(f"{option} cannot be {first['input']!r}: {first['msg']}.") from error
+        raise UserError(in_one_sentence(error, as_option)) from error

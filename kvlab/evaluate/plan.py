@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluate.rows import ANY_LENGTH, PromptIdentity, canonical_json
+from kvlab.given import shown
 from kvlab.tasks.loaders import load_file
 from kvlab.tasks.registry import Task, get_task
 from kvlab.tasks.sample import Sample
@@ -63,6 +64,8 @@ def _task_prompts(
     task = get_task(choice.task)
     difficulty = task.resolve(choice.difficulty)
     for length in request.lengths or default_lengths(task, window):
+        if length > window:  # before a haystack of that length is made
+            raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's window of {window:,}.")
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(difficulty), length, depth, index, request.seed)

@@ -41,11 +41,15 @@ class EvalRequest(ModelRequest):
     choices: tuple[MethodChoice, ...] = ()
     lengths: tuple[int, ...] | None = Field(default=None, description="tokens; None: each task's own default lengths")
     depths: tuple[Depth, ...] | None = Field(default=None, description="None: a random depth a sample")
-    samples: int = Field(default=20, ge=1, description="prompts for each task, length and depth")
+    samples: int = Field(default=20, ge=1, le=100_000, description="prompts for each task, length and depth")
     seed: int = 0
     question_aware: bool = True
-    batch_rows: int | None = Field(default=None, ge=1, description="prompts run together; None: 8 on a GPU, else 1")
-    prefill_chunk: int | None = Field(default=None, ge=1, description="prompt tokens a pass; None: the whole in one")
+    batch_rows: int | None = Field(
+        default=None, ge=1, le=4096, description="prompts run together; None: 8 on a GPU, else 1"
+    )
+    prefill_chunk: int | None = Field(
+        default=None, ge=1, lt=2**31, description="prompt tokens a pass; None: the whole in one"
+    )
     skip_malformed: bool = False
 
     _seed_is_for_evaluation = field_validator("seed")(check_seed)

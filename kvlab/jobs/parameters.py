@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from kvlab.errors import UserError
+from kvlab.given import read_json
 from kvlab.jobs.registry import MethodEntry
 
 Kind = Literal["choice", "switch", "integer", "number", "text", "json"]
@@ -77,8 +78,8 @@ def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
 def _read(entry: MethodEntry, parameter: Parameter, value: Any) -> Any:
     if parameter.kind == "json" and isinstance(value, str):
         try:
-            return json.loads(value)
-        except json.JSONDecodeError as error:
+            return read_json(value)
+        except ValueError as error:
             raise UserError(
                 f"{entry.name}: {parameter.name} is not valid JSON: write it like {json.dumps(parameter.default)}."
             ) from error

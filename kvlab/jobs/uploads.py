@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from kvlab.errors import UserError
+from kvlab.given import read_json
 from kvlab.jobs.prompts import check_prompt, decode_upload
 
 TYPES = ("txt", "md", "jsonl", "csv")
@@ -55,9 +55,9 @@ def _json_lines(name: str, text: str) -> list[dict[str, str]]:
         if not line.strip():
             continue
         try:
-            value = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"Line {number} of {name} is not JSON ({error.msg}): give one object a line.") from error
+            value = read_json(line)
+        except ValueError as error:
+            raise UserError(f"Line {number} of {name} is not JSON ({error}): give one object a line.") from error
         texts = {"text": value} if isinstance(value, str) else _texts(value)
         if not texts:
             raise UserError(f"Line {number} of {name} holds no text: give objects with at least one text in them.")

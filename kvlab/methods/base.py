@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.given import shown
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
 from kvlab.plugins.origin import KVLAB, Origin
@@ -58,7 +59,9 @@ class Method(BaseModel, ABC):
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
             "decode": pipeline.decode,
-            "deferred": pipeline.deferred,
+            "deferred": pipeline.waits,
+            "buffer": pipeline.buffer,
+            "recalled": pipeline.recalled,
             "saves_prefill": pipeline.saves_prefill,
             "seeks": getattr(pipeline.settle, "seeks", False),
             # Thinning in lots lets generated tokens stay for a while.
@@ -124,8 +127,8 @@ def make_method(name: str, **hyper_parameters: Any) -> Method:
 
     Raises UserError for an unknown method, preset or hyper-parameter, or a value out of range.
     """
-    if name not in METHODS:
-        raise UserError(f"There is no method called {name!r}; choose one of {', '.join(METHODS)}.")
+    if not isinstance(name, str) or name not in METHODS:
+        raise UserError(f"There is no method called {shown(name)}; choose one of {', '.join(METHODS)}.")
     return made(METHODS[name], **hyper_parameters)
 
 
@@ -156,4 +159,4 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
     known = ", ".join(method.model_fields) or "none"
     if first["type"] == "extra_forbidden":
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
-    return f"The hyper-parameter {field!r} of {name} cannot be {first['input']!r}: {first['msg'].lower()}."
+    return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {first['msg'].lower()}."

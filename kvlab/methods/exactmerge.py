@@ -50,7 +50,7 @@ class ExactMerge(WindowScored):
 
     shares: tuple[float, ...] = Field((0.0, 0.1, 0.3), description="shares of the budget a head may use for merging")
     window: int = Field(32, ge=2, description="last prompt queries that vote, and that merging is checked against")
-    ridge: float = Field(0.1, gt=0, description="strength of the ridge in the refit of residual values")
+    ridge: float = Field(0.1, ge=1e-6, description="strength of the ridge in the refit of residual values")
     refit: bool = Field(True, description="refit residual values to the window's true outputs")
     margin: float = Field(
         0.0, ge=0, description="how much better merging must be than evicting, as a share of the error"
@@ -58,7 +58,9 @@ class ExactMerge(WindowScored):
     pivots: Literal["score", "spread"] = Field(
         "score", description="residual slots start from the best-scored of what must go, or evenly along the text"
     )
-    futures: int = Field(0, ge=0, description="sampled queries of the text to come that are observed as well (GVote's)")
+    futures: int = Field(
+        0, ge=0, le=1024, description="sampled queries of the text to come that are observed as well (GVote's)"
+    )
     future_weight: float = Field(
         0.5, gt=0, description="with `futures`: weight of all samples together, relative to the window's queries"
     )

@@ -57,7 +57,7 @@ class GVote(Method):
     }
 
     p_nuc: float = Field(0.95, gt=0, le=1, description="share of the last query's attention that sets the step budget")
-    samples: int = Field(8, ge=1, description="sampled future queries (S)")
+    samples: int = Field(8, ge=1, le=1024, description="sampled future queries (S)")
     n_future: int = Field(64, ge=1, description="positions ahead of the prompt the samples stand for")
     rope_mode: Literal["average", "sampled"] = Field(
         "average", description="samples rotated by averaged cosines and sines (paper), or each at a position of its own"

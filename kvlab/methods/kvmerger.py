@@ -94,7 +94,9 @@ class KVMerger(Method):
     )
     pivot: Pivot = Field("attention", description="a set's pivot: its most attended token, or a random one (Table 3)")
     weights: Weights = Field("gaussian", description="of a set's tokens: by distance to the pivot, or equal (Table 4)")
-    longest_set: int = Field(64, ge=2, description="most tokens in one set; bounds the band of similarities computed")
+    longest_set: int = Field(
+        64, ge=2, le=1024, description="most tokens in one set; bounds the band of similarities computed"
+    )
     mass: MassRule = Field("none", description=MASS_HELP)
     alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
     space: Space = Field("rotated", description=SPACE_HELP)

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from kvlab.methods.base import Method
+from kvlab.methods.going_on import GoesOn
 from kvlab.methods.scorers.window import Edges, WindowAttention
 
 SHARED_HEADS = (
@@ -21,7 +22,7 @@ class WindowScored(Method):
     """A method whose score is the pooled attention of the prompt's last queries."""
 
     window: int = Field(32, ge=1, description="last prompt queries that vote; these tokens always stay")
-    kernel: int = Field(7, ge=1, description="width of the pooling over neighbours, odd")
+    kernel: int = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
     pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
 
     @field_validator("kernel")
@@ -36,7 +37,7 @@ class WindowScored(Method):
         return WindowAttention(self.window, self.kernel, self.pooling)
 
 
-class WindowEvicting(WindowScored):
+class WindowEvicting(WindowScored, GoesOn):
     """A method that evicts by this score and nothing else, as SnapKV and those that allot its budgets do."""
 
     edges: Edges = Field(

@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from kvlab.attention import register_attention
 from kvlab.errors import UserError
+from kvlab.given import path_of
 from kvlab.models.checkpoint import (
     check_files,
     check_loaded,
@@ -80,7 +81,8 @@ def load_model(
     Raises UserError for a name that cannot be found, a checkpoint that is damaged or does not hold exactly the weights
     of its config, a family kvlab does not support, or a device or package that is not there.
     """
-    source = Source(name_or_path, revision, cache_dir)
+    folder = None if cache_dir is None else str(path_of(cache_dir, "The folder of downloads"))
+    source = Source(str(path_of(name_or_path, "The model")), revision, folder)
     place = pick_device(device)
     kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
     raw = read_config(source.config_file(), source.name)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from kvlab.errors import UserError
+from kvlab.given import name_of
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BITS = ("4bit", "8bit")
@@ -19,6 +20,7 @@ def pick_device(device: str) -> torch.device:
 
     Raises UserError if it is not there.
     """
+    device = name_of(device, "The device")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
         return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))

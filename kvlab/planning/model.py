@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UserError
+from kvlab.given import read_file, read_json
 from kvlab.model_files import model_file
 from kvlab.planning.layers import count_layers, kinds_of_layers
 from kvlab.shapes import find_shape
 
+LARGEST_CONFIG_BYTES = 2**24
 SHAPE_PREFIX = "shape:"
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2, "float64": 8}
 # A packed weight with its share of the scale: 4 bytes for 64 in 4 bit, for a row in 8 bit.
@@ -78,9 +80,9 @@ def find_model(name: str) -> Model:
             "with config.json, a hub model that was loaded here before, or a shape such as shape:llama3-8b."
         )
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
+        config = read_json(read_file(file, "The configuration", LARGEST_CONFIG_BYTES))
         return model_from(name, config.get("text_config") or config, _counted(file.parent))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         raise UserError(f"{file} does not say what a plan needs ({error!r}): is it a decoder's?") from None
 
 
@@ -153,4 +155,7 @@ def _counted(folder: Path) -> int | None:
 
 def _header(file: Path) -> dict[str, Any]:
     with file.open("rb") as opened:
-        return json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+        size = int.from_bytes(opened.read(8), "little")
+        if size > file.stat().st_size:
+            raise ValueError(f"{file.name} is damaged")
+        return read_json(opened.read(size))

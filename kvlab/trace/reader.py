@@ -14,6 +14,7 @@ import pyarrow.dataset as ds
 from safetensors import SafetensorError, safe_open
 
 from kvlab.errors import UserError
+from kvlab.given import path_of
 from kvlab.trace.checksums import known_checksum
 from kvlab.trace.consistency import check_consistency
 from kvlab.trace.parts import sound_parts
@@ -251,7 +252,7 @@ def open_run(path: Path | str, strict: bool = False) -> Run:
     Raises:
         UserError: not a run folder, or a `run.json` that is damaged, from a newer kvlab, or contradicts the rest.
     """
-    path = Path(path)
+    path = path_of(path, "The run")
     run = Run(path, read_record(path))
     if strict and run.problems:
         raise UserError(run.problems[0])

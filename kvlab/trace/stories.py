@@ -88,6 +88,16 @@ def save_story(root: Path, story: Story) -> Path:
     return file
 
 
+def take_in(root: Path, story: Story) -> Story:
+    """Save a story from elsewhere, under another name where one is kept under its own; returns it as saved."""
+    name, number = story.name, 1
+    while story_path(root, story.name).exists():
+        number += 1
+        story = story.model_copy(update={"name": f"{name[:70]} {number}"})
+    save_story(root, story)
+    return story
+
+
 def parse_story(text: str | bytes) -> Story:
     """A story from the text of its file; raises UserError where it is none."""
     try:

@@ -44,7 +44,12 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
         assert compose(method, method, method, method, **{name: other}).pipeline() == expected
 
 
-@pytest.mark.parametrize(("score", "settle"), list(product([s for s in ALL["score"] if s != "gvote"], ALL["settle"])))
+IN_A_MODEL = ("gvote", "expected-attention")  # scores that ask for hidden states
+
+
+@pytest.mark.parametrize(
+    ("score", "settle"), list(product([s for s in ALL["score"] if s not in IN_A_MODEL], ALL["settle"]))
+)
 def test_any_score_with_any_settling(score: str, settle: str) -> None:
     """Budgets hold, votes add up, numbers stay finite; the prompt, decoding, and two tokens at once."""
     needed = {f"settle_{name}": value for name, value in ON_ANY_MODEL.get(settle, {}).items()}
@@ -56,7 +61,7 @@ def test_any_score_with_any_settling(score: str, settle: str) -> None:
         output = layer.feed(*prompt(50 + step, count, 2, 2))
         seen += count
         assert torch.isfinite(output).all()
-        on_top = 0 if method.pipeline().decode else seen - TOKENS
+        on_top = method.pipeline().buffer if method.pipeline().decode else seen - TOKENS
         assert (layer.slots.live() <= BUDGET + on_top).all()
         layer.check_votes(seen)
 
@@ -67,7 +72,8 @@ def test_any_allocation_with_any_settling_in_a_model(allocate: str, settle: str)
     lab = prepare(tiny_model("llama"))
     ids = torch.randint(3, 97, (1, 48), generator=torch.Generator().manual_seed(3))
     score = "gvote" if allocate == "gvote" else "accumulated"
-    method = compose(score=score, allocate=allocate, settle=settle)
+    needed = {"profile": "even"} if allocate == "profile" else {}
+    method = compose(score=score, allocate=allocate, settle=settle, **needed)
     cache = make_cache(lab, method, 0.25)
     with torch.inference_mode():
         for step in range(5):

@@ -10,7 +10,10 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.given import read_file
 from kvlab.tasks.sample import Sample
+
+LARGEST_FILE_BYTES = 2**31  # LongBench v2 has 465 MB
 
 Record = TypeVar("Record", bound=BaseModel)
 
@@ -26,9 +29,7 @@ class Loaded:
 def read_text(path: Path) -> str:
     """Return a file's text; raises UserError where it cannot be read or is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error.strerror}): check the path.") from error
+        return read_file(path, "The file", LARGEST_FILE_BYTES).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it to UTF-8.") from error
 
