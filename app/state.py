@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import streamlit as st
@@ -28,18 +28,26 @@ from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comp
 from kvlab.trace.reader import Run
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
-ON_THEIR_WAY, LATE_SECONDS = "places_on_their_way", 20.0
+ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
 OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # what a page opened by itself: another may open with another run
 
 
 @dataclass(frozen=True)
-class OnItsWay:
+class Way:
     """A value for the address that the browser may not have heard of; `before` is what the address said until then."""
 
     value: str
     before: frozenset[str | None]
     sent: float
     new: bool = True
+
+
+@dataclass(frozen=True)
+class OnTheWay:
+    """Every such value by its name, and how far keys have turned the heads."""
+
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    turned: int = 0
 
 
 def session_id() -> str:
@@ -152,7 +160,10 @@ def pick_token(run: Run) -> int | None:
 
 def place_of(run: Run) -> tuple[int, int]:
     """The layer and head in view, asked in a callback: the session knows them before the address does."""
-    layer, head = (st.session_state.get(f"chosen_{name}") for name in ("layer", "head"))
+    ways = st.session_state.get(ON_THE_WAY, OnTheWay()).ways
+    layer, head = (
+        ways[name].value if name in ways else st.session_state.get(f"chosen_{name}") for name in ("layer", "head")
+    )
     return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
 
 
@@ -164,7 +175,7 @@ def recorded_layers(run: Run) -> list[int]:
 def chosen_step(run: Run, steps: Sequence[int]) -> int:
     """The step of `steps` that the address names, else the one chosen on another page, else a telling one."""
     known = {str(step): step for step in steps}
-    asked = st.query_params.get("step")
+    asked = _address("step")
     if asked is not None and asked not in known:
         st.warning(f"Step {code(asked)} is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
         return steps[-1]
@@ -184,38 +195,53 @@ def step_reason(run: Run) -> str:
     return f"Opened at step {step}: {reason}."
 
 
-def go_to(**place: int) -> None:
-    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays."""
+def go_to(turned: int | None = None, **place: int) -> None:
+    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays.
+
+    `turned` is how far keys had turned the heads when this was asked. In a callback the next request may stop any
+    access to the session, so all is one write; the run that follows takes it over (`catch_up`).
+    """
     if ("layer" in place) != ("head" in place):
         other = "head" if "layer" in place else "layer"
         place |= {other: st.session_state.get(f"pick_{other}") or 0}
-    on_their_way = dict(st.session_state.get(ON_THEIR_WAY, {}))
-    for name, value in place.items():
-        known = on_their_way.get(name)
-        before = (known.before if known else frozenset()) | {st.query_params.get(name)}
-        on_their_way[name] = OnItsWay(str(value), before, time.monotonic())
-        st.session_state[f"chosen_{name}"] = str(value)
-    st.session_state[ON_THEIR_WAY] = on_their_way
-    # Last, as a change of the address is where Streamlit may drop this run for the next one.
-    for name, value in place.items():
-        _remember(name, str(value))
+    asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
+    ways = dict(known.ways)
+    for name in place:
+        before = ways[name].before | {ways[name].value} if name in ways else frozenset()
+        ways[name] = Way(str(place[name]), before | {asked.get(name)}, time.monotonic())
+    st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned)
 
 
 def catch_up() -> None:
-    """Call before the page runs: a request that the browser sent before it heard of `go_to` does not undo it.
+    """Call before the page runs: puts what `go_to` asked for into the address, until the browser has heard of it.
 
-    Such requests still carry the address from before, as when keys are pressed faster than a page is drawn.
+    Requests sent before that still carry the address from before, as when keys are pressed faster than a page is drawn.
     """
-    left = {}
-    for name, way in st.session_state.get(ON_THEIR_WAY, {}).items():
-        asked = st.query_params.get(name)
-        heard = asked == way.value and not way.new  # just set, it says nothing of the browser
-        if heard or time.monotonic() - way.sent > LATE_SECONDS:
-            continue
-        left[name] = replace(way, new=False)
-        if asked in way.before:
-            _remember(name, way.value)
-    st.session_state[ON_THEIR_WAY] = left
+    known, asked = st.session_state.get(ON_THE_WAY, OnTheWay()), st.query_params.to_dict()
+    if not known.ways:
+        return
+    left = {
+        name: replace(way, new=False)
+        for name, way in known.ways.items()
+        if time.monotonic() - way.sent < LATE_SECONDS and (way.new or asked.get(name) != way.value)
+    }
+    if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
+        left = {}  # somebody followed a link to another place
+    for name, way in left.items():
+        _remember(name, way.value)
+    st.session_state[ON_THE_WAY] = OnTheWay(left, known.turned)
+
+
+def turned_so_far() -> int:
+    """How far keys had turned the heads at the last `go_to` that said so."""
+    return st.session_state.get(ON_THE_WAY, OnTheWay()).turned
+
+
+def _address(name: str) -> str | None:
+    """What the address says, or will say as soon as the browser has heard."""
+    asked, way = st.query_params.get(name), st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
+    late = way is not None and asked in way.before and time.monotonic() - way.sent < LATE_SECONDS
+    return way.value if late else asked
 
 
 def last_step(run: Run) -> int:

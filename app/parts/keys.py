@@ -7,11 +7,11 @@ from pathlib import Path
 import streamlit as st
 
 from app.parts import context_bar
-from app.state import go_to, place_of, recorded_layers
+from app.state import go_to, place_of, recorded_layers, turned_so_far
 from kvlab.trace.reader import Run
 
 STATIC = Path(__file__).parent / "static"
-KEY, FOLLOWED = "page-keys", "keys-followed"
+KEY = "page-keys"
 HTML = """
 <div class="kv-keys">
   <button class="open" title="Keyboard shortcuts of this page (?)">shortcuts ?</button>
@@ -53,10 +53,9 @@ def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> 
 
 def _turn(run: Run) -> None:
     turned = int(st.session_state[KEY].get("turned") or 0)
-    by = turned - st.session_state.get(FOLLOWED, 0)
-    st.session_state[FOLLOWED] = turned
+    by = turned - turned_so_far()
     layers = recorded_layers(run)
     layer, head = place_of(run)
     if by and layer in layers:
         layer, head = next_head(layer, head, by, layers, run.record.model.num_key_value_heads)
-        go_to(layer=layer, head=head)
+        go_to(turned, layer=layer, head=head)
