@@ -18,7 +18,7 @@ from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.asked import drop_unusable, say_refused  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
-from app.state import theme  # noqa: E402
+from app.state import catch_up, theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
 
@@ -87,6 +87,7 @@ def main() -> None:
     drop_unusable()
     caption_bar(page.url_path)
     context_bar.begin()
+    catch_up()
     asked = st.query_params.to_dict()
     page.run()
     say_refused(page.url_path, asked)

@@ -8,7 +8,9 @@ pickers stand in the bar on top of the page (`app.parts.context_bar`).
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import streamlit as st
@@ -22,11 +24,30 @@ from kvlab.atlas.sources import Sources
 from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
-from kvlab.trace.catalogue import ComparisonEntry, RunEntry, list_comparisons
+from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons
 from kvlab.trace.reader import Run
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
+ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
 OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # what a page opened by itself: another may open with another run
+
+
+@dataclass(frozen=True)
+class Way:
+    """A value for the address that the browser may not have heard of; `before` is what the address said until then."""
+
+    value: str
+    before: frozenset[str | None]
+    sent: float
+    new: bool = True
+
+
+@dataclass(frozen=True)
+class OnTheWay:
+    """Every such value by its name, and how far keys have turned the heads."""
+
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    turned: int = 0
 
 
 def session_id() -> str:
@@ -139,7 +160,10 @@ def pick_token(run: Run) -> int | None:
 
 def place_of(run: Run) -> tuple[int, int]:
     """The layer and head in view, asked in a callback: the session knows them before the address does."""
-    layer, head = (st.session_state.get(f"chosen_{name}") for name in ("layer", "head"))
+    ways = st.session_state.get(ON_THE_WAY, OnTheWay()).ways
+    layer, head = (
+        ways[name].value if name in ways else st.session_state.get(f"chosen_{name}") for name in ("layer", "head")
+    )
     return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
 
 
@@ -151,13 +175,13 @@ def recorded_layers(run: Run) -> list[int]:
 def chosen_step(run: Run, steps: Sequence[int]) -> int:
     """The step of `steps` that the address names, else the one chosen on another page, else a telling one."""
     known = {str(step): step for step in steps}
-    asked = st.query_params.get("step")
+    asked = _address("step")
     if asked is not None and asked not in known:
         st.warning(f"Step {code(asked)} is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
         return steps[-1]
     kept = asked or st.session_state.get("chosen_step")
     if kept in known:
-        go_to(step=known[kept])
+        _remember("step", str(known[kept]))
         return known[kept]
     first = telling_step(run).step
     return first if first in known.values() else steps[-1]
@@ -171,13 +195,53 @@ def step_reason(run: Run) -> str:
     return f"Opened at step {step}: {reason}."
 
 
-def go_to(**place: int) -> None:
-    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays."""
+def go_to(turned: int | None = None, **place: int) -> None:
+    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays.
+
+    `turned` is how far keys had turned the heads when this was asked. In a callback the next request may stop any
+    access to the session, so all is one write; the run that follows takes it over (`catch_up`).
+    """
     if ("layer" in place) != ("head" in place):
         other = "head" if "layer" in place else "layer"
         place |= {other: st.session_state.get(f"pick_{other}") or 0}
-    for name, value in place.items():
-        _remember(name, str(value))
+    asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
+    ways = dict(known.ways)
+    for name in place:
+        before = ways[name].before | {ways[name].value} if name in ways else frozenset()
+        ways[name] = Way(str(place[name]), before | {asked.get(name)}, time.monotonic())
+    st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned)
+
+
+def catch_up() -> None:
+    """Call before the page runs: puts what `go_to` asked for into the address, until the browser has heard of it.
+
+    Requests sent before that still carry the address from before, as when keys are pressed faster than a page is drawn.
+    """
+    known, asked = st.session_state.get(ON_THE_WAY, OnTheWay()), st.query_params.to_dict()
+    if not known.ways:
+        return
+    left = {
+        name: replace(way, new=False)
+        for name, way in known.ways.items()
+        if time.monotonic() - way.sent < LATE_SECONDS and (way.new or asked.get(name) != way.value)
+    }
+    if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
+        left = {}  # somebody followed a link to another place
+    for name, way in left.items():
+        _remember(name, way.value)
+    st.session_state[ON_THE_WAY] = OnTheWay(left, known.turned)
+
+
+def turned_so_far() -> int:
+    """How far keys had turned the heads at the last `go_to` that said so."""
+    return st.session_state.get(ON_THE_WAY, OnTheWay()).turned
+
+
+def _address(name: str) -> str | None:
+    """What the address says, or will say as soon as the browser has heard."""
+    asked, way = st.query_params.get(name), st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
+    late = way is not None and asked in way.before and time.monotonic() - way.sent < LATE_SECONDS
+    return way.value if late else asked
 
 
 def last_step(run: Run) -> int:
@@ -231,13 +295,33 @@ def _pick_comparison() -> ComparisonEntry | None:
         return None
     by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     wanted = _wanted_comparison(comparisons) or comparisons[0].comparison_id
-    words = {name: _comparison_label(comparison) for name, comparison in by_id.items()}
-    chosen = _bar_choice("comparison", "Prompt", list(by_id), wanted, words.__getitem__)
+    # The repeats of a batch are one entry, which stands for the one in view.
+    groups = {(by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
+              for group in by_batch(comparisons)}  # fmt: skip
+    words = {name: _comparison_label(group) for name, group in groups.items()}
+    chosen = _bar_choice("comparison", "Prompt", list(groups), wanted, words.__getitem__)
     if chosen:
+        _pick_repeat(wanted, groups[wanted])
         _remember("comparison", wanted)
         bar.prompt_room()
         bar.clicks(lambda place: go_to(**place))
     return by_id[chosen] if chosen else None
+
+
+def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
+    """Which of a batch's repeats is looked at; nothing where the prompt was not repeated."""
+    if len(group) == 1:
+        return
+    numbers = {entry.comparison_id: entry.number for entry in group}
+    st.session_state["pick_repeat"] = wanted
+    words = lambda name: f"{numbers[name]} of {len(set(numbers.values()))}"  # noqa: E731
+    help_text = "One text with a needle planted anew each time; Compare shows all of them together."
+    bar.choice("repeat", "Repeat", list(numbers), words, help_text, on_change=_choose_repeat)
+
+
+def _choose_repeat() -> None:
+    st.session_state["pick_comparison"] = st.session_state["pick_repeat"]
+    _choose(("comparison",))
 
 
 def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
@@ -358,8 +442,8 @@ def _say_runs(runs: Sequence[Run]) -> None:
         for words in zip(*((one.method, one.budget, one.changed) for one in made), strict=True)
     )
     count = f"{len(runs)} runs" if len(runs) > 1 else "one run"
-    model = runs[0].record.model.name
-    bar.say(bar.one_line(_prompt_words(runs[0]), model, f"{count}: {methods}", budgets, changed))
+    at = f" at {budgets}" if budgets else ""
+    bar.say(bar.one_line(_prompt_words(runs[0]), runs[0].record.model.name, f"{count}{at}: {methods}", changed))
     bar.prompt_text(runs[0].record.prompt)
 
 
@@ -380,6 +464,8 @@ def _sentence(message: str) -> str:
     return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
 
 
-def _comparison_label(comparison: ComparisonEntry) -> str:
+def _comparison_label(group: Sequence[ComparisonEntry]) -> str:
     # Two comparisons of one prompt differ in their time.
-    return f"{shorten(comparison.title or comparison.comparison_id, 28)} · {day_or_time(comparison.created)}"
+    comparison, repeats = group[0], len({entry.number for entry in group})
+    count = f" · {repeats} repeats" if repeats > 1 else ""
+    return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"

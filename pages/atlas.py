@@ -6,6 +6,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.cards import Card, card, fill
+from app.parts.reference import warn_of_reference
 from app.state import current_sources
 from kvlab.atlas.registry import PAPERS, of_paper
 
@@ -20,6 +21,8 @@ def main() -> None:
         "command that fills it.",
     )
     sources = current_sources()
+    if sources.runs:
+        warn_of_reference(sources.runs)
     stamp, counts = sources.stamp(), st.empty()
     # All cards stand at once; each is filled as it is drawn, so that nobody waits for the last one.
     places = [place for paper, title in PAPERS.items() for place in row_of_cards(paper, title)]

@@ -12,11 +12,11 @@ from app.state import runs_root, session_id, theme
 from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs.intake import sample_request
-from kvlab.trace.catalogue import ComparisonEntry, list_comparisons, rebuild
+from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, rebuild, worst_status
 
 SHOWN = 12
 POLL_SECONDS = 2.0
-ROW = [1.3, 4.2, 3.8, 1.3, 2.9]
+ROW = [2.0, 4.0, 3.6, 1.3, 2.9]
 
 
 def introduction() -> None:
@@ -69,18 +69,22 @@ def job_row(job: jobs.JobStatus) -> None:
         link("new_run", "Progress", job=job.job_id)
 
 
-def comparison_row(comparison: ComparisonEntry, job: jobs.JobStatus | None) -> None:
-    """One comparison: how it ended, its prompt, its runs, and where to look at it."""
+def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -> None:
+    """One comparison, or the repeats of a batch: how it ended, its prompt, its runs, and where to look at it."""
+    comparison = repeats[0]
+    worst = worst_status({entry.status for entry in repeats})
     # A job that was stopped between two runs leaves only complete ones behind.
     cut_short = job is not None and job.state in ("failed", "cancelled")
-    reasons = [job.message] if job and cut_short else [run.message for run in comparison.runs if run.message]
+    runs = [run for entry in repeats for run in entry.runs]
+    reasons = [job.message] if job and cut_short else [run.message for run in runs if run.message]
     first = comparison.runs[0]
     state, title, what, when, where = st.columns(ROW, vertical_alignment="center")
     with state:
-        badge(job.state if job and cut_short else comparison.status, next(iter(reasons), ""))
-    title.markdown(plain(shorten(comparison.title)))
+        badge(job.state if job and cut_short else worst, next(iter(reasons), ""))
+    title.markdown(plain(shorten(comparison.text)))
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
-    what.caption(f"{plain(', '.join(methods))}  \n{plain(first.model)} · {first.prompt_tokens:,} tokens")
+    times = f"{len(repeats)} repeats · " if len(repeats) > 1 else ""
+    what.caption(f"{plain(', '.join(methods))}  \n{times}{plain(first.model)} · {first.prompt_tokens:,} tokens")
     when.caption(ago(comparison.created))
     with where, st.container(horizontal=True):
         link("compare", "Compare", comparison=comparison.comparison_id)
@@ -103,18 +107,19 @@ def recent(polls: bool) -> None:
     for job in listed:
         if not job.ended or (job.state == "failed" and job.job_id not in known):
             job_row(job)
-    ended = [comparison for comparison in comparisons if comparison.comparison_id not in running]
+    ended = [entry for entry in comparisons if (entry.batch or entry.comparison_id) not in running]
     show(ended, {job.job_id: job for job in listed})
 
 
 def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None:
-    """The latest comparisons, and how many more there are."""
-    for comparison in ended[:SHOWN]:
-        comparison_row(comparison, by_id.get(comparison.comparison_id))
+    """The latest comparisons, the repeats of a batch as one, and how many more there are."""
+    groups = by_batch(ended)
+    for repeats in groups[:SHOWN]:
+        comparison_row(repeats, by_id.get(repeats[0].batch or repeats[0].comparison_id))
     if not ended:
         st.caption("No comparison has ended yet. The sample prompt is the quickest way to one.")
-    if len(ended) > SHOWN:
-        st.caption(f"{len(ended) - SHOWN} older ones are in the picker of every page under Runs.")
+    if len(groups) > SHOWN:
+        st.caption(f"{len(groups) - SHOWN} older ones are in the picker of every page under Runs.")
 
 
 introduction()

@@ -9,11 +9,13 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page
+from app.parts.facts import FactKeys, fact_picker
 from app.parts.figure import show
 from app.parts.killed import button as killed_button
 from app.parts.links import link
 from app.parts.reference import warning
 from app.parts.text import plain, shorten
+from app.parts.wordpicker import Spans
 from app.state import runs_root
 from app.state import theme as page_theme
 from kvlab.analysis import board as analysis
@@ -25,6 +27,7 @@ from kvlab.figures.words import byte_size
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
+from kvlab.trace.schema import RunRecord
 
 CHART, CELL = "board-chart", "board-cell"
 
@@ -70,7 +73,6 @@ def board_section(runs: Sequence[Run], board: Board) -> None:
         reading = figures.read_board(board.frame)
         figure = figures.board(board.frame, page_theme())
         show(figure, board.frame, reading, CHART, "board", comparison_origin(runs), on_click=choose_clicked)
-        who_killed(runs, board)
         cell_section(runs, board)
 
 
@@ -93,19 +95,6 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     st.markdown(f"{asked_for} {right}. {fact}{assumed}.")
 
 
-def who_killed(runs: Sequence[Run], board: Board) -> None:
-    """For every run that lost the answer a button that looks for what would have kept it."""
-    table = board.table
-    lost = set(table.loc[(table["method"] != "full") & table["verdict"].isin(["nearly", "wrong"]), "run_id"])
-    if not lost or board.asked.reference.kind != "right":
-        return
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.markdown("**Who killed it?**", width="content")
-        for run in runs:
-            if run.record.run_id in lost:
-                killed_button(run, f"killed-{run.record.run_id}", plain(run.record.label))
-
-
 def choose_clicked() -> None:
     """A click on any mark of a cell: its run becomes the cell that is looked into."""
     points = st.session_state[CHART].selection.points
@@ -119,41 +108,52 @@ def remember_cell() -> None:
 
 
 def cell_section(runs: Sequence[Run], board: Board) -> None:
-    """Layers and heads of one run: where the fact's tokens are kept, with the head that reads them outlined."""
-    cells = board.frame.drop_duplicates("run_id")
-    inside = cells[cells["kept"].notna()]
-    if inside.empty:
-        marked = len(board.asked.positions) > 0
-        unknown = "What became of the fact's tokens was not recorded: record the comparison at level full."
-        st.caption(unknown if marked else "No fact is marked: name its words below to see what became of its tokens.")
-        return
-    labels = dict(zip(inside["run_id"], inside["label"], strict=True))
-    if st.session_state.get(CELL) not in labels:
-        st.session_state[CELL] = st.query_params.get("cell", "")
-    if st.session_state[CELL] not in labels:
-        st.session_state[CELL] = analysis.telling_cell(inside)
-    left, right, more = st.columns([2, 2, 2], vertical_alignment="bottom")
-    with left:
-        run_id = st.selectbox(
+    """One cell by name, with what leads on from it: who killed it, the autopsy, and the map of its heads."""
+    cells = board.frame.drop_duplicates("run_id").set_index("run_id")
+    known = cells[cells["kept"].notna()]
+    run_id = chosen_cell(cells, known)
+    run, cell = next(run for run in runs if run.record.run_id == run_id), cells.loc[run_id]
+    reader = board.readers.iloc[0] if len(board.readers) else None
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="board-cell-row"):
+        st.selectbox(
             "Look into (or click a cell)",
-            list(labels),
-            format_func=labels.__getitem__,
+            list(cells.index),
+            format_func=lambda name: f"{cells.loc[name, 'label']} · {figures.verdict_words(cells.loc[name], 24)}",
             key=CELL,
             on_change=remember_cell,
+            width=330,
         )
-    with right:
-        fate = st.segmented_control(
-            "Share", list(figures.FATES), default="kept", key="board_fate", bind="query-params", required=True
-        )
-    run = next(run for run in runs if run.record.run_id == run_id)
-    reader = board.readers.iloc[0] if len(board.readers) else None
-    first, last = int(board.asked.positions[0]), int(board.asked.positions[-1])
-    place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}
-    with more:
-        link("autopsy", "Token by token in the autopsy", run=run_id, span=f"{first}-{last}", **place)
+        if cell["verdict"] in ("nearly", "wrong") and board.asked.reference.kind == "right":
+            killed_button(run, f"killed-{run_id}")
+        if run_id in known.index:
+            fact = f"{int(board.asked.positions[0])}-{int(board.asked.positions[-1])}"
+            place = {} if reader is None else {"layer": str(int(reader["layer"])), "head": str(int(reader["head"]))}
+            link("autopsy", "Autopsy, token by token", run=run_id, span=fact, **place)
+    if run_id in known.index:
+        heads_section(run, board, str(cell["label"]), reader)
+    elif len(board.asked.positions):
+        st.caption("What became of the fact's tokens was not recorded: record the comparison at level full.")
+    else:
+        st.caption("No fact is marked: click its words below to see what became of its tokens.")
+
+
+def chosen_cell(cells: pd.DataFrame, known: pd.DataFrame) -> str:
+    """The run that was clicked or that the address names, else a telling one, if possible with a known fact."""
+    if st.session_state.get(CELL) not in cells.index:
+        st.session_state[CELL] = st.query_params.get("cell", "")
+    if st.session_state[CELL] not in cells.index:
+        st.session_state[CELL] = analysis.telling_cell((known if len(known) else cells).reset_index())
+    return str(st.session_state[CELL])
+
+
+def heads_section(run: Run, board: Board, label: str, reader: pd.Series | None) -> None:
+    """Layers and heads of one run: where the fact's tokens are kept, with the head that reads them outlined."""
+    fate = st.segmented_control(
+        "Share", list(figures.FATES), default="kept", key="board_fate", bind="query-params", required=True
+    )
     heads = _heads(run, *page.stamp(run), tuple(board.asked.positions.tolist()), board.asked.step)
     at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
-    figure = figures.fact_by_head(heads, labels[run_id], fate, at, page_theme())
+    figure = figures.fact_by_head(heads, label, fate, at, page_theme())
     file = page.file_name(run, "fact-by-head")
     show(figure, heads, figures.read_fact_by_head(heads, reader), "board-heads", file, page.source(run))
 
@@ -172,32 +172,27 @@ def answer_form(runs: Sequence[Run], known: Board | None) -> None:
             "of them still answers. Add the answer: the runs are scored at once from what they recorded.",
             icon=":material/help:",
         )
-        _form(runs, next((sample.answer for sample in shipped_samples() if sample.text == record.prompt), "") or "", "")
+        sample = next((sample for sample in shipped_samples() if sample.text == record.prompt), None)
+        with st.expander("The answer and its facts", expanded=True):
+            _form(record, sample.answer if sample and sample.answer else "", ())
         return
     with st.expander("Another answer or fact"):
-        facts = known.asked.wanted.facts
-        _form(runs, known.asked.wanted.answer, record.prompt[slice(*facts[0])] if facts else "")
+        wanted = known.asked.wanted
+        _form(record, wanted.answer, () if wanted.assumed else wanted.facts)
 
 
-def _form(runs: Sequence[Run], answer: str, fact: str) -> None:
-    record = runs[0].record
-    with st.form("answer-form", border=False):
-        left, middle, right = st.columns([3, 4, 2], vertical_alignment="bottom")
-        with left:
-            typed = st.text_input("Expected answer", answer, key=f"answer-{record.comparison_id}")
-        with middle:
-            words = st.text_input(
-                "Fact: words of the prompt (optional)",
-                fact,
-                key=f"fact-{record.comparison_id}",
-                help="As they stand in the prompt. Without them, the place where the prompt holds the answer is taken.",
-            )
-        with right:
-            sent = st.form_submit_button("Score the runs", icon=":material/rule:", width="stretch")
-    if not sent:
+def _form(record: RunRecord, answer: str, facts: Spans) -> None:
+    typed = st.text_input("Expected answer", answer, key=f"answer-{record.comparison_id}", width=420)
+    st.caption("Facts, optional: without them the place where the prompt holds the answer is taken.")
+    marked = None
+    try:
+        marked = fact_picker(record.prompt, FactKeys(record.comparison_id), facts)
+    except UserError as error:
+        st.error(plain(str(error)))
+    if not st.button("Score the runs", icon=":material/rule:", key=f"score-{record.comparison_id}") or marked is None:
         return
     try:
-        save_answer(runs_root(), record.comparison_id, record.prompt, typed, [words] if words.strip() else [])
+        save_answer(runs_root(), record.comparison_id, record.prompt, typed, marked)
     except UserError as error:
         st.error(plain(str(error)))
         return

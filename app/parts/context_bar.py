@@ -19,8 +19,9 @@ from app.parts.text import plain
 
 STATIC = Path(__file__).parent / "static"
 KEY, CLICKS = "context-bar", "context-clicks"
+STYLES = ("context-bar.css", "small-window.css")
 MOST_SIGNS = 20_000  # of a prompt that are sent to the browser
-WIDTHS = {"comparison": 250, "layer": 88, "head": 96, "step": 110}
+WIDTHS = {"comparison": 250, "repeat": 104, "layer": 88, "head": 96, "step": 110}
 MEANS = "All numbers of this page are of one prompt: means are over its heads, layers, steps or tokens."
 
 _parts: ContextVar[dict[str, DeltaGenerator]] = ContextVar("context_bar")
@@ -32,7 +33,8 @@ _clicks = st.components.v2.component(
 
 def begin() -> None:
     """Makes room for the bar; it is not there on a page that asks for nothing."""
-    st.html(f"<style>{(STATIC / 'context-bar.css').read_text(encoding='utf-8')}</style>")
+    styles = "\n".join((STATIC / name).read_text(encoding="utf-8") for name in STYLES)
+    st.html(f"<style>{styles}</style>")
     _parts.set({"bar": st.container(key=KEY, gap=None)})
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import streamlit as st
 
 from app.parts import context_bar
-from app.state import go_to, place_of, recorded_layers
+from app.state import go_to, place_of, recorded_layers, turned_so_far
 from kvlab.trace.reader import Run
 
 STATIC = Path(__file__).parent / "static"
@@ -42,7 +42,7 @@ def page_keys(run: Run | None = None, *, steps: bool = True, more: tuple[tuple[s
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
     with context_bar.place(), st.container(key="context-keys", width="content"):
-        _component(key=KEY, data=data, on_turn_change=(lambda: _turn(run)) if run else (lambda: None))
+        _component(key=KEY, data=data, on_turned_change=(lambda: _turn(run)) if run else (lambda: None))
 
 
 def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> tuple[int, int]:
@@ -52,9 +52,10 @@ def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> 
 
 
 def _turn(run: Run) -> None:
-    by = (st.session_state[KEY].get("turn") or [0])[0]
+    turned = int(st.session_state[KEY].get("turned") or 0)
+    by = turned - turned_so_far()
     layers = recorded_layers(run)
     layer, head = place_of(run)
     if by and layer in layers:
-        layer, head = next_head(layer, head, int(by), layers, run.record.model.num_key_value_heads)
-        go_to(layer=layer, head=head)
+        layer, head = next_head(layer, head, by, layers, run.record.model.num_key_value_heads)
+        go_to(turned, layer=layer, head=head)

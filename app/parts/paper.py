@@ -6,6 +6,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.exhibit import show_exhibit
+from app.parts.reference import warn_of_reference
 from app.parts.text import code
 from app.state import current_sources
 from kvlab.atlas.exhibit import Exhibit
@@ -31,6 +32,8 @@ def paper_page(paper: str) -> None:
         f"{ABOUT[paper]} Its figures and tables, drawn from your own runs and evaluations.",
     )
     sources = current_sources()
+    if sources.runs:
+        warn_of_reference(sources.runs)
     if not exhibits:
         st.info("Nothing of this paper is drawn yet.", icon=":material/info:")
         return

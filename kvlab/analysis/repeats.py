@@ -9,8 +9,9 @@ from math import comb
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.board import ask, verdicts, wanted
+from kvlab.analysis.board import ask, fact_strip, verdicts, wanted
 from kvlab.analysis.compare import at_same_bytes
+from kvlab.analysis.facts import FATES
 from kvlab.analysis.verdict import KINDS
 from kvlab.errors import UserError
 from kvlab.intervals import Interval, mean_intervals, share_interval
@@ -45,8 +46,8 @@ class Batch:
 def judged(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFrame:
     """One row a run of one repeat: `board.verdicts`, and what names the repeat.
 
-    The columns number, of, depth, wording (from 1), draw, answer, comparison_id, and reference, the verdict on the full
-    cache.
+    The columns number, of, depth, wording (from 1), draw, answer, comparison_id, reference, the verdict on the full
+    cache, and kept, merged and dropped: the share of the fact's tokens in all heads, none where it was not recorded.
 
     Raises:
         UserError: the runs are no repeat of a batch, or nothing was asked of them.
@@ -56,6 +57,7 @@ def judged(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFrame:
     if record.repeat is None or asked_for is None:
         raise UserError(f"The comparison {record.comparison_id} is no repeat of a batch.")
     asked, planting = ask(runs, asked_for), record.repeat.planting
+    fates = pd.DataFrame([fact_strip(run, asked)[list(FATES)].mean() for run in runs])
     return verdicts(runs, asked).assign(
         number=record.repeat.number,
         of=record.repeat.of,
@@ -65,6 +67,7 @@ def judged(runs: Sequence[Run], labels: Labels | None = None) -> pd.DataFrame:
         answer=asked_for.answer,
         comparison_id=record.comparison_id,
         reference=asked.reference.kind,
+        **{fate: fates[fate].to_numpy() for fate in FATES},
     )
 
 
@@ -80,7 +83,8 @@ def cells(prompts: pd.DataFrame) -> pd.DataFrame:
     """One row a compressed method and budget, over the repeats whose text is there.
 
     Columns: label, row, column, n, the counts right, nearly, wrong, share (right of n) with `_low` and `_high`
-    (Wilson, 95 %), and with the same the means over prompts of `MEASURES` (None where nothing was measured).
+    (Wilson, 95 %), and with the same the means over prompts of `MEASURES` (None where nothing was measured). kept,
+    merged and dropped are means over the `traced` prompts whose fact was followed.
     """
     compressed = prompts[prompts["method"] != "full"]
     return pd.DataFrame([_cell(group) for _, group in compressed.groupby(CELL, sort=False)])
@@ -96,7 +100,7 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     line = {name: first[name] for name in ("label", "method", *CELL)} | {"n": len(ended)} | told
     for name, found in (("share", share), *zip(MEASURES, means, strict=True)):
         line |= _bounds(name, found)
-    return line
+    return line | ended[list(FATES)].astype(float).mean().to_dict() | {"traced": int(ended[FATES[0]].notna().sum())}
 
 
 def _bounds(name: str, found: Interval | None) -> dict[str, object]:

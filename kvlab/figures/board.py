@@ -70,9 +70,10 @@ def read_board(frame: pd.DataFrame) -> str:
     strip = "What became of a fact's tokens is not known."
     if frame["kept"].notna().any():
         most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
+        when = "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
         strip = (
             "The strip is the fact, a column a token, filled by the share of heads that kept, merged or dropped it "
-            f"when the answer was written; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
+            f"{when}; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
             "mean over the fact's tokens)."
         )
     kl = "on the answer's tokens, and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
@@ -129,7 +130,7 @@ def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None) -> str:
     shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
     everywhere = f"Over all {plural(len(frame), 'head')}: {shares}."
     if reader is None:
-        return f"{everywhere} Which head reads the fact is not known: the full cache's attention was not recorded."
+        return f"{everywhere} Which head reads the fact is not known: the full cache must answer, at level full."
     layer, head = int(reader["layer"]), int(reader["head"])
     here = frame[(frame["layer"] == layer) & (frame["head"] == head)].iloc[0]
     told = ", ".join(f"{percent(here[fate])} {words}" for fate, (words, *_) in FATES.items())

@@ -127,7 +127,7 @@ def votes_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure
     if wide:
         figure.update_xaxes(**log_axis(frame["votes"]))
     elif high - low <= 20:
-        figure.update_xaxes(dtick=1, range=[1.4, high + 0.6])
+        figure.update_xaxes(dtick=1, range=[max(1.4, low - 0.6), high + 0.6])
     return figure.update_yaxes(**log_axis(frame["slots"]))
 
 

@@ -121,7 +121,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         )  # fmt: skip
     figure.add_vline(x=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
     finish(figure, title="What merging does to attention: the merged slot against its parts",
-           x="sag, share of the parts' attention lost (box: quartiles, 5 to 95 %; marker: all)", y="", theme=theme,
+           x="sag, share of the parts' attention lost<br>(box: quartiles, 5 to 95 %; marker: all)", y="", theme=theme,
            height=150 + 46 * len(frame), legend=False)  # fmt: skip
     return figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
 

@@ -10,12 +10,14 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.repeats import Batch, told_apart
 from kvlab.analysis.verdict import NO_REFERENCE
-from kvlab.figures.board import always_clear, budgets_in_order
-from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.counted import prompts
+from kvlab.figures.board import FATES, always_clear, budgets_in_order
+from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.template import INK, QUIET, finish
-from kvlab.figures.words import byte_size, number, plural, visible
+from kvlab.figures.words import byte_size, number, percent, plural, visible
 
-WIDTH, BAR, FOOT = 0.94, 0.1, 0.26  # of a cell; the bar's half height and its place below the row's middle
+WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; the bar's height and its place below the row's middle
+STRIP, STRIP_FOOT = 0.13, 0.35  # the same of the strip of the fact's fates
 SPAN = 0.88  # of a cell's width that a share of 100 % takes
 ROOMY = 3  # columns: in more than these a cell says the share only
 
@@ -26,12 +28,14 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     placed = cells.assign(
         x=[columns.index(name) for name in cells["column"]], y=[rows.index(name) for name in cells["row"]]
     )
-    figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme)])
-    height = 84 * len(rows)
-    finish(figure, title="How often did it still get the answer?", x="budget", y="method", theme=theme, legend=False,
-           height=height + 140)  # fmt: skip
+    fates = _fates(placed, theme)
+    figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
+    height = 96 * len(rows)
+    finish(figure, title="How often did it still get the answer?", x="budget", y="method", theme=theme,
+           legend=bool(fates), height=height + 148)  # fmt: skip
+    figure.update_layout(legend={"y": 1 + 46 / height, "itemclick": False, "itemdoubleclick": False})
     figure.update_layout(barmode="overlay", hovermode="closest", clickmode="event+select", dragmode=False)
-    figure.update_layout(annotations=_words(placed, len(columns), theme), margin_b=12, margin_t=96)
+    figure.update_layout(annotations=_words(placed, len(columns), theme), margin_b=12, margin_t=104)
     grid = {"showgrid": False, "zeroline": False, "ticks": "", "fixedrange": True}
     ink = {"color": INK[theme], "size": 13}
     figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **grid)
@@ -53,7 +57,19 @@ def read_board(batch: Batch) -> str:
     return (
         f"Each cell is a share of {over}{beyond} whose answer is right; the bar is its Wilson interval (95 %), the dot "
         f"the share. {most_often if best['right'] else 'No cell is right on any.'} KL in nats a token and bytes are "
-        "means over the prompts."
+        f"means over the prompts. {_read_fates(cells)}"
+    )
+
+
+def _read_fates(cells: pd.DataFrame) -> str:
+    """What the strip says, or why there is none."""
+    followed = cells[cells["traced"] > 0]
+    if followed.empty:
+        return "What became of the fact was not recorded: record the repeats at level full."
+    most = followed.loc[followed["kept"].idxmax()]
+    return (
+        f"The strip is what became of the fact's tokens when the answer was written, in all heads, mean over "
+        f"{prompts(int(most['traced']))}; most is kept whole by {most['label']} ({percent(most['kept'])})."
     )
 
 
@@ -134,6 +150,29 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
     return [*lines, dots]
 
 
+def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
+    """One bar a cell, from left to right the shares of the fact that were kept, merged and dropped."""
+    known = cells[cells["traced"] > 0]
+    before, traces = known["x"].to_numpy(float) - SPAN / 2, []
+    for fate, (name, state, pattern) in FATES.items() if len(known) else ():
+        wide, colour = SPAN * known[fate].to_numpy(float), pick(STATE_COLOURS[state], theme)
+        shape = {"shape": pattern, "size": 4, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.55)}
+        told = [
+            [row.row, row.column, f"{row.label}: {percent(getattr(row, fate))} of the fact {name}, in all heads, mean "
+             f"over {prompts(row.traced)}"]
+            for row in known.itertuples()
+        ]  # fmt: skip
+        traces.append(
+            go.Bar(
+                orientation="h", y=known["y"] + STRIP_FOOT, x=wide, base=before, width=STRIP, name=name,
+                customdata=told, hovertemplate="%{customdata[2]}<extra></extra>", **always_clear(),
+                marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}},
+            )
+        )  # fmt: skip
+        before = before + wide
+    return traces
+
+
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
     """Right of n, and where there is room the live bytes and the two KLs."""
     words: list[dict[str, Any]] = []
@@ -141,10 +180,10 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         main = f"<b>{row.right} of {row.n}</b> right{_interval(row, columns)}" if row.n else "not finished"
         size = byte_size(row.live_bytes) if pd.notna(row.live_bytes) else ""
         left, right = row.x - 0.44, row.x + 0.44
-        words.append(_text(left, row.y - 0.31, "left", main, INK[theme], 13))
+        words.append(_text(left, row.y - 0.33, "left", main, INK[theme], 13))
         if columns <= ROOMY:
-            words.append(_text(right, row.y - 0.31, "right", size, INK[theme], 12))
-            words.append(_text(left, row.y - 0.06, "left", _closeness(row), INK[theme], 12))
+            words.append(_text(right, row.y - 0.33, "right", size, INK[theme], 12))
+            words.append(_text(left, row.y - 0.11, "left", _closeness(row), INK[theme], 12))
     return [word for word in words if word["text"]]
 
 

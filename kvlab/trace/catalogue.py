@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
@@ -82,6 +83,11 @@ class ComparisonEntry(BaseModel):
         return self.runs[0].title or self.runs[0].excerpt
 
     @property
+    def text(self) -> str:
+        """The title without the number that a repeat's begins with."""
+        return re.sub(r"^\d+ of \d+: ", "", self.title) if self.batch else self.title
+
+    @property
     def batch(self) -> str | None:
         """The batch it is a repeat of."""
         return self.runs[0].batch
@@ -93,10 +99,13 @@ class ComparisonEntry(BaseModel):
 
     @property
     def status(self) -> RunStatus:
-        """Running while any run is; otherwise the worst ending of the runs."""
-        found = {run.status for run in self.runs}
-        ranked: tuple[RunStatus, ...] = ("running", "failed", "cancelled")
-        return next((status for status in ranked if status in found), "complete")
+        return worst_status({run.status for run in self.runs})
+
+
+def worst_status(found: set[RunStatus]) -> RunStatus:
+    """Running while any run is; otherwise the worst ending of the runs."""
+    ranked: tuple[RunStatus, ...] = ("running", "failed", "cancelled")
+    return next((status for status in ranked if status in found), "complete")
 
 
 def list_runs(
@@ -136,6 +145,14 @@ def list_comparisons(root: Path, limit: int | None = None) -> list[ComparisonEnt
         groups.setdefault(entry.comparison_id, []).insert(0, entry)
     found = [ComparisonEntry(comparison_id=name, runs=tuple(runs)) for name, runs in groups.items()]
     return found[:limit]
+
+
+def by_batch(comparisons: Sequence[ComparisonEntry]) -> list[list[ComparisonEntry]]:
+    """The comparisons in their order, but the repeats of a batch together, by number, where its newest stands."""
+    groups: dict[str, list[ComparisonEntry]] = {}
+    for entry in comparisons:
+        groups.setdefault(f"batch {entry.batch}" if entry.batch else entry.comparison_id, []).append(entry)
+    return [sorted(group, key=lambda entry: entry.number) for group in groups.values()]
 
 
 def list_repeats(root: Path, batch: str) -> list[ComparisonEntry]:

@@ -38,8 +38,8 @@ def load_labels(root: Path, comparison_id: str) -> Labels:
         raise UserError(f"{file} is damaged: remove it, and add the answer again.") from error
 
 
-def save_answer(root: Path, comparison_id: str, prompt: str, answer: str, facts: Sequence[str] = ()) -> Path:
-    """Write the expected answer and the facts (words of the prompt), whole or not at all; returns the file.
+def save_answer(root: Path, comparison_id: str, prompt: str, answer: str, facts: Sequence[str | Fact] = ()) -> Path:
+    """Write the expected answer and the facts (words or places of the prompt), whole or not at all; returns the file.
 
     Raises:
         UserError: the answer is empty, the prompt lacks a fact, or the disk is full.

@@ -32,7 +32,7 @@ def prompt_table(number: int, verdicts: dict[str, str], reference: str = "right"
             "label": f"{method} 20 %" if method != "full" else "full cache", "method": method, "row": method,
             "column": "20 %", "verdict": verdict, "mean_kl": 0.1 * number, "kl_answer": 0.2, "top1_agreement": 0.9,
             "live_bytes": 1000.0 + number, "live_ratio": 0.2, "number": number, "of": 12, "reference": reference,
-            "status": "complete", "comparison_id": f"b-{number}",
+            "status": "complete", "comparison_id": f"b-{number}", "kept": None, "merged": None, "dropped": None,
         }
         for method, verdict in {"full": reference, **verdicts}.items()
     ]  # fmt: skip
@@ -133,6 +133,24 @@ def test_the_figure_carries_its_cell_with_every_mark(batch: Batch):
         assert f"{sum(hits)} of 9" in texts, "n stands in every cell"
 
 
+def test_the_strip_of_a_cell_is_the_mean_over_the_prompts_whose_fact_was_followed():
+    shares = [(0.5, 0.25, 0.25), (0.1, 0.2, 0.7), (None, None, None)]
+    tables = [
+        prompt_table(number, {"h2o": "wrong"}).assign(kept=kept, merged=merged, dropped=dropped)
+        for number, (kept, merged, dropped) in enumerate(shares, start=1)
+    ]
+    batch = batch_of(tables)
+    (cell,) = batch.cells.itertuples()
+    assert cell.traced == 2
+    assert (cell.kept, cell.merged, cell.dropped) == pytest.approx((0.3, 0.225, 0.475))
+    strips = [trace for trace in figures.board(batch.cells).data if trace.name and trace.orientation == "h"]
+    assert [trace.x[0] / figures.SPAN for trace in strips] == pytest.approx([0.3, 0.225, 0.475])
+    ends = [trace.base[0] + trace.x[0] for trace in strips]
+    assert [trace.base[0] for trace in strips[1:]] == pytest.approx(ends[:-1]), "one after the other"
+    assert "mean over 2 prompts" in figures.read_board(batch)
+    assert "not recorded" in figures.read_board(batch_of(tables[2:])), "and without any it says so"
+
+
 def test_a_repeat_is_judged_by_its_own_answer_and_another_comparison_is_refused(tmp_path: Path):
     repeat = Repeat(batch="b", number=2, of=3, planting=Planting(wording=1, depth=0.4, draw=5))
     options = {"prompt_tokens": 40, "steps": 8, "layers": 1, "heads": 1, "comparison_id": "b-02"}
@@ -144,6 +162,9 @@ def test_a_repeat_is_judged_by_its_own_answer_and_another_comparison_is_refused(
     ]
     table = judged(runs)
     assert (table["reference"] == "right").all()
+    fates = table.set_index("method")[["kept", "merged", "dropped"]].astype(float)
+    assert fates.sum(axis=1).tolist() == pytest.approx([1.0, 1.0])
+    assert fates.loc["full", "kept"] == 1.0
     assert table[["number", "of", "depth", "wording", "draw"]].drop_duplicates().values.tolist() == [[2, 3, 0.4, 2, 5]]
     with pytest.raises(UserError, match="no repeat"):
         judged([plain])

@@ -11,6 +11,7 @@ import pytest
 from kvlab.analysis import compare, memory, merges, sag
 from kvlab.analysis.lineage import fold
 from kvlab.figures import compare as figures
+from kvlab.figures.merges import votes_distribution
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -50,6 +51,12 @@ def test_final_votes_are_the_votes_of_the_fold(runs: dict[str, Run]):
     spread = merges.votes_distribution(slots)
     assert spread["slots"].sum() == len(slots)
     assert (spread["votes"] * spread["slots"]).sum() == slots["votes"].sum()
+
+
+def test_votes_that_are_all_large_fill_the_axis():
+    axis = votes_distribution(pd.DataFrame({"votes": [440, 451, 457], "slots": [3, 9, 1]})).layout.xaxis
+    assert 430 < axis.range[0] < 440 < 457 < axis.range[1] < 460
+    assert (axis.range[1] - axis.range[0]) / axis.dtick < 25, "every tick has room"
 
 
 def test_the_mass_balance_is_that_of_each_group(runs: dict[str, Run]):

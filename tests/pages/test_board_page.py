@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.analysis.labels import distinct
 from kvlab.trace import open_run
-from kvlab.trace.labels import save_answer
+from kvlab.trace.labels import load_labels, save_answer
 from kvlab.trace.record import FILE
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -41,7 +41,7 @@ def own_words(path: Path) -> str:
 
 def add_answer(page: AppTest, answer: str, fact: str = "") -> AppTest:
     page.text_input(key="answer-synthetic").input(answer)
-    page.text_input(key="fact-synthetic").input(fact)
+    page.text_area(key="facts-synthetic").input(fact)
     return next(button for button in page.button if button.label == "Score the runs").click().run()
 
 
@@ -66,6 +66,21 @@ def test_without_an_answer_it_says_so_and_an_added_one_is_scored_at_once(
     assert {path: (path / FILE).read_bytes() for path in runs} == before, "the records stay as they were written"
 
 
+def test_a_fact_is_marked_by_clicking_words_where_an_answer_is_added_later(
+    runs: list[Path], runs_root: Path, open_page: Open
+):
+    prompt = open_run(runs[0]).record.prompt
+    word = next(word for word in prompt.split() if prompt.count(f" {word} ") > 1)
+    second = prompt.index(f" {word} ", prompt.index(f" {word} ") + 1) + 1
+    page = open_page("compare")
+    page.session_state["facts-marked-synthetic"] = (prompt, ((second, second + len(word)),))
+    add_answer(page, own_words(runs[0]))
+    assert load_labels(runs_root, "synthetic").facts == ((second, second + len(word)),), "not where it stands first"
+    again = open_page("compare")
+    assert again.session_state["facts-marked-synthetic"][1] == ((second, second + len(word)),), "it is shown marked"
+    assert "marked" not in again.query_params
+
+
 def test_bad_words_are_one_sentence_and_nothing_is_saved(runs: list[Path], runs_root: Path, open_page: Open):
     page = open_page("compare")
     assert "letter by letter" in told(add_answer(page, "x", "words that the prompt lacks"))
@@ -74,12 +89,14 @@ def test_bad_words_are_one_sentence_and_nothing_is_saved(runs: list[Path], runs_
 
 
 def test_a_reference_that_fails_is_said_over_the_board(runs: list[Path], open_page: Open):
-    page = add_answer(open_page("compare"), "no such answer")
+    page = add_answer(open_page("compare"), "no such answer", open_run(runs[0]).record.prompt[30:60].strip())
+    assert "dropped it at the end of the prompt" in told(page), "no answer was written, so not when it was"
+    assert "the full cache must answer" in told(page)
     warned = [str(element.value) for element in page.warning]
     assert any("full cache does not answer either: rankings say how alike" in line for line in warned)
 
 
-@pytest.mark.parametrize("name", ["compare", "difference"])
+@pytest.mark.parametrize("name", ["compare", "difference", "atlas", "zsmerge"])
 @pytest.mark.parametrize("answers", [True, False])
 def test_every_page_that_ranks_warns_where_the_reference_fails_and_only_there(
     runs: list[Path], runs_root: Path, open_page: Open, name: str, answers: bool
@@ -115,9 +132,21 @@ def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path]
     assert again.selectbox(key="board-cell").value == runs[2].name
 
 
+def test_what_leads_on_from_a_cell_is_about_the_cell_that_is_named(runs: list[Path], runs_root: Path, open_page: Open):
+    page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
+    table = page.dataframe[0].value.set_index("method")["answer"]
+    names = distinct([open_run(path).record for path in runs])
+    for path, label in zip(runs[1:], names[1:], strict=True):
+        page = page.selectbox(key="board-cell").set_value(path.name).run()
+        offered = [str(button.key) for button in page.button if "Who killed it?" in button.label]
+        lost = str(table[label]).startswith(("wrong", "nearly"))
+        assert offered == ([f"killed-{path.name}"] if lost else [])
+    assert {str(words).startswith(("wrong", "nearly")) for words in table} == {True, False}, "both are among them"
+
+
 def test_an_answer_without_a_fact_says_that_none_is_marked(runs: list[Path], open_page: Open):
     text = told(add_answer(open_page("compare"), "words that the prompt lacks"))
-    assert "No fact is marked: name its words below" in text
+    assert "No fact is marked: click its words below" in text
     assert "record the comparison at level full" not in text, "it was recorded at that level"
 
 

@@ -108,6 +108,21 @@ def test_every_page_opens_without_a_trace_and_shows_no_markup_of_a_prompt(
     page.context.close()
 
 
+@pytest.mark.parametrize("name", ["timeline", "merges", "regret", "memory"])
+def test_a_small_window_names_the_run_and_gives_a_chart_its_width(address: str, browser: Any, name: str):
+    page = browser.new_context(viewport={"width": 853, "height": 480}).new_page()
+    page.set_default_timeout(PATIENCE_SECONDS * 1000)
+    page.goto(f"{address}/{name}?run=sample-keepkv-25pc-0")
+    page.locator(".st-key-context-line p", has_text="keepkv").wait_for()
+    page.locator(".js-plotly-plot").first.wait_for(state="attached")
+    widths = page.evaluate(
+        "[...document.querySelectorAll('.js-plotly-plot')].map(c => c.getBoundingClientRect().width)"
+    )
+    assert min(widths) > 853 / 2, "no two beside each other"
+    assert page.evaluate("(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=stMain]'))") <= 1
+    page.context.close()
+
+
 def test_from_the_start_page_to_an_ended_comparison_that_another_session_can_open(address: str, browser: Any):
     page = visit(browser, address)
     page.get_by_text("Try the sample prompt").click()

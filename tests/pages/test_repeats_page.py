@@ -81,3 +81,22 @@ def test_a_batch_still_under_way_says_how_many_prompts_it_rests_on(runs_root: Pa
     write_repeat(runs_root, 2, methods=METHODS[:2])
     text = told(open_page("compare", comparison="night-01"))
     assert "share of 1 to 2 prompts of 4 asked for" in text
+
+
+def test_the_repeats_of_a_batch_are_one_entry_of_the_picker_and_one_row_on_start(runs_root: Path, open_page: Open):
+    made = [write_repeat(runs_root, number) for number in (1, 2, 3)]
+    for method in ("full", "h2o"):
+        write_synthetic_run(runs_root, method=method, comparison_id="alone", title="alone")
+    page = open_page("timeline", comparison=made[1])
+    assert page.selectbox(key="pick_comparison").value == made[1]
+    shown = page.selectbox(key="pick_comparison").options
+    assert len(shown) == 2 and sum("3 repeats" in option for option in shown) == 1
+    assert page.selectbox(key="pick_repeat").options == ["1 of 3", "2 of 3", "3 of 3"]
+    page = page.selectbox(key="pick_repeat").set_value(made[2]).run()
+    assert not page.exception
+    assert page.query_params["comparison"] in (made[2], [made[2]])
+    assert "Prompt 3 of 4" in told(page)
+    page = page.selectbox(key="pick_comparison").set_value("alone").run()
+    assert not any(picker.key == "pick_repeat" for picker in page.selectbox)
+    start = told(open_page("start"))
+    assert start.count("3 repeats") == 1

@@ -101,7 +101,7 @@ def test_a_run_or_comparison_that_is_not_there_is_one_sentence(synthetic_runs: P
     page = opened(one_run_page, **{name: "nope"})
     assert text(page) == ""
     assert [error.value for error in page.error] == [
-        f"There is no {name} `nope` in {synthetic_runs}: pick another above."
+        f"There is no {name} `nope` in this folder of runs: pick another above."
     ]
     page = page.selectbox(key=f"pick_{name}").select_index(0).run()
     assert text(page)
@@ -211,3 +211,38 @@ def test_two_runs_open_with_unlike_methods_at_equal_bytes(synthetic_runs: Path):
     assert "at equal bytes" in page.selectbox(key="pick_a").help
     page = page.selectbox(key="pick_b").set_value("newer-full-100pc-0").run()
     assert query(page)["b"] == "newer-full-100pc-0"
+
+
+def going_page() -> None:
+    import streamlit as st
+
+    from app.state import catch_up, current_run, go_to, pick_head, pick_layer
+
+    if st.session_state.pop("press", False):  # what a key does, before the page runs
+        go_to(layer=1, head=1)
+    catch_up()
+    run = current_run()
+    st.text(f"{pick_layer(run)} {pick_head(run)}")
+
+
+def test_a_request_sent_before_the_browser_heard_of_a_new_place_does_not_undo_it(runs_root: Path):
+    write_synthetic_run(runs_root, method="keepkv", layers=2, heads=2)
+    page = opened(going_page, layer="0", head="0")
+    assert text(page) == "0 0"
+    page.session_state["press"] = True
+    page.run()
+    for _ in range(2):  # the old address, as often as it comes
+        page.query_params["layer"], page.query_params["head"] = "0", "0"
+        assert text(page.run()) == "1 1"
+    assert text(page.run()) == "1 1", "the browser has heard"
+    page.query_params["layer"], page.query_params["head"] = "0", "0"
+    assert text(page.run()) == "0 0", "from then on an address means what it says: somebody went back"
+
+
+def test_a_link_elsewhere_is_followed_though_the_browser_has_not_answered_yet(runs_root: Path):
+    write_synthetic_run(runs_root, method="keepkv", layers=3, heads=2)
+    page = opened(going_page, layer="0", head="0")
+    page.session_state["press"] = True
+    page.run()
+    page.query_params["layer"], page.query_params["head"] = "2", "0"
+    assert text(page.run()) == "2 0"

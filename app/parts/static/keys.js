@@ -1,7 +1,7 @@
 /* Keys for the whole page: next and previous head, and a list of all keys on "?". */
 
 const listeners = new WeakMap();
-let presses = 0; // of all lists of keys: the bar may be drawn anew between two of them
+let turned = 0; // heads forward less heads back, of all lists of keys: the bar may be drawn anew between two presses
 
 export default function (component) {
   const { parentElement, data } = component;
@@ -35,10 +35,10 @@ class Keys {
     }));
   }
 
-  /* Numbered, so that a key pressed while the page is still drawn counts as another one. */
+  /* The sum, not the single press: of several while the page is drawn the server may hear of the last one only. */
   turn(by) {
-    presses += 1;
-    this.component.setTriggerValue("turn", [by, presses]);
+    turned += by;
+    this.component.setStateValue("turned", turned);
   }
 
   key(event) {
