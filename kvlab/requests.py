@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.given import Seed, Text
@@ -138,14 +138,6 @@ class RescueRequest(BaseModel):
     most_reruns: int = Field(40, ge=1, le=1000)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     title: str = ""
-
-
-Work = CompareRequest | RescueRequest
-
-
-def read_request(text: str | bytes) -> Work:
-    """A request for the queue from its JSON; raises pydantic's ValidationError where it is none."""
-    return TypeAdapter(Work).validate_json(text)
 
 
 class Progress(BaseModel):

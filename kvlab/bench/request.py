@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
-from kvlab.given import shown
+from kvlab.given import Text, shown
 from kvlab.requests import MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "pages"]
@@ -93,3 +93,28 @@ def make_request(**fields: object) -> BenchRequest:
     if request.scale > 1 and request.mode != "pages" and not request.model.startswith("shape:"):
         raise UserError("--scale makes shapes smaller, not trained models: use it with --model shape:NAME.")
     return request
+
+
+class BenchJob(BaseModel):
+    """Measurements for the queue: their rows lie in `<runs>/bench/<name>.parquet`, and what lies there stays."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["bench"] = "bench"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    requests: tuple[BenchRequest, ...] = Field(min_length=1)
+    title: Text = ""
+
+    @property
+    def parts(self) -> tuple[BenchRequest, ...]:
+        """One request a mode, batch and context: each is measured whole or not at all, methods beside the full cache.
+
+        Recording watches one prompt, so mode `overhead` has no batches.
+        """
+        split = [
+            request.model_copy(update={"batches": (batch,), "contexts": (context,)})
+            for request in self.requests
+            for context in request.contexts
+            for batch in ((1,) if request.mode == "overhead" else request.batches)
+        ]
+        return tuple({part.model_dump_json(): part for part in split}.values())
