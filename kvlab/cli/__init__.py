@@ -15,6 +15,7 @@ from kvlab.cli.killed import killed
 from kvlab.cli.methods import methods
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
+from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
@@ -27,6 +28,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands.command("methods")(with_plugins(methods))
+commands.command("tasks")(with_plugins(tasks))
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
 commands.command("killed")(with_plugins(killed))
