@@ -4,7 +4,7 @@
 FROM python:3.11-slim
 
 ARG TORCH="torch==2.13.0"
-ARG TORCH_INDEX=""
+ARG TORCH_INDEX="https://download.pytorch.org/whl/cpu"
 
 RUN apt-get update \
     && apt-get install -y --no-install-recommends chromium \

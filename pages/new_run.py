@@ -12,7 +12,7 @@ from app.parts.asked import number_of
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
-from app.parts.method_form import method_form
+from app.parts.method_section import hyper_parameter_section, method_section, placement_section
 from app.parts.mini_card import mini_card
 from app.parts.plan_panel import show_plan
 from app.parts.prompt_preview import cut_as_html
@@ -24,8 +24,10 @@ from kvlab.answers import find_facts
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
-from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.remembered import remember, remembered
+from kvlab.jobs.shelf import short_name
+from kvlab.jobs.spoken import Manner, spoken
 
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
@@ -34,11 +36,10 @@ LEVELS = {
 }
 NEW_TOKENS = 64
 NEEDLE_TOKENS = 80  # of a planted sentence and its question
-SETTINGS = ["default", "paper", "code"]
 
 
-def model_section(prompt: str) -> tuple[str, int]:
-    """The model's name, and how many tokens the prompt has for it (0 without a prompt)."""
+def model_section() -> str:
+    """The model's name."""
     st.subheader("Model")
     model = st.text_input(
         "Name",
@@ -50,19 +51,36 @@ def model_section(prompt: str) -> tuple[str, int]:
     here = models.models_here(runs_root())
     if len(here) > 1:
         st.selectbox(
-            "On this disk", here, index=None, key="model_here", on_change=take_model, placeholder="Take another"
+            "On this disk",
+            here,
+            index=None,
+            format_func=short_name,
+            key="model_here",
+            on_change=take_model,
+            placeholder="Take another",
         )
     st.caption("`mini` ships with kvlab. A folder or a hub name such as `Qwen/Qwen3-0.6B` works too.")
     if model.strip() == EMBEDDED:
         mini_card()
+    return model
+
+
+def count_section(prompt: str, how: Manner) -> int:
+    """How many tokens the model will be given (0 without a prompt, or where its template refuses it), and says so."""
     if not prompt.strip():
-        return model, 0
-    count, exact = prompts.count_tokens(prompt, model.strip())
+        return 0
+    try:
+        count, exact = prompts.count_tokens(prompt, how)
+        templated = exact and spoken(prompt, how).templated
+    except UserError as error:
+        st.error(plain(str(error)))
+        return 0
     known = "counted with its tokenizer" if exact else "estimated: its tokenizer is not on this machine"
-    room = models.context_length(model.strip())
+    known += ", its chat template included" if templated else ""
+    room = models.context_length(how.model)
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
     st.markdown(f"The prompt has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
-    return model, count
+    return count
 
 
 def take_model() -> None:
@@ -72,13 +90,13 @@ def take_model() -> None:
         st.session_state["model_here"] = None
 
 
-def cut_section(prompt: str, model: str, room: int = 0) -> str:
+def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
     """The prompt as it will be read: whole where it fits, else cut where the reader says, with the cut shown.
 
     `room` is how many tokens will come to it.
     """
     new_tokens = room + (number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS)
-    over = cutting.tokens_over(prompt, model.strip(), new_tokens) if prompt.strip() else 0
+    over = cutting.tokens_over(prompt, how, new_tokens) if prompt.strip() else 0
     if not over:
         return prompt
     st.warning(f"Prompt and new tokens are {over:,} tokens more than the model reads.", icon=":material/content_cut:")
@@ -93,7 +111,7 @@ def cut_section(prompt: str, model: str, room: int = 0) -> str:
     kept = next((part for part in cutting.KEEPS if part == keep), None)
     if kept is None:
         return prompt
-    cut = cutting.cut_to_fit(prompt, model.strip(), new_tokens, kept)
+    cut = cutting.cut_to_fit(prompt, how, new_tokens, kept)
     st.caption(f"{len(cut.removed):,} characters will not be read; here is where the text is cut:")
     with st.container(height=180, border=True):
         st.html(cut_as_html(cut))
@@ -111,59 +129,10 @@ def cut_question(question: Question, prompt: str) -> Question:
     return replace(question, prompt=prompt, facts=find_facts(prompt, left))
 
 
-def cut_repeats(question: Question, model: str) -> Question:
+def cut_repeats(question: Question, how: Manner) -> Question:
     """The repeats of the text as it is cut; the needles are planted in what is left of it."""
-    text = cut_section(question.text, model, NEEDLE_TOKENS)
+    text = cut_section(question.text, how, NEEDLE_TOKENS)
     return question if text == question.text else planted(text, question.repeats)
-
-
-def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
-    """The chosen methods and the budgets as typed, with what may surprise about them."""
-    st.subheader("Methods")
-    with st.spinner("Reading the list of methods"):
-        registered = {entry.name: entry for entry in methods()}
-    default = [name for name in intake.SAMPLE_METHODS if name in registered]
-    names = st.multiselect(
-        "Compare",
-        list(registered),
-        default,
-        lambda name: registered[name].title,
-        key="methods",
-        bind="query-params",
-        wrap=True,
-    )
-    typed = st.text_input(
-        "Budgets",
-        "20%",
-        key="budgets",
-        bind="query-params",
-        help="Fractions of the prompt (0.2 or 20%) or slots per KV head (128), several with commas between them",
-    )
-    try:
-        for note in intake.budget_notes(intake.parse_budgets(typed), prompt_tokens) if prompt_tokens else []:
-            st.info(plain(note))
-    except UserError as error:
-        st.error(plain(str(error)))
-    return [registered[name] for name in names], typed
-
-
-def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, Any]]:
-    """The values typed for each chosen method."""
-    with_parameters = [entry for entry in chosen if entry.hyper_parameters]
-    if not with_parameters:
-        return {}
-    usual = st.segmented_control(
-        "Settings of all methods",
-        SETTINGS,
-        default=SETTINGS[0],
-        key="settings_of_all",
-        bind="query-params",
-        required=True,
-        help="kvlab's defaults, each paper's own, or each author's code. Each method can be changed below; one without "
-        "published settings of that name keeps its defaults",
-    )
-    st.caption("Hyper-parameters; what you leave alone has the value of the settings chosen.")
-    return {entry.name: method_form(entry, usual) for entry in with_parameters}
 
 
 def recording_section(default_title: str) -> dict[str, Any]:
@@ -204,15 +173,6 @@ def what_to_record() -> str:
     with every:
         steps = st.number_input("Attention rows every … steps", 1, 4096, 1, key="record_every", bind="query-params")
     return intake.record_words(some, few, steps)
-
-
-def placement_section() -> dict[str, Any]:
-    """Where the weights go and in which form."""
-    with st.expander("Device and weights", key="weights", bind="query-params"):
-        return {
-            name: st.selectbox(label, list(kinds), key=name, bind="query-params", format_func=kinds.__getitem__)
-            for name, (label, kinds) in intake.PLACEMENTS.items()
-        }
 
 
 def chat_section() -> dict[str, Any]:
@@ -277,12 +237,14 @@ def form() -> None:
     with right:
         question = answer_section(prompt)
         prompt = question.prompt
-        model, prompt_tokens = model_section(prompt)
+        model = model_section()
         chat = chat_section()
-        if question.repeats:
-            question = cut_repeats(question, model)
-        else:
-            question = cut_question(question, cut_section(prompt, model))
+        how = Manner(model.strip(), **intake.meant(chat))
+        prompt_tokens = count_section(prompt, how)
+        if prompt_tokens and question.repeats:
+            question = cut_repeats(question, how)
+        elif prompt_tokens:
+            question = cut_question(question, cut_section(prompt, how))
         try:
             chosen, budgets = method_section(prompt_tokens)
         except UserError as error:

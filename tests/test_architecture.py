@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,10 @@ SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
     "growth", "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
 }  # fmt: skip
+
+
+# setuptools builds the package; pydantic brings its core; weights in 4 and 8 bit take what a person has installed.
+UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao"}
 
 
 def imported(path: Path) -> set[str]:
@@ -110,3 +117,16 @@ def test_nothing_is_pickled_and_no_remote_code_is_trusted() -> None:
         assert "trust_remote_code=True" not in text, path
         assert "torch.load(" not in text, path
         assert "torch.save(" not in text, path
+
+
+def test_every_package_that_is_imported_is_declared_and_bounded() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    declared = {re.split(r"[<>=\[;]", line)[0] for line in lines} | UNDECLARED
+    names = {name.split(".")[0] for path in files("kvlab", "app", "pages") for name in imported(path)}
+    owners = packages_distributions()
+    packages = {name: {one.lower() for one in owners.get(name, [name])} for name in names - sys.stdlib_module_names}
+    known = {name.lower().replace("-", "_") for name in declared}
+    missing = {name for name, found in packages.items() if not {one.replace("-", "_") for one in found} & known}
+    assert missing <= {"kvlab", "app", "pages"}
+    assert not [line for line in project["dependencies"] if "<" not in line]

@@ -12,15 +12,21 @@ STYLE = """<style>
 .kv-prompt i { font-style: normal; border-radius: 2px; }
 .kv-prompt i:nth-child(odd) { background: rgba(0, 104, 168, 0.20); }
 .kv-prompt i:nth-child(even) { background: rgba(201, 119, 0, 0.20); border-bottom: 1px solid rgba(201, 119, 0, 0.8); }
+.kv-prompt i.around { font-style: italic; font-family: monospace; font-size: 0.82rem; opacity: 0.8; }
 .kv-prompt del { opacity: 0.55; background: rgba(200, 80, 10, 0.18); }
 </style>"""
 
 
-def tokens_as_html(text: str, spans: list[tuple[int, int]]) -> str:
-    """The text with every other token shaded and underlined; what belongs to no token stays plain."""
+def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> str:
+    """The text with every other token shaded and underlined; what belongs to no token stays plain.
+
+    `own` (start, stop) is where the prompt stands in the text: tokens that a chat template puts around it are marked.
+    """
+    first, last = own or (0, len(text))
     parts, end = [], 0
     for start, stop in spans:
-        parts += [html.escape(text[end:start]), f"<i>{html.escape(text[max(start, end) : stop])}</i>"]
+        tag = "<i>" if first <= start < last else '<i class="around" title="of the chat template">'
+        parts += [html.escape(text[end:start]), f"{tag}{html.escape(text[max(start, end) : stop])}</i>"]
         end = max(end, stop)
     tokens = "".join([*parts, html.escape(text[end:])])
     return f'{STYLE}<div class="kv-prompt" data-testid="tokens">{tokens}</div>'

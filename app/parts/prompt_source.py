@@ -9,7 +9,8 @@ import streamlit as st
 from app.parts.prompt_preview import tokens_as_html
 from app.parts.text import plain
 from kvlab.errors import UserError
-from kvlab.jobs import cutting, uploads
+from kvlab.jobs import cutting, intake, uploads
+from kvlab.jobs.spoken import Manner, spoken
 from kvlab.tasks.shipped_samples import shipped_samples
 
 SOURCES = ("Sample", "Paste", "Upload")
@@ -65,6 +66,8 @@ def pasted_prompt() -> tuple[str, str]:
     )
     if len(text) > LINKED_CHARACTERS:
         st.caption(f"A link to this page leaves the text out: it carries at most {LINKED_CHARACTERS:,} characters.")
+    if text.strip() and tokens_wanted():
+        show_tokens(text)
     return text, ""
 
 
@@ -104,19 +107,48 @@ def uploaded_prompt() -> tuple[str, str]:
 
 def preview(text: str) -> None:
     """The beginning of the prompt, letter by letter: nothing in it is read as Markdown or HTML."""
-    model = str(further_down("model", "mini")).strip()
-    explanation = "Every other token shaded, by the model's tokenizer."
-    tokens = st.toggle("Show tokens", key="show_tokens", bind="query-params", help=explanation)
+    if tokens_wanted():
+        show_tokens(text)
+        return
     with st.container(height=560, border=True):
-        spans = cutting.token_spans(text[:PREVIEW_CHARACTERS], model) if tokens else None
-        if spans is None:
-            st.text(text[:PREVIEW_CHARACTERS])
-        else:
-            st.html(tokens_as_html(text[:PREVIEW_CHARACTERS], spans))
-    if tokens and spans is None:
-        st.caption("The model's tokenizer is not on this machine, so its tokens are not known.")
+        st.text(text[:PREVIEW_CHARACTERS])
     if len(text) > PREVIEW_CHARACTERS:
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(text):,} characters.")
+
+
+def tokens_wanted() -> bool:
+    """Whether tokens are to be shown."""
+    explanation = "What the model is given, every other token shaded; what its chat template puts around is in italics."
+    return st.toggle("Show tokens", key="show_tokens", bind="query-params", help=explanation)
+
+
+def show_tokens(prompt: str) -> None:
+    """The prompt as the model will be given it, token by token: in its chat template where it has one."""
+    how = manner_further_down()
+    try:
+        read = spoken(prompt, how)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    shown = cutting.shortened(read, PREVIEW_CHARACTERS)
+    spans = cutting.token_spans(shown.text, how.model)
+    with st.container(height=560, border=True):
+        if spans is None:
+            st.text(prompt[:PREVIEW_CHARACTERS])
+        else:
+            st.html(tokens_as_html(shown.text, spans, shown.own))
+    if spans is None:
+        st.caption("The model's tokenizer is not on this machine, so its tokens are not known.")
+    if len(read.text) > len(shown.text):
+        st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(prompt):,} characters.")
+
+
+def manner_further_down() -> Manner:
+    """How the prompt is put to the model, as the fields of the form that are drawn later say."""
+    if (chat := str(further_down("chat", "auto"))) == "no":
+        return Manner(str(further_down("model", "mini")).strip(), "no")
+    words = {"system": str(further_down("system", "")), "thinking": str(further_down("thinking", "template"))}
+    return Manner(str(further_down("model", "mini")).strip(), chat, **intake.meant(words))
 
 
 def further_down(key: str, default: Any) -> Any:

@@ -7,6 +7,7 @@ import numpy as np
 from kvlab.analysis.rotary import unrotated
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.trace.schema import ModelShape
 
 KEYS, BEFORE, VALUES = "keys as cached", "keys before rotation", "values"
 KINDS = (KEYS, BEFORE, VALUES)
@@ -17,14 +18,22 @@ MOST_VECTORS = 400_000
 def head_states(run: Run, layer: int, head: int, tokens: int | None = None) -> dict[str, np.ndarray]:
     """Unit vectors (tokens, head_dim) by kind, of the first `tokens` or all of them.
 
-    `BEFORE` is missing where the run did not record its frequencies.
+    `BEFORE` is missing where the run did not record its frequencies; in a layer that does not rotate it is the keys.
 
     Raises:
         UserError: the run has no such layer or head, or did not record its keys.
     """
-    keys, frequencies = run.keys(layer, head)[0][:tokens], run.record.model.rotary_inverse_frequencies
-    before = {BEFORE: unrotated(keys, frequencies)} if frequencies is not None else {}
-    return {KEYS: keys, **before, VALUES: run.values(layer, head)[0][:tokens]}
+    keys, model = run.keys(layer, head)[0][:tokens], run.record.model
+    return {KEYS: keys, **_before(keys, layer, model), VALUES: run.values(layer, head)[0][:tokens]}
+
+
+def _before(keys: np.ndarray, layer: int, model: ModelShape) -> dict[str, np.ndarray]:
+    frequencies = model.rotary_inverse_frequencies
+    if frequencies is None:
+        return {}
+    if layer in model.unrotated_layers:
+        return {BEFORE: keys}
+    return {BEFORE: unrotated(keys, frequencies, model.rotary_interleaved, model.rotary_scaling)}
 
 
 def recorded_layers(run: Run) -> list[int]:

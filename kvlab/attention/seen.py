@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.kernels import OneQuery, one_query_kernel
 from kvlab.attention.low_rank import LowRankState, StateShare
+from kvlab.attention.output import output_weight
 from kvlab.attention.queries import position_factor, project_queries
 from kvlab.attention.slot_attention import ROW_BLOCK, attention_of_slots, probabilities, slot_logits
 from kvlab.attention.tiles import Tiles
@@ -36,6 +38,9 @@ class PassSeen:
     low_rank: LowRankState | None = field(default=None, repr=False)  # what the method keeps beside the slots
     alibi: Alibi | None = field(default=None, repr=False)
     sinks: Tensor | None = field(default=None, repr=False)  # (B, H, G) logits of learned sinks
+    # Where heads lie in tables of their own: which KV head of the layer (B, H) each is, and of how many.
+    members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
+    recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # `kvlab.cache.recalled`
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
     _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), learned sinks left out
@@ -145,6 +150,33 @@ class PassSeen:
         query = project_queries(self.module, hidden_states)
         factor = None if position is None else position_factor(self.module, position)
         return query if factor is None else query * factor[:, None, None, None].to(query.dtype)
+
+    @property
+    def recalled_queries(self) -> tuple[Tensor, Tensor]:
+        """The newest queries kept (B, Hq, r, d), and where they were asked (B, r): negative before the text."""
+        assert self.recalled is not None, "kept where a pipeline says by `recalled` how many"
+        return self.recalled
+
+    def recalled_logits(self, position: Tensor) -> Tensor:
+        """(B, H, G, r, S): their logits, -inf where a query came before the slot at `position` (B, H, S)."""
+        query, asked = self.recalled_queries
+        logits, asked = self.logits_of(query), asked[:, None, None, :, None]
+        return logits.masked_fill((position[:, :, None, None] > asked) | (asked < 0), float("-inf"))
+
+    def recalled_mass(self, position: Tensor) -> Tensor:
+        """(B, H, G, r, S): the attention they give now; rows before the text are 0."""
+        return probabilities(self.recalled_logits(position), self.bias, self.sinks).nan_to_num(0.0)
+
+    def output_weight(self) -> Tensor:
+        """(B or 1, Hq, d, hidden): the part of the output projection that each query head's output goes through."""
+        if self.module is None:
+            raise UserError("This method weighs values by a model's output projection, so it only runs inside a model.")
+        if self.members is None:
+            return output_weight(self.module, self.query.shape[1])[None]
+        members, total = self.members()
+        group = self.query.shape[1] // members.shape[1]
+        of_groups = output_weight(self.module, total * group).unflatten(0, (total, group))
+        return of_groups[members].flatten(1, 2)
 
     def logits_of(self, query: Tensor) -> Tensor:
         """(B, H, G, n, S): logits of any queries (B, Hq, n, d) at any slot, log mass not added, -inf if invalid.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -11,7 +11,6 @@ from kvlab.cache.bucket import Bucket
 from kvlab.cache.fused import decide_whole, decides_whole, decision_kernel
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
-from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
 from kvlab.methods.settlers.lots import ThinInLots
@@ -35,40 +34,48 @@ class Moment:
         return "prefill" if self.prompt else "decode"
 
 
-def decide(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | None, first: bool) -> None:
-    """Score the slots, and compress the layer if that is due. `first`: this pass completes the prompt."""
+def decide(
+    layer: CompressedLayer, seen: Sequence[PassSeen], visible: Sequence[Slots], shown: PassSeen | None, first: bool
+) -> None:
+    """Score the slots, and compress the layer if that is due. `first`: this pass completes the prompt.
+
+    `visible` is what each table shows, its log mass worked out.
+    """
     pipeline = layer.settings.pipeline
     moment = _moment(layer, seen[0].num_new, first)
     taken = _taken_whole(layer, seen, moment)
-    for table, part, whole in zip(layer.tables, seen, taken, strict=True):
+    for table, slots, part, whole in zip(layer.tables, visible, seen, taken, strict=True):
         if whole:
             continue
-        slots = table.visible()
         if first or part.num_new > 1 or not pipeline.notes:
             table.store(pipeline.score.update(slots, part, first))
         else:
             pipeline.note(slots, part)
+        if pipeline.judges_anew and moment.due and not moment.prompt:
+            table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
         if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
             layer.settings.statistics[layer.rank] = noted
     if first and layer.settings.held is not None:
         layer.settings.held[layer.rank] = seen[0]
     else:
-        conclude(layer, seen, shown, first)
+        conclude(layer, seen, visible, shown, first)
 
 
-def conclude(layer: CompressedLayer, seen: Sequence[PassSeen], shown: PassSeen | None, first: bool) -> None:
+def conclude(
+    layer: CompressedLayer, seen: Sequence[PassSeen], visible: Sequence[Slots], shown: PassSeen | None, first: bool
+) -> None:
     """Compress the layer if that is due, its slots scored."""
     moment = _moment(layer, seen[0].num_new, first)
     if moment.prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
-        layer.quota.allocate_heads(layer.settings, _views(layer, seen, moment)[0])
+        layer.quota.allocate_heads(layer.settings, _views(layer, seen, moment, _rated(layer, visible))[0])
     over = moment.due and any(bucket.is_over for bucket in layer.buckets)
     if first and not over and layer.settings.passage is not None:
-        _pass_on(layer.settings.passage, layer.buckets[0].table.visible())
+        _pass_on(layer.settings.passage, visible[0])
     if over:
         with layer.settings.clock(moment.phase, layer.device):
-            _compress(layer, _views(layer, seen, moment), shown, moment)
+            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), shown, moment)
     elif moment.prompt and layer.settings.compresses and not layer.buckets[0].table.is_dense:
         layer.streams, layer.buckets = settled(layer.streams, layer.buckets, layer.settings)  # padding is freed
     elif first:
@@ -82,15 +89,23 @@ def _taken_whole(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Momen
     kernel = decision_kernel(layer.device) if moment.one and moment.due and layer.settings.observer is None else None
     if kernel is None or not decides_whole(layer.settings.pipeline):
         return [False] * len(layer.buckets)
-    views = zip(_views(layer, seen, moment, SlotTable.held), layer.buckets, strict=True)
-    return [decide_whole(view, layer.settings.pipeline, bucket, kernel) for view, bucket in views]
+    views = _views(layer, seen, moment, [table.held() for table in layer.tables])
+    return [
+        decide_whole(view, layer.settings.pipeline, bucket, kernel)
+        for view, bucket in zip(views, layer.buckets, strict=True)
+    ]
+
+
+def _rated(layer: CompressedLayer, visible: Sequence[Slots]) -> list[Slots]:
+    """What each table shows with every score; log mass stays as long as nothing is decided."""
+    return [table.columns.rated(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
 def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
     pipeline = layer.settings.pipeline
     prompt = not layer.prompt_settled and not (first and pipeline.deferred)
     one = new == 1 and not prompt
-    waited = not one or layer.waiting >= layer.settings.compress_every
+    waited = not one or layer.waiting >= layer.settings.period
     return Moment(prompt or (pipeline.decode and not first and waited), prompt, one)
 
 
@@ -98,18 +113,18 @@ def _views(
     layer: CompressedLayer,
     seen: Sequence[PassSeen],
     moment: Moment,
-    look: Callable[[SlotTable], Slots] = SlotTable.rated,
+    slots: Sequence[Slots],
 ) -> list[View]:
-    views = []
-    for bucket, part, tokens in zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
+    views, tokens = [], layer.streams.by_row(layer.tokens_seen)
+    for bucket, part, own, seen_tokens in zip(layer.buckets, seen, slots, tokens, strict=True):
         table, quota = bucket.table, bucket.quota
         assert quota is not None
         excess = layer.waiting if moment.one else max(table.occupied - quota.smallest, 0)
         view = View(
-            slots=look(table),
+            slots=own,
             seen=part,
             budget=quota.slots,
-            tokens_seen=tokens,
+            tokens_seen=seen_tokens,
             phase=moment.phase,
             most_excess=min(excess, table.width),
             largest_budget=quota.largest,
@@ -120,6 +135,7 @@ def _views(
             statistics=layer.settings.statistics,
             head_state=table.head_state,
             certain=moment.one and bucket.started and layer.settings.pipeline.fills_budget,
+            in_lots=layer.settings.pipeline.buffer > 0,
             smallest_budget=quota.smallest,
             remembered=quota.remembered,
         )

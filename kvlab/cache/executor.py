@@ -9,9 +9,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kvlab.methods.columns import key_lengths
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.rotary import Rotary
-from kvlab.methods.view import Slots, is_constant
+from kvlab.methods.view import KEY_LENGTH, Slots, is_constant
 
 FEW_EDGES = 16
 
@@ -32,6 +33,7 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     if plan.new_keys is not None:
         index = _spread(plan.new_keys.slot, slots.keys, plan.new_keys.slot.shape[-1])
         slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
+        _measure(slots)
     return replace(slots, valid=plan.keep)
 
 
@@ -107,7 +109,16 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
     for name, value in (after | (edges.extra_after or {})).items():
         if value is not None and not is_constant(tensor := _tensor(slots, name)):
             _put(tensor, target, value, edges.active)
-    return replace(slots, keys=keys, values=values)
+    merged = replace(slots, keys=keys, values=values)
+    if edges.key_weight is not None:
+        _measure(merged)
+    return merged
+
+
+def _measure(slots: Slots) -> None:
+    """Bring the lengths of keys up to date, where they are held."""
+    if KEY_LENGTH in slots.extra:
+        slots.extra[KEY_LENGTH].copy_(key_lengths(slots.keys))
 
 
 def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
@@ -115,23 +126,29 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
     ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
     if edges.key_weight is not None and edges.self_key_weight is not None:
         turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
-        keys = _weighed(slots.keys, ends, edges.key_weight, edges.self_key_weight, turned)
+        found = _take(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
+        keys = _weighed(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
         keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
         keys = keys if edges.key_shift is None else keys + edges.key_shift
         write(slots, edges.target, {"keys": keys})
+        if KEY_LENGTH in slots.extra:
+            write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
-    after["values"] = _weighed(slots.values, ends, edges.value_weight, edges.self_value_weight)
+    values = _take(slots.values, ends).float()
+    after["values"] = _weighed(values, edges.value_weight, edges.self_value_weight, edges.shares)
     named = after | (edges.extra_after or {})
     write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
     return slots
 
 
 def _weighed(
-    states: Tensor, ends: Tensor, weight: Tensor, own: Tensor, turn: Callable[[Tensor], Tensor] | None = None
+    states: Tensor, weight: Tensor, own: Tensor, shares: bool, turn: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
-    """(B, H, 1, d) float32: `weight` of the source and `own` of the target, which are side by side in `ends`."""
-    source, target = _take(states, ends).float().chunk(2, 2)
+    """(B, H, 1, d): `weight` of the source and `own` of the target, the two `states` (B, H, 2, d) float32."""
+    source, target = states.chunk(2, 2)
     source = source if turn is None else turn(source)
+    if shares:
+        return target.lerp(source, weight[..., None])
     return (target * own[..., None]).addcmul_(source, weight[..., None])
 
 

@@ -23,7 +23,7 @@ from kvlab.methods.settlers.nearest_merge import NearestMerge
 from kvlab.methods.settlers.residual import RESIDUAL as RESIDUAL_COLUMN
 from kvlab.methods.settlers.residual import ResidualMerge
 from kvlab.methods.settlers.value_merge import ValueMerge
-from kvlab.methods.view import View, is_constant
+from kvlab.methods.view import KEY_LENGTH, View, is_constant
 
 if TYPE_CHECKING:
     from kvlab.cache.bucket import Bucket
@@ -99,6 +99,8 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor) -> Work | None:
     if not (view.certain and view.most_excess == 1 and decides_whole(pipeline)) or view.seen.moves_logits:
         return None
     slots, settle, score = view.slots, pipeline.settle, pipeline.score
+    if KEY_LENGTH in slots.extra:  # the kernel measures keys itself, and would leave these as they are
+        return None
     bounds = select = pipeline.select
     columns = {"score": slots.score, "votes": slots.votes, "log_mass": slots.log_mass}
     own: dict[str, Any] = {name: column for name, column in columns.items() if not is_constant(column)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
@@ -19,6 +19,7 @@ from kvlab.cache.deciding import decide
 from kvlab.cache.passage import Rows
 from kvlab.cache.placed import placed, sinks_by_head
 from kvlab.cache.quota import Quota
+from kvlab.cache.recalled import recall
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
@@ -156,22 +157,36 @@ class CompressedLayer(Contents, CacheLayerMixin):
             )
         hidden = None if module is None else take_hidden_states(module)
         common = scaling, softcap, module, hidden, self.rotary.now(), self.generator
-        real = [None] * len(self.tables) if row_valid is None else self.streams.by_row(row_valid)
+        real: Sequence[Tensor | None] = [None] * len(self.tables)
+        if row_valid is not None:
+            real = self.streams.by_row(row_valid)
         where = placed(self.streams, self.tables, slopes, self.tokens_seen, rows, row_valid)
         beside = sinks_by_head(self.streams, self.tables, sinks)
-        seen = []
-        for table, part, valid, alibi, sink in zip(
-            self.tables, self.streams.by_head(query), real, where, beside, strict=True
+        seen, visible = [], [table.visible() for table in self.tables]
+        for table, slots, part, valid, alibi, sink in zip(
+            self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
-            seen.append(PassSeen(part, table.states()[0], table.bias(), valid, *common, state, alibi, sink))
+            seen.append(PassSeen(part, slots.keys, table.bias(slots), valid, *common, state, alibi, sink))
+        self._keep_queries(seen, real)
+        if not self.streams.whole:
+            for place, one in enumerate(seen):
+                one.members = partial(self.streams.heads_in, place)
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
         if incomplete:
-            self.buckets[0].table.store(self.settings.pipeline.accumulate(self.buckets[0].table.visible(), seen[0]))
+            self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
-            decide(self, seen, self._shown(seen, query, output), first)
+            decide(self, seen, visible, self._shown(seen, query, output), first)
         return output
+
+    def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
+        """The newest queries, where a later decision looks at them again."""
+        rows = self.settings.pipeline.recalled
+        if rows and self.settings.compresses:
+            places = self.streams.by_row(self.tokens_seen)
+            for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
+                part.recalled = recall(table, part.query, valid, tokens, rows)
 
     def note_peak(self, beside: int) -> None:
         """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""

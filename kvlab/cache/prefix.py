@@ -47,7 +47,7 @@ class Prefix:
         cache = copy.copy(self.held)
         cache.settings, cache.layers = settings, [_copied(layer, settings) for layer in self.held.layers]
         for layer in cache.compressed_layers():
-            conclude(layer, [held[layer.rank]], None, True)
+            conclude(layer, [held[layer.rank]], [table.visible() for table in layer.tables], None, True)
         settings.observer = observer
         return cache
 

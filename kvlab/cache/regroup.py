@@ -73,8 +73,8 @@ def _room(settings: LayerSettings, bucket: Bucket, length: int) -> int:
     Pooling may leave less than its budget, and fills it up again.
     """
     if not settings.pipeline.decode or bucket.quota is None:
-        return settings.compress_every if settings.pipeline.decode else room_to_grow(length)
-    return min(max(bucket.quota.largest - length, 0), room_to_grow(length)) + settings.compress_every
+        return settings.period if settings.pipeline.decode else room_to_grow(length)
+    return min(max(bucket.quota.largest - length, 0), room_to_grow(length)) + settings.period
 
 
 def _apart(rows: list[list[int]]) -> list[list[int]]:

@@ -56,6 +56,11 @@ class LayerSettings:
     held: dict[int, PassSeen] | None = field(default=None, repr=False)  # by layer, prompts not decided about (`prefix`)
 
     @property
+    def period(self) -> int:
+        """Decode steps from one decision to the next."""
+        return self.compress_every - 1 + max(self.pipeline.buffer, 1)
+
+    @property
     def watched_closely(self) -> bool:
         """Whether an observer looks at slots; one whose `full` is false only counts what leaves."""
         return self.observer is not None and getattr(self.observer, "full", True)

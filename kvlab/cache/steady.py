@@ -31,7 +31,7 @@ def cannot_repeat(cache: CompressedCache) -> str:
 def decides_next(cache: CompressedCache) -> bool:
     """Whether the next token ends with a decision; all layers decide together."""
     layer = cache.compressed_layers()[0]
-    return cache.settings.pipeline.decode and layer.waiting + 1 >= cache.settings.compress_every
+    return cache.settings.pipeline.decode and layer.waiting + 1 >= cache.settings.period
 
 
 def kind_of_next(cache: CompressedCache) -> Hashable:
@@ -49,7 +49,7 @@ def kind_of_next(cache: CompressedCache) -> Hashable:
 
 
 def _kind(layer: CompressedLayer) -> Hashable:
-    due = layer.settings.pipeline.decode and layer.waiting + 1 >= layer.settings.compress_every
+    due = layer.settings.pipeline.decode and layer.waiting + 1 >= layer.settings.period
     return (layer.waiting if due else None, *(_kind_of_bucket(bucket) for bucket in layer.buckets))
 
 

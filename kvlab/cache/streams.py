@@ -37,6 +37,11 @@ class Streams:
         """The batch row a stream belongs to."""
         return stream * self.width // self.heads
 
+    def heads_in(self, bucket: int) -> tuple[Tensor, int]:
+        """Which KV head of the layer each head of a bucket is, (N, W), and how many the layer has."""
+        numbers = torch.arange(self.heads, device=self._order.device).expand(self.batch, -1)
+        return self.by_head(numbers)[bucket], self.heads
+
     def by_head(self, tensor: Tensor) -> Sequence[Tensor]:
         """(B, H * G, ...) as each bucket's (N, W * G, ...)."""
         if self.whole:

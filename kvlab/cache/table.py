@@ -10,8 +10,8 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
-from kvlab.methods.columns import Columns, whole_numbers
-from kvlab.methods.view import NEVER, Slots
+from kvlab.methods.columns import Columns, key_lengths, whole_numbers
+from kvlab.methods.view import KEY_LENGTH, NEVER, Slots
 
 
 class SlotTable:
@@ -47,11 +47,11 @@ class SlotTable:
 
     def rated(self) -> Slots:
         """The same with every score."""
-        return self.columns.rated(self._first(self.width))
+        return self.columns.rated(self.visible())
 
     def whole(self) -> Slots:
         """All slots, free room included, with every score."""
-        return self.columns.rated(self.slots)
+        return self.columns.rated(self.columns.weighed(self.slots))
 
     def held(self) -> Slots:
         """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
@@ -60,9 +60,9 @@ class SlotTable:
     def _first(self, count: int) -> Slots:
         return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
 
-    def bias(self) -> Tensor | None:
-        """`Slots.bias` of the first `width` slots; None where it would be 0."""
-        return None if self.is_dense and not self.weighted else self.visible().bias(self.never)
+    def bias(self, visible: Slots) -> Tensor | None:
+        """`Slots.bias` of the `visible` slots; None where it would be 0."""
+        return None if self.is_dense and not self.weighted else visible.bias(self.never)
 
     def hold(self, tokens: int) -> None:
         """Make whole numbers wide enough for a text of `tokens` tokens."""
@@ -88,6 +88,8 @@ class SlotTable:
         else:  # the first that is not valid
             free = self.slots.valid[:, :, : self.width].view(torch.uint8).argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
+        if KEY_LENGTH in self.slots.extra:
+            extra = {**extra, KEY_LENGTH: key_lengths(keys)}
         executor.write(self.slots, free, {"keys": keys, "values": values, "position": place, **_FRESH, **extra})
         self.occupied += 1
 

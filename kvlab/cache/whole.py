@@ -33,6 +33,8 @@ def whole_pass(
         key=table.keys,
         bias=table.bias(),
         row_valid=None,
+        members=None,
+        recalled=None,
         low_rank=_whole_state(streams, seen),
         alibi=streams.join_padded([part.alibi for part in seen]),
         sinks=_whole_sinks(streams, seen),

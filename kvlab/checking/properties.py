@@ -47,7 +47,7 @@ def budget_is_kept(method: Method, case: Case) -> str:
     pipeline, layers = method.pipeline(), observed(method, case).layers
     for found in layers:
         waits = pipeline.deferred and found.step == 0  # compressed at the pass after it
-        on_top = case.compress_every - 1 if pipeline.decode else found.step
+        on_top = case.compress_every - 1 + pipeline.buffer if pipeline.decode else found.step
         over = 0 if waits else int((found.live - found.budget).max()) - on_top
         if over > 0:
             return f"{over} slots too many {found.place}"

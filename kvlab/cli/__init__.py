@@ -13,6 +13,7 @@ from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.killed import killed
 from kvlab.cli.methods import methods
+from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.tasks import tasks
@@ -29,6 +30,7 @@ commands = typer.Typer(
 )
 commands.command("methods")(with_plugins(methods))
 commands.command("tasks")(with_plugins(tasks))
+commands.command("models")(models)
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))
 commands.command("killed")(with_plugins(killed))

@@ -20,13 +20,16 @@ import psutil
 import typer
 
 from kvlab.assets import project_root
+from kvlab.cli.models import Folders, offer
 from kvlab.errors import UserError
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
+FOLDER = ".jobs"  # where the queue lies too
 FIRST_PORT, PORTS_TRIED = 8501, 50
 READY_SECONDS = 60.0
 LOOK_AFTER_SECONDS = 2.0
 STOP_SECONDS = 15.0
+LONGEST_LOG = 5_000_000
 
 
 def app_command(
@@ -35,9 +38,11 @@ def app_command(
     host: Annotated[str, typer.Option("--host", help="the address to serve on; 0.0.0.0 for every one")] = "localhost",
     open_: Annotated[str, typer.Option("--open", metavar="RUN_OR_COMPARISON", help="show this one first")] = "",
     headless: Annotated[bool, typer.Option("--headless", help="do not open a browser")] = False,
+    models: Folders = None,
 ) -> None:
     """Open the dashboard; runs asked for there are made by a worker process that ends with it."""
     root = runs.absolute()
+    offer(models)
     _make_folder(root)
     port = _choose_port(host, port)
     address = f"http://{'localhost' if host in EVERY_ADDRESS else host}:{port}"
@@ -46,8 +51,8 @@ def app_command(
         signal.signal(stop, _interrupt)
     server = _start_server(root, host, port)
     try:
-        _wait_until_ready(server, address)
-        typer.echo(f"kvlab is at {url}\nRuns are in {root}. Stop with Ctrl-C.")
+        _wait_until_ready(server, address, root)
+        typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log in {server_log(root)}. Stop with Ctrl-C.")
         if not headless:
             webbrowser.open(url)
         _look_after(server, root)
@@ -55,7 +60,7 @@ def app_command(
         typer.echo("\nStopping.")
     finally:
         _stop(server)
-        _stop_worker()
+        _stop_worker(root)
 
 
 def _make_folder(root: Path) -> None:
@@ -106,19 +111,30 @@ def _page_for(root: Path, name: str) -> str:
 
 def _start_server(root: Path, host: str, port: int) -> subprocess.Popen:
     # -P keeps the user's own files from being imported in place of libraries.
-    command = [sys.executable, "-P", "-m", "streamlit", "run", str(project_root() / "app" / "main.py")]
+    command = [sys.executable, "-P", str(project_root() / "app" / "serve.py")]
     options = {"server.port": port, "server.address": host, "server.headless": "true", "server.fileWatcherType": "none"}
     flags = [f"--{name}={value}" for name, value in options.items()]
     environment = os.environ | {"KVLAB_RUNS": str(root)}
-    return subprocess.Popen([*command, *flags], env=environment, stdout=subprocess.DEVNULL)
+    with server_log(root).open("ab") as log:
+        # The server ends when the pipe closes, and the pipe closes with this process, however that ends.
+        return subprocess.Popen([*command, *flags], env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 
-def _wait_until_ready(server: subprocess.Popen, address: str) -> None:
+def server_log(root: Path) -> Path:
+    """Where the server's output goes, a failing page's traceback too; the log before is kept once it is long."""
+    file = root / FOLDER / "server.log"
+    file.parent.mkdir(exist_ok=True)
+    if file.exists() and file.stat().st_size > LONGEST_LOG:
+        file.replace(file.with_suffix(".old.log"))
+    return file
+
+
+def _wait_until_ready(server: subprocess.Popen, address: str, root: Path) -> None:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     deadline = time.monotonic() + READY_SECONDS
     while time.monotonic() < deadline:
         if server.poll() is not None:
-            raise UserError("The dashboard's server ended while starting: the lines above say why.")
+            raise UserError(f"The dashboard's server ended while starting: {_last_words(root)}")
         with contextlib.suppress(urllib.error.URLError, OSError), opener.open(f"{address}/_stcore/health", timeout=2):
             return
         time.sleep(0.2)
@@ -136,11 +152,19 @@ def _look_after(server: subprocess.Popen, root: Path) -> None:
             typer.echo(f"kvlab: {error}", err=True)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(LOOK_AFTER_SECONDS)
-    raise UserError("The dashboard's server ended: the lines above say why.")
+    raise UserError(f"The dashboard's server ended: {_last_words(root)}")
 
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _last_words(root: Path) -> str:
+    """The end of the server's log, in one line."""
+    from kvlab.jobs.client import tail
+
+    lines = [line.strip() for line in tail(server_log(root), 40) if line.strip()]
+    return f"{lines[-1] if lines else 'it said nothing'} (the log is {server_log(root)})."
 
 
 def _stop(process: subprocess.Popen) -> None:
@@ -151,18 +175,18 @@ def _stop(process: subprocess.Popen) -> None:
         process.kill()
 
 
-def _stop_worker() -> None:
-    """End the worker this process started, giving a running job the time to be marked cancelled."""
-    children = [child for child in psutil.Process().children() if "kvlab.jobs.worker" in _command_line(child)]
-    for child in children:
-        child.terminate()
-    _, alive = psutil.wait_procs(children, timeout=STOP_SECONDS)
-    for child in alive:
-        child.kill()
+def _stop_worker(root: Path) -> None:
+    """End the worker unless another dashboard uses it, giving a running job the time to be marked cancelled."""
+    from kvlab.jobs import release_worker
 
-
-def _command_line(process: psutil.Process) -> list[str]:
     try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+        pid = release_worker(root)
+        worker = None if pid is None else psutil.Process(pid)
+    except (UserError, psutil.Error):
+        return  # the folder is gone or full, or the worker has ended by itself
+    if worker is None:
+        return
+    worker.terminate()
+    _, alive = psutil.wait_procs([worker], timeout=STOP_SECONDS)
+    for process in alive:
+        process.kill()

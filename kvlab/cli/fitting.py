@@ -24,11 +24,12 @@ def plan_of(
     """
     from kvlab.engine.room import holds_of, machine_of
     from kvlab.jobs.prompts import count_tokens
+    from kvlab.jobs.spoken import Manner
     from kvlab.models.load import pick_device
     from kvlab.planning import find_model, make_plan
 
     model = find_model(request.model)
-    tokens = count_tokens(request.prompt, request.model)[0] if tokens is None else tokens
+    tokens = count_tokens(request.prompt, Manner.of(request))[0] if tokens is None else tokens
     machine = machine or machine_of(pick_device(request.device), root)
     if timed:
         measure_once(machine, root)

@@ -75,7 +75,7 @@ def compare(
         Budget(choice.budget)
     if loaded is None:
         with room(request, pick_device(request.device), 1, root, "loading the model"):
-            loaded = held_model(request, before_steps(progress))
+            loaded = held_model(request, before_steps(progress, cancelled))
     chat = chat_of(request, loaded.tokenizer)
     ids = encode_prompt(loaded, request.prompt, request.max_new_tokens, chat)
     for choice in choices:  # what a method or a model refuses is said before anything runs

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import platform
 from importlib.metadata import version
+from typing import Any
 
 import torch
 
 from kvlab.attention.queries import full_attention_config, num_key_value_heads
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.methods.rotary import Rotary
 from kvlab.models.load import LoadedModel
 from kvlab.plugins.load import stamps
 from kvlab.trace.schema import ModelShape
@@ -36,8 +38,6 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
     heads, own = config.num_attention_heads, full_attention_config(config)
     # Frequencies that change with length are no property of the model, and of no run that lasts.
     rotary = find_rotary(loaded.model) if changing_rotary(loaded.model) is None else None
-    if rotary is not None and (rotary.interleaved or unrotated_layers(loaded.model)):
-        rotary = None  # whoever reads a run turns halves, in all layers
     return ModelShape(
         name=loaded.name,
         family=config.model_type,
@@ -47,5 +47,15 @@ def model_shape(loaded: LoadedModel) -> ModelShape:
         head_dim=getattr(own, "head_dim", None) or config.hidden_size // heads,
         dtype=str(loaded.model.dtype).removeprefix("torch."),
         parameters=sum(parameter.numel() for parameter in loaded.model.parameters()),
-        rotary_inverse_frequencies=None if rotary is None else tuple(rotary.inverse_frequencies.tolist()),
+        **({} if rotary is None else _rotation(rotary, unrotated_layers(loaded.model))),
     )
+
+
+def _rotation(rotary: Rotary, without: frozenset[int]) -> dict[str, Any]:
+    """What takes the rotation off a recorded key."""
+    return {
+        "rotary_inverse_frequencies": tuple(rotary.inverse_frequencies.tolist()),
+        "rotary_interleaved": rotary.interleaved,
+        "rotary_scaling": rotary.scaling,
+        "unrotated_layers": tuple(sorted(without)),
+    }

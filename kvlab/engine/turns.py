@@ -71,7 +71,7 @@ def read_speed(
     None where no step is left once the first ones are set aside. With `captures`, replayed steps alone count where any
     were replayed.
     """
-    every = cache.settings.compress_every
+    every = cache.settings.period
     first = prefill(loaded, cache, ids, chunk).next_logprobs
     decoder = CapturedDecoder(loaded.model, cache)
     if not captures:

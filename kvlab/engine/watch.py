@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kvlab.errors import UserError
 from kvlab.models.downloads import Report
 from kvlab.planning.parts import in_words
 from kvlab.requests import Progress
@@ -41,13 +42,20 @@ class Watch:
         self.advance(stage, 0)
 
 
-def before_steps(report: Callable[[Progress], None] | None) -> Report | None:
-    """Tells of a download, before there are steps to count."""
+def before_steps(
+    report: Callable[[Progress], None] | None, cancelled: Callable[[], bool] | None = None
+) -> Report | None:
+    """Tells of a download, before there are steps to count; once asked to stop it raises a UserError that says so."""
     if report is None:
         return None
 
     def told(name: str, done: float, total: float) -> None:
-        far = f": {in_words(done)} of {in_words(total)}" if total else ""
-        report(Progress(stage=f"downloading {name}{far}", done=0, total=1))
+        far = f"{in_words(done)} of {in_words(total)}" if total else ""
+        if cancelled is not None and cancelled():
+            raise UserError(
+                f"The download of {name} was stopped{f' at {far}' if far else ''}: files that were complete stay on "
+                "this disk, and the next download goes on from them."
+            )
+        report(Progress(stage=f"downloading {name}{f': {far}' if far else ''}", done=0, total=1))
 
     return told

@@ -45,6 +45,9 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "tova": ("orange", "triangle-up", "dot"),
     "keydiff": ("gold", "diamond", "dash"),
     "lagkv": ("red", "square", "dot"),
+    "expected-attention": ("gold", "triangle-up", "dashdot"),
+    "criticalkv": ("green", "cross", "dot"),
+    "rkv": ("wine", "diamond", "dash"),
     "exactmerge": ("sky", "circle", "solid"),
 }
 FALLBACK_MARKERS = ("diamond-tall", "bowtie", "octagon", "hexagram", "diamond-wide")

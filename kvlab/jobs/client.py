@@ -114,15 +114,26 @@ def request_of(root: Path, job_id: str) -> Work:
 
 
 def ensure_worker(root: Path) -> int:
-    """The process id of the worker of this runs folder, started now if none lives; it ends with this process."""
+    """The process id of the worker of this runs folder, started now if none lives.
+
+    It ends once no process that asked for it lives: several dashboards may share a folder.
+    """
     root = Path(root).absolute()
     with store.database(root) as connection, store.transaction(connection):
+        store.keep(connection, os.getpid())
         if (alive := store.live_worker(connection)) is not None:
             return alive
         store.bury_orphans(connection)
         pid = _start_worker(root)
         store.take_place(connection, pid)
         return pid
+
+
+def release_worker(root: Path) -> int | None:
+    """This process needs the worker no longer: its process id where nobody else does, to be stopped."""
+    with store.database(Path(root).absolute()) as connection, store.transaction(connection):
+        store.release(connection, os.getpid())
+        return None if store.is_kept(connection) else store.live_worker(connection)
 
 
 def tail(path: Path, count: int) -> tuple[str, ...]:
@@ -136,7 +147,7 @@ def tail(path: Path, count: int) -> tuple[str, ...]:
 
 
 def _start_worker(root: Path) -> int:
-    command = [sys.executable, "-P", "-m", "kvlab.jobs.worker", "--runs", str(root), "--parent", str(os.getpid())]
+    command = [sys.executable, "-P", "-m", "kvlab.jobs.worker", "--runs", str(root), "--while-kept"]
     with (root / store.FOLDER / "worker.log").open("ab") as log:
         # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kvlab.jobs.models import context_length
-from kvlab.jobs.prompts import tokenizer_of
+from kvlab.jobs.prompts import count_tokens, tokenizer_of
+from kvlab.jobs.spoken import Manner, Spoken
 
 Keep = Literal["end", "beginning", "both ends"]
 KEEPS: tuple[Keep, ...] = ("both ends", "end", "beginning")
@@ -28,24 +29,35 @@ class Cut:
 
 
 def token_spans(text: str, model: str) -> list[tuple[int, int]] | None:
-    """(start, stop) in the text of every token, special ones left out; None where the tokenizer is not here."""
+    """(start, stop) in the text of every token in it; None where the tokenizer is not here."""
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
         return None
-    return [span for span in tokenizer.encode(text).offsets if span[1] > span[0]]
+    return [span for span in tokenizer.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
 
 
-def tokens_over(text: str, model: str, new_tokens: int) -> int:
+def shortened(read: Spoken, most: int) -> Spoken:
+    """The same with at most so many characters of the prompt, its beginning; of a template around it all is left."""
+    start, stop = read.own
+    kept = min(stop, start + most)
+    return replace(read, text=read.text[:kept] + read.text[stop:], own=(start, kept))
+
+
+def tokens_over(prompt: str, how: Manner, new_tokens: int) -> int:
     """How many tokens the prompt and the new ones are more than the model reads; 0 where they fit or nobody knows."""
-    tokenizer, room = tokenizer_of(model), context_length(model)
-    if tokenizer is None or room is None:
+    room = context_length(how.model)
+    if room is None:
         return 0
-    return max(0, len(tokenizer.encode(text).ids) + new_tokens - room)
+    count, exact = count_tokens(prompt, how)
+    return max(0, count + new_tokens - room) if exact else 0
 
 
-def cut_to_fit(text: str, model: str, new_tokens: int, keep: Keep) -> Cut:
-    """The prompt without as many tokens as are too many, taken from its beginning, end or middle."""
-    over, spans = tokens_over(text, model, new_tokens), token_spans(text, model)
+def cut_to_fit(text: str, how: Manner, new_tokens: int, keep: Keep) -> Cut:
+    """The prompt without as many tokens as are too many, taken from its beginning, end or middle.
+
+    Of a chat template around it nothing is cut.
+    """
+    over, spans = tokens_over(text, how, new_tokens), token_spans(text, how.model)
     if not over or not spans:
         return Cut(text)
     left = max(1, len(spans) - over - MARGIN)

@@ -14,6 +14,7 @@ from kvlab.errors import UserError
 from kvlab.jobs import intake, parameters
 from kvlab.jobs.prompts import count_tokens
 from kvlab.jobs.registry import MethodEntry
+from kvlab.jobs.spoken import Manner
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
 from kvlab.planning.holds import Holds
 from kvlab.planning.plan import can_plan
@@ -59,7 +60,7 @@ def check_fits(request: CompareRequest, chosen: Sequence[MethodEntry], root: Pat
         return
     request.record.check(model.layers, model.key_value_heads)
     try:
-        plan = _plan(request, count_tokens(request.prompt, request.model)[0], chosen, root, timed=False)
+        plan = _plan(request, count_tokens(request.prompt, Manner.of(request))[0], chosen, root, timed=False)
     except UserError:
         return
     if not plan.fits and can_plan(request, plan.machine):

@@ -15,6 +15,7 @@ from kvlab.jobs.models import EMBEDDED, check_model, context_length
 from kvlab.jobs.parameters import PRESET
 from kvlab.jobs.prompts import check_prompt, count_tokens
 from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.jobs.spoken import Manner
 from kvlab.recording import Recording
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.tasks.plant import WORDINGS
@@ -99,7 +100,7 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
         known = meant(options)
         request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
         for text in _prompts(request):
-            check_fits(text, request.model, request.max_new_tokens)
+            check_fits(text, Manner.of(request), request.max_new_tokens)
         return request
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
@@ -132,13 +133,14 @@ def record_words(layers: str, heads: str, every: int) -> str:
     return ",".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
-def check_fits(prompt: str, model: str, max_new_tokens: int) -> None:
+def check_fits(prompt: str, how: Manner, max_new_tokens: int) -> None:
     """Nothing, as far as can be told without loading the model.
 
     Raises:
-        UserError: the prompt and the new tokens are more than the model was trained to read.
+        UserError: the prompt and the new tokens are more than the model was trained to read, or its chat template does
+            not take the prompt.
     """
-    room, (count, exact) = context_length(model), count_tokens(prompt, model)
+    model, room, (count, exact) = how.model, context_length(how.model), count_tokens(prompt, how)
     if exact and room is not None and count + max_new_tokens > room:
         raise UserError(
             f"The prompt has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
@@ -174,7 +176,7 @@ def sample_request() -> CompareRequest:
 
 def _fits(sample: ShippedSample) -> bool:
     try:
-        check_fits(sample.text, EMBEDDED, sample.max_new_tokens)
+        check_fits(sample.text, Manner(EMBEDDED), sample.max_new_tokens)
     except UserError:
         return False
     return True

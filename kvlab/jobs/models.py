@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from kvlab.errors import UserError
+from kvlab.jobs.shelf import shelf
 from kvlab.model_files import EMBEDDED, HUB_NAME, model_file, model_folder
 from kvlab.trace.catalogue import list_runs
 
@@ -35,9 +36,12 @@ def check_model(name: str) -> str:
 
 
 def models_here(root: Path) -> list[str]:
-    """Models that need no download: `mini`, those of the runs under `root`, newest first, and the hub's cache."""
+    """Models that need no download: of the runs under `root`, newest first, `mini`, of the folders that whoever started
+    the dashboard gave, and of the hub's cache.
+    """
     ran = [entry.model for entry in list_runs(root)]
-    return [name for name in dict.fromkeys([*ran, EMBEDDED, *_cached()]) if model_file(name, "config.json")]
+    known = dict.fromkeys([*ran, EMBEDDED, *shelf(), *_cached()])
+    return [name for name in known if model_file(name, "config.json")]
 
 
 def _cached() -> list[str]:

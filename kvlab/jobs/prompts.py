@@ -10,6 +10,7 @@ from typing import Any
 from kvlab.errors import UserError
 from kvlab.given import check_text
 from kvlab.jobs.models import tokenizer_file
+from kvlab.jobs.spoken import Manner, spoken
 from kvlab.requests import LARGEST_PROMPT_BYTES
 
 CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
@@ -48,12 +49,17 @@ def check_prompt(text: str) -> str:
     return check_text(text)
 
 
-def count_tokens(text: str, model: str) -> tuple[int, bool]:
-    """Tokens of the text and whether that is exact; without the model's tokenizer at hand it is an estimate."""
-    tokenizer = tokenizer_of(model)
+def count_tokens(prompt: str, how: Manner) -> tuple[int, bool]:
+    """Tokens of the prompt as the model is given it, and whether that is exact; an estimate without its tokenizer.
+
+    Raises:
+        UserError: the model's chat template refuses the prompt, or nothing would read the system prompt.
+    """
+    tokenizer = tokenizer_of(how.model)
     if tokenizer is None:
-        return max(1, round(len(text) / CHARACTERS_PER_TOKEN)), False
-    return len(tokenizer.encode(text).ids), True
+        return max(1, round(len(prompt) / CHARACTERS_PER_TOKEN)), False
+    read = spoken(prompt, how)
+    return len(tokenizer.encode(read.text, add_special_tokens=not read.templated).ids), True
 
 
 def tokenizer_of(model: str) -> Any:

@@ -44,6 +44,13 @@ CREATE TABLE IF NOT EXISTS worker (
     since TEXT NOT NULL,
     heartbeat REAL NOT NULL
 );
+CREATE TABLE IF NOT EXISTS keepers (
+    pid INTEGER NOT NULL,
+    host TEXT NOT NULL,
+    since TEXT NOT NULL,
+    heartbeat REAL NOT NULL,
+    PRIMARY KEY (pid, host)
+);
 """
 
 
@@ -149,12 +156,38 @@ def take_place(connection: sqlite3.Connection, pid: int) -> bool:
 def live_worker(connection: sqlite3.Connection) -> int | None:
     """The worker's process id; None when there is none or it died."""
     row = connection.execute("SELECT * FROM worker").fetchone()
-    if row is None:
-        return None
+    return row["pid"] if row is not None and _lives(row) else None
+
+
+def _lives(row: sqlite3.Row) -> bool:
     # Process ids of another machine or container mean nothing here: there the heartbeat decides.
-    here = row["host"] == platform.node()
-    lives = is_alive(row["pid"], row["since"]) if here else time.time() - row["heartbeat"] < SILENT_SECONDS
-    return row["pid"] if lives else None
+    if row["host"] == platform.node():
+        return is_alive(row["pid"], row["since"])
+    return time.time() - row["heartbeat"] < SILENT_SECONDS
+
+
+def keep(connection: sqlite3.Connection, pid: int) -> None:
+    """This process wants the folder's worker to live; a dashboard says so again and again."""
+    now = datetime.now(UTC).isoformat(), time.time()
+    connection.execute(
+        "INSERT INTO keepers (pid, host, since, heartbeat) VALUES (?, ?, ?, ?) "
+        "ON CONFLICT (pid, host) DO UPDATE SET heartbeat = excluded.heartbeat",
+        (pid, platform.node(), *now),
+    )
+
+
+def release(connection: sqlite3.Connection, pid: int) -> None:
+    """This process wants no worker any more."""
+    connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (pid, platform.node()))
+
+
+def is_kept(connection: sqlite3.Connection) -> bool:
+    """Whether any process that lives wants the worker; those that died are forgotten."""
+    for row in connection.execute("SELECT * FROM keepers").fetchall():
+        if _lives(row):
+            return True
+        connection.execute("DELETE FROM keepers WHERE pid = ? AND host = ?", (row["pid"], row["host"]))
+    return False
 
 
 def bury_orphans(connection: sqlite3.Connection) -> None:

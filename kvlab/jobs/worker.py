@@ -28,7 +28,6 @@ from kvlab.jobs import client, store
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests import Progress, RescueRequest
-from kvlab.trace.catalogue import is_alive
 
 Compare = Callable[..., Any]
 RESCUE = "kvlab.rescue:rescue"
@@ -42,22 +41,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Serve the queue of one runs folder until stopped."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True, help="the folder of runs; its queue lies in .jobs")
-    parser.add_argument("--parent", type=int, help="stop when this process ends")
+    parser.add_argument("--while-kept", action="store_true", help="stop once no process wants a worker here")
     parser.add_argument("--compare", default="kvlab.engine:compare", help="the function that runs a request")
     options = parser.parse_args(arguments)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    serve(options.runs.absolute(), options.compare, stop, options.parent)
+    serve(options.runs.absolute(), options.compare, stop, options.while_kept)
 
 
-def serve(root: Path, compare: str, stop: threading.Event, parent: int | None = None) -> None:
+def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = False) -> None:
     """Run jobs one after another until `stop` is set; returns at once when another worker lives."""
     with store.database(root) as connection:
         with store.transaction(connection):
             store.bury_orphans(connection)
             if not store.take_place(connection, os.getpid()):
                 return
-        threading.Thread(target=_heartbeat, args=(root, stop, parent), daemon=True).start()
+        threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
         while not stop.is_set():
             job = store.claim(connection, os.getpid())
             if job is None:
@@ -79,7 +78,7 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
         except KeyboardInterrupt:
             state, message = "cancelled", "Stopped."
         except UserError as error:
-            state, message = ("cancelled", talk.reason) if talk.reason else ("failed", str(error))
+            state, message = ("cancelled", f"{talk.reason} {error}") if talk.reason else ("failed", str(error))
         except Exception as error:
             traceback.print_exc()
             state, message = "failed", _sentence(error)
@@ -154,13 +153,12 @@ def _load(dotted: str) -> Compare:
     return getattr(importlib.import_module(module), name)
 
 
-def _heartbeat(root: Path, stop: threading.Event, parent: int | None) -> None:
-    since = datetime.now(UTC).isoformat()
+def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
     while not stop.wait(store.HEARTBEAT_SECONDS):
-        if parent is not None and not is_alive(parent, since):
-            stop.set()
         try:
             with store.database(root) as connection:
+                if while_kept and not store.is_kept(connection):
+                    stop.set()
                 connection.execute("UPDATE worker SET heartbeat = ? WHERE pid = ?", (time.time(), os.getpid()))
         except UserError as error:
             _log(str(error))  # a full disk for instance: the job itself will say so

@@ -8,6 +8,7 @@ from kvlab.methods.allocators.adaptive import FloorRule, HeadAdaptive
 from kvlab.methods.allocators.pyramid import Pyramid
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
+from kvlab.methods.going_on import GOING_ON
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import Preset
 from kvlab.methods.selectors.lowest_score import LowestScore
@@ -77,6 +78,7 @@ class AdaKV(WindowEvicting):
         "normalize": "an option of the code, off there and not in the paper",
         "skip": "an option of the code, 0 there and not in the paper",
         "pyramid": "AdaKV alone; with it the method is Ada-PyramidKV",
+        **GOING_ON,
     }
 
     floor: float = Field(0.2, ge=0, le=1, description="share of the equal budget that no head can lose; 1: equal heads")
@@ -91,10 +93,11 @@ class AdaKV(WindowEvicting):
     def pipeline(self) -> Pipeline:
         """Pooled window attention, budgets by head, the window protected, prefill only."""
         layers = Pyramid(self.window, self.beta) if self.pyramid else Uniform()
-        return Pipeline(
+        prompt_only = Pipeline(
             self.window_attention(),
             HeadAdaptive(layers, self.window, self.floor, self.floor_rule, self.normalize, self.skip),
             LowestScore(recent=self.window),
             Evict(),
             decode=False,
         )
+        return self.going_on(prompt_only)

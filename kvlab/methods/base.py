@@ -60,6 +60,8 @@ class Method(BaseModel, ABC):
             "needs_budget": self.needs_budget,
             "decode": pipeline.decode,
             "deferred": pipeline.deferred,
+            "buffer": pipeline.buffer,
+            "recalled": pipeline.recalled,
             "saves_prefill": pipeline.saves_prefill,
             "seeks": getattr(pipeline.settle, "seeks", False),
             # Thinning in lots lets generated tokens stay for a while.

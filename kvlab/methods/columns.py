@@ -10,11 +10,26 @@ from torch import Tensor
 
 from kvlab.methods.view import Slots, is_constant, one_number
 
+# Bytes of a key and value from which a settler that seeks the nearest key is given every key's length, on a CPU, where
+# four bytes are less than a hundredth and measuring all keys at each step takes as long as comparing them.
+LENGTHS_FROM = 512
+TINY = 1e-12
 SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
 
 
 class Byte(int):
     """What own state starts at that never exceeds 255."""
+
+
+def key_lengths(keys: Tensor) -> Tensor:
+    """(B, H, S) float32 lengths of keys (B, H, S, d), never 0."""
+    return torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32).clamp_min_(TINY)
+
+
+def lengths_pay(keys: Tensor, values: Tensor) -> bool:
+    """Whether slots of such states hold the lengths of their keys."""
+    held = keys.shape[-1] * keys.element_size() + values.shape[-1] * values.element_size()
+    return keys.device.type == "cpu" and held >= LENGTHS_FROM
 
 
 def whole_numbers(tokens: int) -> torch.dtype:
@@ -56,6 +71,5 @@ class Columns:
         return replace(slots, log_mass=slots.votes.log().mul_(self.mass_of_votes))
 
     def rated(self, slots: Slots) -> Slots:
-        """The slots with log mass and score."""
-        slots = self.weighed(slots)
+        """Slots that have their log mass with their score."""
         return slots if self.rate is None else replace(slots, score=self.rate(slots))

@@ -18,10 +18,8 @@ from kvlab.methods.scorers.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.ballots import Ballots
 from kvlab.methods.scorers.beside import Beside
 from kvlab.methods.scorers.ema import EmaScore
-from kvlab.methods.scorers.lag import Lag
 from kvlab.methods.scorers.none import Recency, Unscored
 from kvlab.methods.scorers.prompt_only import PromptOnly
-from kvlab.methods.scorers.window import WindowAttention
 from kvlab.methods.settlers.exact_residual import ExactResidual
 from kvlab.methods.settlers.gaussian_sets import GaussianSets
 from kvlab.methods.settlers.nearest_merge import NearestMerge
@@ -145,9 +143,10 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     if isinstance(allocate, Variance):
         allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)
     score, settle = _with_state(score, settle, chosen)
-    if not decode and not isinstance(score, PromptOnly | WindowAttention | Ballots | Lag):
+    if not decode and not (isinstance(score, PromptOnly | Ballots) or hasattr(score, "recall")):
         score = PromptOnly(score)
-    return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred)
+    buffer = chosen.score.buffer if decode else 0
+    return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred, buffer=buffer)
 
 
 def _with_state(score: Scorer, settle: Settler, chosen: _Chosen) -> tuple[Scorer, Settler]:

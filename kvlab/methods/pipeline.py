@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from kvlab.methods.columns import Byte, Columns, whole_numbers
+from kvlab.methods.columns import Byte, Columns, key_lengths, lengths_pay, whole_numbers
 from kvlab.methods.plan import Plan
-from kvlab.methods.view import HEAD_MASS, Seen, Slots, View
+from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
 
 
 class Scorer(Protocol):
@@ -123,6 +123,7 @@ class Pipeline:
     decode: bool = True
     deferred: bool = False  # the prompt is compressed at the pass after it, when every layer's statistic is known
     saves_prefill: bool = False  # of the prompt, a layer works on what the layer before kept; all heads keep the same
+    buffer: int = 0  # generated tokens that gather on top of the budget before a decision; 0: none do
 
     def plan(self, view: View) -> Plan:
         """The decision for one layer."""
@@ -149,6 +150,16 @@ class Pipeline:
         """
         parts = (part for part in (self.score, self.allocate, self.settle) if hasattr(part, "prompt_rows"))
         return min(tokens, max((part.prompt_rows(tokens) for part in parts), default=1))
+
+    @property
+    def judges_anew(self) -> bool:
+        """Whether slots are scored anew at each decision while decoding, by the scorer's `recall(slots, seen)`."""
+        return self.decode and self.buffer > 0 and hasattr(self.score, "recall")
+
+    @property
+    def recalled(self) -> int:
+        """How many of the newest queries are kept for that; scorers say so by `recalls`, and ask `seen` for them."""
+        return getattr(self.score, "recalls", 0) if self.judges_anew else 0
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """New slot state after a chunk of the prompt that is not its last."""
@@ -188,6 +199,8 @@ class Pipeline:
         for name, fill in self.state.items():
             size = (*shape, group) if name == HEAD_MASS else shape
             extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
+        if getattr(self.settle, "seeks", False) and lengths_pay(keys, values):
+            extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
         return self.columns.fresh(keys, values, place, extra)
 

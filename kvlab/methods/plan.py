@@ -35,7 +35,9 @@ class Edges:
     extra_after: dict[str, Tensor] | None = None
     kind: Literal["merge", "pool"] = "merge"
     ends: Tensor | None = None  # source and target side by side, (B, H, 2 E), where they have been put so already
+    end_keys: Tensor | None = None  # their keys, (B, H, 2 E, d) float32, where they have been looked up already
     harmless: bool = False  # what an edge that is not active would write goes into a slot that leaves: E is 1
+    shares: bool = False  # the weights of key and value, and what they leave to the target: each adds up to 1
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from kvlab.methods.allocators.pyramid import Pyramid
 from kvlab.methods.base import register
+from kvlab.methods.going_on import GOING_ON
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import Preset
 from kvlab.methods.selectors.lowest_score import LowestScore
@@ -70,6 +71,7 @@ class PyramidKV(WindowEvicting):
         "kernel": "the runner's; 5 is the class's default",
         "pooling": "the runner's; the class's default averages",
         "edges": POOLED_EDGES,
+        **GOING_ON,
     }
 
     variant: Literal["paper", "code"] = Field("paper", description="layer schedule: exact line, or whole-number steps")
@@ -78,10 +80,11 @@ class PyramidKV(WindowEvicting):
 
     def pipeline(self) -> Pipeline:
         """Pooled window attention, linear layer budgets, the window protected, prefill only."""
-        return Pipeline(
+        prompt_only = Pipeline(
             self.window_attention(),
             Pyramid(self.window, self.beta, self.variant),
             LowestScore(recent=self.window),
             Evict(),
             decode=False,
         )
+        return self.going_on(prompt_only)

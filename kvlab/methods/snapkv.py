@@ -4,12 +4,14 @@ from typing import ClassVar
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
+from kvlab.methods.going_on import GOING_ON
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import Preset
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.evict import Evict
 from kvlab.methods.window_scored import POOLED_EDGES, SHARED_HEADS, WindowEvicting
 
+WHILE_DECODING = "R-KV, rkv/compression/snapkv.py"
 UTILS = "snapkv/monkeypatch/snapkv_utils.py"
 ZEROS = ("zeros", f"{UTILS}, avg_pool1d counts its padding")
 
@@ -18,7 +20,7 @@ ZEROS = ("zeros", f"{UTILS}, avg_pool1d counts its padding")
 class SnapKV(WindowEvicting):
     """Keeps the prompt tokens that the prompt's last queries look at, with their neighbours.
 
-    Acts once, after the prompt, as published: generated tokens are kept on top of the budget.
+    Acts once, after the prompt, as published: generated tokens are kept on top of the budget, unless `decode=budget`.
     """
 
     name: ClassVar[str] = "snapkv"
@@ -50,6 +52,17 @@ class SnapKV(WindowEvicting):
             {"window": (64, "section 5.4"), "kernel": (13, "section 5.4")},
             SHARED_HEADS,
         ),
+        "decode": Preset(
+            "what R-KV compares itself with: SnapKV while decoding",
+            {
+                "window": (8, f"{WHILE_DECODING}, window_size"),
+                "kernel": (7, f"{WHILE_DECODING}, kernel_size"),
+                "pooling": ("max", f"{WHILE_DECODING}, max_pool1d"),
+                "decode": ("budget", "R-KV, README, baselines"),
+                "buffer": (128, "R-KV, run_math.py, divide_length"),
+            },
+            "There the group's highest logit is taken before the softmax, and the window gets no part of it.",
+        ),
         "code": Preset(
             "what the authors' code does where a model's config says nothing, with 2,048 slots",
             {
@@ -76,9 +89,11 @@ class SnapKV(WindowEvicting):
         "kernel": "the paper's LongBench tables; 5 is for its needle test and the code's own default, 13 for Command-R",
         "pooling": "the paper's tables; the code's own default averages, and section 5.2 sees no clear difference",
         "edges": POOLED_EDGES,
+        **GOING_ON,
     }
 
     def pipeline(self) -> Pipeline:
         """Pooled window attention, the window protected, prefill only."""
         score = self.window_attention()
-        return Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False)
+        select = LowestScore(recent=self.window)
+        return self.going_on(Pipeline(score, Uniform(), select, Evict(), decode=False))

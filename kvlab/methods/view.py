@@ -14,6 +14,8 @@ from kvlab.methods.rotary import Rotary
 # Slot state that the cache itself knows, where a settler names it: as (B, H, S, G), what each query head of the group
 # adds to the slot's log mass.
 HEAD_MASS = "head_mass"
+# The length of a slot's key, (B, H, S) float32: there where that pays (`kvlab.methods.columns`), and kept current.
+KEY_LENGTH = "key_length"
 NEVER = float("-inf")
 
 
@@ -56,6 +58,10 @@ class Slots:
     def live(self) -> Tensor:
         """Valid slots of each head, (B, H) int64."""
         return self.valid.sum(-1)
+
+    def in_text(self) -> Tensor:
+        """(B, H, S): indices of the slots in the order of their positions, those not valid last."""
+        return self.position.masked_fill(~self.valid, torch.iinfo(self.position.dtype).max).argsort(-1)
 
     def most_votes(self) -> Tensor:
         """The votes of each head's heaviest valid slot, (B, H)."""
@@ -107,6 +113,11 @@ class Seen(Protocol):
         ...
 
     @property
+    def sinks(self) -> Tensor | None:
+        """(B, H, G) logits of learned sinks, which take attention and have no slot; None for a model without."""
+        ...
+
+    @property
     def module(self) -> nn.Module | None:
         """The attention module, for scorers that project queries of their own; None outside a model."""
         ...
@@ -133,8 +144,28 @@ class Seen(Protocol):
         """
         ...
 
+    def output_weight(self) -> Tensor:
+        """(B or 1, Hq, d, hidden): the output projection of each query head; raises UserError outside a model."""
+        ...
+
     def logits_of(self, query: Tensor) -> Tensor:
         """Logits of any queries (B, Hq, n, d), log mass not added, -inf at invalid slots; (B, H, G, n, S) float32."""
+        ...
+
+    def recalled_logits(self, position: Tensor) -> Tensor:
+        """(B, H, G, r, S) float32: logits of the newest queries kept (`Pipeline.recalled`), log mass not added.
+
+        Minus infinity where a query came before the slot at `position` (B, H, S), and in rows before the text.
+        """
+        ...
+
+    def recalled_mass(self, position: Tensor) -> Tensor:
+        """(B, H, G, r, S): the attention those queries give now; rows before the text are 0."""
+        ...
+
+    @property
+    def recalled_queries(self) -> tuple[Tensor, Tensor]:
+        """Those queries (B, Hq, r, d), rotated, and where they were asked (B, r): negative before the text."""
         ...
 
     def column_mass(self, rows: int | None = None, row_weight: Tensor | None = None) -> Tensor:
@@ -188,6 +219,7 @@ class View:
     statistics: dict[int, Tensor] = field(default_factory=dict)  # what the allocator noted of each layer at prefill
     head_state: dict[str, Tensor] = field(default_factory=dict)  # (B, H, ...) what plans noted of each head so far
     certain: bool = False  # the host knows that every head is over its budget by exactly `most_excess`
+    in_lots: bool = False  # many tokens wait for each decision (`Pipeline.buffer`), and many may be scored alike
     smallest_budget: int = 0  # host-side bound, like `largest_budget`
     remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
 

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from kvlab.methods.base import Method
+from kvlab.methods.going_on import GoesOn
 from kvlab.methods.scorers.window import Edges, WindowAttention
 
 SHARED_HEADS = (
@@ -36,7 +37,7 @@ class WindowScored(Method):
         return WindowAttention(self.window, self.kernel, self.pooling)
 
 
-class WindowEvicting(WindowScored):
+class WindowEvicting(WindowScored, GoesOn):
     """A method that evicts by this score and nothing else, as SnapKV and those that allot its budgets do."""
 
     edges: Edges = Field(

@@ -1,23 +1,36 @@
-"""Fetching a hub model's files with word of how far it is: gigabytes that come in silence look like a hang."""
+"""Fetching a hub model's files with word of how far it is: gigabytes that come in silence look like a hang.
+
+The hub's client runs in a process of its own (`python -m kvlab.models.downloads`), so that it can be stopped whatever
+it waits for; and it counts in threads, from which no queue could be told. Files that are complete stay.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any
 
 from huggingface_hub import snapshot_download, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError
 from tqdm.auto import tqdm
 
-from kvlab.models.sources import Source
+if TYPE_CHECKING:
+    from kvlab.models.sources import Source
 
 WEIGHTS, PARTS = "model.safetensors", "model.safetensors.index.json"
 WANTED = (WEIGHTS, "model-*-of-*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "merges.txt", "vocab.txt")
 SECONDS = 0.5  # between two words of progress
+STOP_SECONDS = 10.0  # for the client to clean up after itself
+COMMAND = (sys.executable, "-P", "-m", "kvlab.models.downloads")
 
 Report = Callable[[str, float, float], None]  # a model's name, bytes done, and all that are known of
 
@@ -25,21 +38,53 @@ Report = Callable[[str, float, float], None]  # a model's name, bytes done, and 
 def fetch(source: Source, report: Report) -> None:
     """Bring the files of a hub name to this disk, telling `report` bytes done and to come; nothing where they are here.
 
-    What cannot be had is said by whoever reads the files next; what `report` raises ends the download.
+    What cannot be had is said by whoever reads the files next. `report` is asked every half second; what it raises ends
+    the download, and files that are complete stay.
     """
     if source.folder is not None or is_here(source):
         return
     report(source.name, 0, 0)
+    with _client(source) as (process, told):
+        while process.poll() is None:
+            time.sleep(SECONDS)
+            report(source.name, *told)
+        report(source.name, *told)
+
+
+@contextmanager
+def _client(source: Source) -> Iterator[tuple[subprocess.Popen[str], list[float]]]:
+    """The process that downloads, and bytes done and to come as it last told them; it ends with this context."""
+    asked = [source.where, json.dumps({"revision": source.revision, "cache_dir": source.cache_dir})]
+    process = subprocess.Popen([*COMMAND, *asked], stdout=subprocess.PIPE, text=True)
+    told = [0.0, 0.0]
+    assert process.stdout is not None
+    listener = threading.Thread(target=_listen, args=(process.stdout, told), daemon=True)
+    listener.start()
     try:
+        yield process, told
+    finally:
+        if process.poll() is None:
+            process.terminate()  # the client then removes what is half there
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(STOP_SECONDS)
+        process.kill()
+        process.wait()
+        listener.join()
+
+
+def _listen(lines: IO[str], told: list[float]) -> None:
+    for line in lines:
+        with contextlib.suppress(ValueError):  # two of the client's threads may write at once
+            done, total = (float(number) for number in line.split())
+            told[:] = done, total
+
+
+def download(where: str, revision: str | None, cache_dir: str | None, tell: Callable[[float, float], None]) -> None:
+    """Bring the files of a hub name to this disk, with word of bytes done and to come; what cannot be had is left."""
+    with contextlib.suppress(HfHubHTTPError, OSError, ValueError):
         snapshot_download(
-            source.where,
-            revision=source.revision,
-            cache_dir=source.cache_dir,
-            allow_patterns=list(WANTED),
-            tqdm_class=_bar(source.name, report),
+            where, revision=revision, cache_dir=cache_dir, allow_patterns=list(WANTED), tqdm_class=_bar(tell)
         )
-    except (HfHubHTTPError, OSError, ValueError):
-        return
 
 
 def is_here(source: Source) -> bool:
@@ -59,10 +104,10 @@ def is_here(source: Source) -> bool:
     return all((parts.parent / part).is_file() for part in named)
 
 
-def _bar(name: str, report: Report) -> type[tqdm]:
+def _bar(tell: Callable[[float, float], None]) -> type[tqdm]:
     """A silent bar class for the hub's client, which counts bytes on one bar or on several at once."""
     bars: dict[int, tuple[float, float]] = {}
-    told = [0.0]
+    told = [0.0, 0.0]  # when, and of how much
 
     class Bar(tqdm):
         def __init__(self, *given: Any, **named: Any) -> None:
@@ -71,12 +116,36 @@ def _bar(name: str, report: Report) -> type[tqdm]:
 
         def update(self, n: float | None = 1) -> bool | None:
             shown = super().update(n)
+            self._tell()
+            return shown
+
+        def refresh(self, *given: Any, **named: Any) -> bool:
+            self._tell()  # the total grew
+            return super().refresh(*given, **named)
+
+        def _tell(self) -> None:
             if self.unit == "B" and self.total:
                 bars[id(self)] = (self.n, self.total)
                 done, total = max(bars.values())
-                if time.monotonic() - told[0] > SECONDS or done >= total:
-                    told[0] = time.monotonic()
-                    report(name, done, total)
-            return shown
+                if time.monotonic() - told[0] > SECONDS or done >= total or total != told[1]:
+                    told[:] = time.monotonic(), total
+                    tell(done, total)
 
     return Bar
+
+
+if __name__ == "__main__":
+    asked_to_stop = threading.Event()
+
+    def stop(*_: object) -> None:
+        asked_to_stop.set()
+        raise KeyboardInterrupt
+
+    def tell(done: float, total: float) -> None:
+        if asked_to_stop.is_set():
+            raise KeyboardInterrupt  # in the threads that download, which nobody else interrupts
+        print(f"{done} {total}", flush=True)
+
+    signal.signal(signal.SIGTERM, stop)
+    with contextlib.suppress(KeyboardInterrupt):
+        download(sys.argv[1], **json.loads(sys.argv[2]), tell=tell)

@@ -20,6 +20,8 @@ class Holds(BaseModel):
     deferred: bool = False  # the prompt is compressed at the pass after it
     saves_prefill: bool = False
     seeks: bool = False  # what leaves looks for its nearest slot
+    buffer: int = 0  # generated tokens that gather on top of its budget between decisions
+    recalled: int = 0  # queries of each query head that it keeps for the next decision
     grows: bool = False  # its table gets longer while decoding, though it decides at every step
     averages: bool = False  # the scorer averages each query's log attention, which takes more copies of it
     needs_hidden_states: bool = False

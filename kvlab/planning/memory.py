@@ -94,7 +94,7 @@ def _moment(
     settled = whole if waits else room
     # In attention the last layer still holds everything; of a prompt in chunks every layer does.
     open_layers = min(layers, 1 if not work.chunked else layers) if at == ATTENTION else 0
-    tables = (layers - open_layers) * settled + open_layers * whole
+    tables = (layers - open_layers) * settled + open_layers * whole + work.recalled_bytes(holds)
     why = f"{layers} layers x {work.model.key_value_heads} KV heads; a slot of a layer takes {work.slot_bytes(holds):,}"
     parts = [Part(_cache_name(holds), "device", tables + work.sliding_bytes(), why)]
     if watched:
@@ -124,6 +124,7 @@ def _decoding(
     tables = layers * slot * last + copies * slot * last + work.sliding_bytes()
     if holds.deferred and work.drops(holds, budget):
         tables = max(tables, layers * slot * work.tokens)
+    tables += work.recalled_bytes(holds)
     why = f"{last:,} slots a head in the end, and {'a copy' if copies else 'no copy'} of one layer while it changes"
     parts = [Part(_cache_name(holds), "device", tables, why)]
     if watched:

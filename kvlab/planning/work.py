@@ -18,6 +18,7 @@ FLOAT = 4  # scores, logits and everything measured are float32
 # is made of it (`kvlab.attention.tiles`); and what kernels take beside their results.
 AVERAGED_COPIES, TILES = 5, 2 * 2**20
 WORKSPACE = 500_000
+LENGTHS_FROM = 512  # `kvlab.methods.columns`, held equal by a test
 
 
 @dataclass(frozen=True)
@@ -55,21 +56,22 @@ class Work:
         """A slot in all KV heads of a layer: key, value and metadata."""
         model = self.model
         states = 2 * model.head_dim * self.number
-        return model.key_value_heads * (states + holds.metadata_bytes(model.group, self.seen))
+        length = FLOAT if holds.seeks and states >= LENGTHS_FROM else 0  # of the key, though on a CPU alone
+        return model.key_value_heads * (states + length + holds.metadata_bytes(model.group, self.seen))
 
     def first_slots(self, holds: Holds, budget: float | int) -> int:
         """Slots a KV head has room for once the prompt was compressed, mean over layers and heads."""
         kept = self._kept(holds, budget)
         if kept >= self.tokens:
             return self.tokens
-        return min(kept, self.tokens) + (self.compress_every if holds.decode else room_to_grow(kept))
+        return min(kept, self.tokens) + (self._period(holds) if holds.decode else room_to_grow(kept))
 
     def last_slots(self, holds: Holds, budget: float | int) -> int:
         """The same after the last decode step, with the room a growing table takes."""
         kept, room = self._kept(holds, budget), self.first_slots(holds, budget)
         held = min(kept, self.tokens) + self.new_tokens - 1
         if holds.decode and holds.compresses and not holds.grows:
-            held = min(held, kept + self.compress_every)
+            held = min(held, kept + self._period(holds))
         while room < held:
             room += 1 + room_to_grow(room)
         return room
@@ -77,6 +79,15 @@ class Work:
     def drops(self, holds: Holds, budget: float | int) -> bool:
         """Whether something of the prompt is dropped."""
         return self._kept(holds, budget) < self.tokens
+
+    def recalled_bytes(self, holds: Holds) -> int:
+        """Queries that all layers keep for the next decision."""
+        model = self.model
+        return model.full_layers * holds.recalled * model.heads * model.head_dim * self.number
+
+    def _period(self, holds: Holds) -> int:
+        """Decode steps from one decision to the next (`kvlab.cache.settings.LayerSettings.period`)."""
+        return self.compress_every - 1 + max(holds.buffer, 1)
 
     def _kept(self, holds: Holds, budget: float | int) -> int:
         if not holds.compresses or not holds.needs_budget:

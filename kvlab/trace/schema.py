@@ -92,6 +92,9 @@ class ModelShape(BaseModel):
         description="radians a position; coordinate i turns with i + their number, coordinates beyond stay. None: the "
         "model does not rotate its keys, or changes them with length, or the run is older than this field",
     )
+    rotary_interleaved: bool = Field(False, description="coordinate 2 i turns with 2 i + 1 instead (Cohere, GLM)")
+    rotary_scaling: float = Field(1.0, gt=0, description="how much longer turned coordinates become (YaRN)")
+    unrotated_layers: tuple[int, ...] = Field((), description="layers that do not rotate, though the model does")
 
     @model_validator(mode="after")
     def _groups_are_whole(self) -> ModelShape:

@@ -105,6 +105,7 @@ def test_budget_is_never_exceeded(method: str, family: str, dtype: torch.dtype) 
     ids, mask = batch()
     model = lab_model(family, dtype)
     keeps_generated = not registered()[method]().pipeline().decode
+    buffer = registered()[method]().pipeline().buffer
     waits = registered()[method]().pipeline().deferred
     for budget, every in ((0.3, 1), (9, 1), (9, 3), (1, 1)):
         cache = cache_for(model, method, budget, compress_every=every)
@@ -112,7 +113,7 @@ def test_budget_is_never_exceeded(method: str, family: str, dtype: torch.dtype) 
 
         def check(cache=cache, budget=budget, every=every) -> None:
             nonlocal steps
-            on_top = steps if keeps_generated else every - 1
+            on_top = steps if keeps_generated else every - 1 + buffer
             for layer in cache.compressed_layers():
                 if not (waits and steps == 0):  # such a method compresses the prompt at the pass after it
                     assert (layer.slots.live() <= layer.budget + on_top).all()

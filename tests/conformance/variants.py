@@ -9,9 +9,9 @@ from kvlab.methods import Method, registered
 
 # On a prompt of two dozen tokens, what makes a method do what it does: short windows, and merges that happen.
 SHORT: dict[str, dict[str, Any]] = {
-    "snapkv": {"window": 3, "kernel": 3},
-    "pyramidkv": {"window": 2, "kernel": 3},
-    "adakv": {"window": 2, "kernel": 3},
+    "snapkv": {"window": 3, "kernel": 3, "buffer": 2},
+    "pyramidkv": {"window": 2, "kernel": 3, "buffer": 2},
+    "adakv": {"window": 2, "kernel": 3, "buffer": 2},
     "exactmerge": {"window": 4, "kernel": 3, "shares": (0.0, 0.3)},
     "gvote": {"recent": 3, "p_nuc": 0.4},
     "keepkv": {"window": 8, "threshold": -1.0, "sinks": 1},
@@ -23,7 +23,10 @@ SHORT: dict[str, dict[str, Any]] = {
     "pyramidinfer": {"sinks": 1},
     "streaming-llm": {"sinks": 2},
     "less": {"weights": "untrained"},
-    "lagkv": {"sinks": 1, "lag": 3},
+    "lagkv": {"sinks": 1, "lag": 3, "buffer": 2},
+    "expected-attention": {"sinks": 1, "n_future": 8, "buffer": 2},
+    "criticalkv": {"window": 3, "kernel": 3, "buffer": 2},
+    "rkv": {"window": 2, "kernel": 3, "buffer": 2},
 }
 # What a choice is only allowed, or only felt, together with.
 TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {

@@ -16,6 +16,8 @@ DIM = 8
 class HandLayer:
     """Feeds (B, H, q, d) states to one layer of a method and keeps what it attended to."""
 
+    sinks: Tensor | None = None  # (Hq,) logits of learned sinks
+
     def __init__(self, method: str, budget: float | int, **options: object) -> None:
         every = int(options.pop("compress_every", 1))  # type: ignore[call-overload]
         pipeline = make_method(method, **options).pipeline()
@@ -24,7 +26,7 @@ class HandLayer:
     def feed(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None) -> Tensor:
         """Attention output of one pass."""
         keys, values = self.layer.update(key.clone(), value.clone())
-        return self.layer.attend(query, keys, values, padding, DIM**-0.5, None)
+        return self.layer.attend(query, keys, values, padding, DIM**-0.5, None, sinks=self.sinks)
 
     def ask(self, query: Tensor) -> Tensor:
         """What a query (B, Hq, 1, d) gets from the table as it is now, nothing changed; float64."""
@@ -34,6 +36,9 @@ class HandLayer:
         key, value = (t.double().repeat_interleave(group, 1) for t in (slots.keys, slots.values))
         bias = slots.log_mass.double().masked_fill(~slots.valid, -torch.inf).repeat_interleave(group, 1)
         logits = (query.double() @ key.transpose(-1, -2)) * DIM**-0.5 + bias[:, :, None]
+        if self.sinks is not None:
+            logits = torch.cat([logits, self.sinks.double().view(1, -1, 1, 1).expand(*logits.shape[:-1], 1)], -1)
+            return torch.softmax(logits, -1)[..., :-1] @ value
         return torch.softmax(logits, -1) @ value
 
 

@@ -37,10 +37,12 @@ class Spy(ExactResidual):
         return super().settle(view, select)
 
 
-def compressed(budget: int = 16, seed: int = 0, heads: int = 2, **options: object) -> tuple[HandLayer, View]:
+def compressed(
+    budget: int = 16, seed: int = 0, heads: int = 2, sinks: torch.Tensor | None = None, **options: object
+) -> tuple[HandLayer, View]:
     """A prompt through one layer of exactmerge, and the view its decision was made from."""
     hand = HandLayer("exactmerge", budget, window=WINDOW, adaptive=False, **options)
-    pipeline = hand.layer.settings.pipeline
+    hand.sinks, pipeline = sinks, hand.layer.settings.pipeline
     settle = pipeline.settle
     assert isinstance(settle, ExactResidual)
     spy = Spy(settle.shares, settle.window, settle.ridge, settle.refit, settle.margin, settle.pivots)

@@ -8,7 +8,7 @@ import torch
 from kvlab.budget import Budget
 from kvlab.cache.layer import CompressedLayer, LayerSettings
 from kvlab.methods import columns, make_method
-from kvlab.methods.view import is_constant
+from kvlab.methods.view import KEY_LENGTH, is_constant
 from tests.core.layers import draw
 from tests.core.merging import ROTARY, Layer, prompt
 
@@ -87,3 +87,34 @@ def test_log_mass_follows_from_votes() -> None:
             merged = table.slots.votes.float()
             assert (merged > 1).any() or method == "d2o"
             torch.testing.assert_close(table.visible().log_mass, factor * merged.log()[:, :, : table.width])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("method", ["keepkv", "d2o"])
+def test_lengths_of_keys_are_current_and_change_nothing(
+    method: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a slot is wide enough to hold them: after a prompt, merges, a second turn, and another batch."""
+    dim, made = columns.LENGTHS_FROM // 2 // dtype.itemsize, []
+    for least in (columns.LENGTHS_FROM, columns.LENGTHS_FROM + 1):
+        monkeypatch.setattr(columns, "LENGTHS_FROM", least)
+        settings = LayerSettings(make_method(method).pipeline(), Budget(16), num_layers=1)
+        layer, held = CompressedLayer(0, settings), least <= 2 * dim * dtype.itemsize
+        for seed, rows in enumerate((60, 1, 1, 1, 1, 5, 1, 1)):
+            query, key, value = draw(seed, 3, 2, 2, rows, dim).unbind(0)
+            keys, values = layer.update((key + 2).to(dtype), value.to(dtype))
+            layer.attend(query.to(dtype), keys, values, None, dim**-0.5, None)
+            if seed == 5:
+                layer.batch_repeat_interleave(2)
+                layer.batch_select_indices(torch.tensor([1, 3]))
+            for table in layer.tables:
+                assert (KEY_LENGTH in table.slots.extra) == held
+                if held:
+                    there = table.slots.valid
+                    measured = table.slots.keys.float().square().sum(-1).sqrt()
+                    torch.testing.assert_close(table.slots.extra[KEY_LENGTH][there], measured[there])
+        assert any((table.slots.votes > 1).any() for table in layer.tables)
+        made.append(layer.slots)
+    ours, plain = made
+    assert (ours.valid == plain.valid).all() and (ours.votes == plain.votes)[ours.valid].all()
+    torch.testing.assert_close(ours.keys[ours.valid], plain.keys[plain.valid])

@@ -21,7 +21,6 @@ PROMPT, WARM = 60, 8
 # Of append, attention, scores and decision: on plain torch, and where kernels do attention (two launches) and decision.
 MOST, MOST_WITH_KERNELS = 90, 40
 METHODS = ["h2o", "zsmerge", "keepkv", "cam", "d2o"]
-HALF = 12  # operations more where keys and values must be turned into float32 and back
 
 
 def _counted(method: str, dtype: torch.dtype, arrange: Callable[[Operations], None] = lambda _: None) -> Counter[str]:
@@ -39,12 +38,11 @@ def _counted(method: str, dtype: torch.dtype, arrange: Callable[[Operations], No
     return Counter({name: count // layers for name, count in operations.counts.items()})
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("method", METHODS)
-def test_a_deciding_step_takes_few(method: str) -> None:
-    counts = _counted(method, torch.float32)
+def test_a_deciding_step_takes_few(method: str, dtype: torch.dtype) -> None:
+    counts = _counted(method, dtype)
     assert counts.total() <= MOST, counts.most_common()
-    counts = _counted(method, torch.bfloat16)
-    assert counts.total() <= MOST + HALF, counts.most_common()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

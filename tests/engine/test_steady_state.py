@@ -17,15 +17,17 @@ FIXED = [
     for name, method in registered().items()
     if name != "less" and method.needs_budget and method().pipeline().decode and name != "compose"
 ]
+FIXED += ["snapkv", "criticalkv", "lagkv"]  # with `decode=budget`
 PROMPT, WARM, WATCHED = 40, 12, 8
+SHORT_PERIODS = {name: {"decode": "budget", "buffer": 2} for name in ("rkv", "snapkv", "criticalkv", "lagkv")}
 
 
 @pytest.mark.parametrize("every", [1, 4])
 @pytest.mark.parametrize("method", FIXED)
 def test_a_decode_step_reads_nothing_and_has_fixed_shapes(method: str, every: int) -> None:
     model = prepare(tiny_model("llama"))
-    cache = make_cache(model, method, 0.4, compress_every=every)
-    work = []
+    cache = make_cache(model, method, 0.4, compress_every=every, **SHORT_PERIODS.get(method, {}))
+    period, work = cache.settings.period, []
     with torch.inference_mode():
         model(torch.arange(2 * PROMPT).view(2, -1) % 90 + 3, past_key_values=cache)
         for step in range(WARM):
@@ -37,8 +39,8 @@ def test_a_decode_step_reads_nothing_and_has_fixed_shapes(method: str, every: in
                 model(token, past_key_values=cache)
             work.append(watched.shapes)
     assert _places(cache) == where, "the table moved"
-    for step in range(WATCHED - every):
-        assert work[step] == work[step + every], "steps of one kind differ"
+    for step in range(WATCHED - period):
+        assert work[step] == work[step + period], "steps of one kind differ"
 
 
 def _places(cache: CompressedCache) -> list[int]:

@@ -33,6 +33,10 @@ def compare(
                 if cancelled():
                     return paths
                 time.sleep(0.05)
+        while request.prompt == "download":
+            if cancelled():
+                raise UserError("The download was stopped: what is complete stays.")
+            time.sleep(0.05)
     return paths
 
 

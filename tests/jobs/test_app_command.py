@@ -84,6 +84,21 @@ def test_it_serves_restarts_a_killed_worker_and_stops_what_it_started(
     assert worker_of(tmp_path / "runs") is None
 
 
+def test_killed_outright_it_leaves_no_server_and_no_worker(served: tuple[subprocess.Popen, int], tmp_path: Path):
+    process, port = served
+    assert process.stdout is not None
+    process.stdout.readline()
+    until(lambda: worker_of(tmp_path / "runs") is not None)
+    children = psutil.Process(process.pid).children()
+    process.kill()
+    process.wait()
+    until(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind(("localhost", port))
+    assert "You can now view" in (tmp_path / "runs" / ".jobs" / "server.log").read_text()
+
+
 def test_a_run_or_a_comparison_can_be_named_by_id_or_folder(tmp_path: Path):
     path = write_synthetic_run(tmp_path, comparison_id="mine")
     assert command._page_for(tmp_path, "") == "/"

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvlab.errors import UserError
 from kvlab.jobs import intake, models, parameters, prompts, registry
+from kvlab.jobs.spoken import Manner
 from kvlab.requests import MethodChoice
 
 
@@ -102,11 +103,11 @@ def test_tokens_are_counted_by_the_models_tokenizer_and_estimated_without_it(tmp
 
     tokenizer = Tokenizer(WordLevel({"a": 0, "?": 1}, unk_token="?"))
     tokenizer.pre_tokenizer = Whitespace()
-    assert prompts.count_tokens("a b c", str(tmp_path)) == (1, False)
+    assert prompts.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    assert prompts.count_tokens("a b c", str(tmp_path)) == (3, True)
+    assert prompts.count_tokens("a b c", Manner(str(tmp_path))) == (3, True)
     (tmp_path / "tokenizer.json").write_text("{")
-    assert prompts.count_tokens("a b c", str(tmp_path)) == (1, False)
+    assert prompts.count_tokens("a b c", Manner(str(tmp_path))) == (1, False)
 
 
 def test_a_prompt_longer_than_the_model_reads_is_one_sentence_before_anything_is_queued(
@@ -191,7 +192,7 @@ def test_the_client_side_imports_no_model_code():
 def test_words_of_the_form_become_settings_of_the_request() -> None:
     chosen = intake.choices([entry for entry in registry.methods() if entry.name == "h2o"], [0.2])
     asked = {"device": "cuda:1", "placement": "auto", "load_in": "none", "chat": "auto", "system": "Be brief."}
-    request = intake.make_request("a b", "mini", chosen, thinking="no", **asked)
+    request = intake.make_request("a b", "somebody/chat", chosen, thinking="no", **asked)
     assert (request.device, request.placement, request.load_in) == ("cuda:1", "auto", None)
     assert (request.chat, request.system, request.thinking) == ("auto", "Be brief.", False)
     assert intake.make_request("a b", "mini", chosen, thinking="template", load_in="4bit").load_in == "4bit"

@@ -17,9 +17,12 @@ from kvlab.errors import UserError
 from kvlab.jobs.cutting import KEEPS, Cut, cut_to_fit, token_spans, tokens_over
 from kvlab.jobs.models import context_length
 from kvlab.jobs.prompts import count_tokens
+from kvlab.jobs.spoken import Manner
 from kvlab.jobs.uploads import read_upload
 
 TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0\r", exclude_categories=("Cs",)), min_size=1)
+
+MINI = Manner("mini")
 
 
 @given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=5))
@@ -66,16 +69,16 @@ def test_a_bad_file_is_one_sentence(name: str, content: str, sentence: str):
 def test_a_cut_prompt_fits_and_its_parts_are_the_prompt(keep: str, new_tokens: int):
     room = context_length("mini")
     text = "It was the best of times, it was the worst of times. " * (room // 8)
-    assert tokens_over(text, "mini", new_tokens) > 0
-    cut = cut_to_fit(text, "mini", new_tokens, keep)  # type: ignore[arg-type]
+    assert tokens_over(text, MINI, new_tokens) > 0
+    cut = cut_to_fit(text, MINI, new_tokens, keep)  # type: ignore[arg-type]
     assert cut.before + cut.removed + cut.after == text
-    assert tokens_over(cut.text, "mini", new_tokens) == 0
-    assert count_tokens(cut.text, "mini")[0] + new_tokens > room - 40, "no more is cut than must be"
+    assert tokens_over(cut.text, MINI, new_tokens) == 0
+    assert count_tokens(cut.text, MINI)[0] + new_tokens > room - 40, "no more is cut than must be"
     assert bool(cut.before) == (keep != "end") and bool(cut.after) == (keep != "beginning")
 
 
 def test_a_prompt_that_fits_is_not_cut():
-    assert cut_to_fit("Short.", "mini", 8, "end") == Cut("Short.")
+    assert cut_to_fit("Short.", MINI, 8, "end") == Cut("Short.")
 
 
 @settings(deadline=None)

@@ -85,6 +85,17 @@ def test_cancel_stops_a_running_job_and_the_worker_takes_the_next(tmp_path: Path
     assert jobs.status(tmp_path, job).state == "cancelled"
 
 
+def test_a_cancelled_download_says_what_is_kept(tmp_path: Path, workers: Workers):
+    job = jobs.submit(tmp_path, ask("download"))
+    workers.start()
+    until(lambda: bool(jobs.status(tmp_path, job).run_ids))
+    jobs.cancel(tmp_path, job)
+    until(lambda: jobs.status(tmp_path, job).ended)
+    ended = jobs.status(tmp_path, job)
+    kept = "Cancelled; what was saved is kept. The download was stopped: what is complete stays."
+    assert (ended.state, ended.message) == ("cancelled", kept)
+
+
 def test_a_stopped_worker_ends_its_job_as_cancelled(tmp_path: Path, workers: Workers):
     job = jobs.submit(tmp_path, ask("slow"))
     process = workers.start()
@@ -108,6 +119,20 @@ def test_ensure_worker_starts_one_once_and_it_ends_with_its_parent(tmp_path: Pat
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     pid = int(done.stdout)  # one number: the three calls found the same worker
     until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+
+
+def test_a_worker_stays_while_another_process_wants_it(tmp_path: Path):
+    code = f"from pathlib import Path; from kvlab import jobs; r = Path({str(tmp_path)!r}); jobs.ensure_worker(r); "
+    stays = subprocess.Popen([sys.executable, "-c", code + "input()"], stdin=subprocess.PIPE)
+    until(lambda: _worker_pid(tmp_path) is not None)
+    pid = _worker_pid(tmp_path)
+    goes = [sys.executable, "-c", code + "print(jobs.release_worker(r))"]
+    assert subprocess.run(goes, capture_output=True, text=True, check=True, timeout=60).stdout == "None\n"
+    time.sleep(3 * store.HEARTBEAT_SECONDS)
+    assert _worker_pid(tmp_path) == pid
+    stays.kill()
+    stays.wait()
+    until(lambda: _worker_pid(tmp_path) is None)
 
 
 def _worker_pid(root: Path) -> int | None:

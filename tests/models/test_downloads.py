@@ -1,18 +1,23 @@
-"""A download tells how far it is; a stand-in for the hub's client gives the bytes."""
+"""A download tells how far it is and can be stopped; the hub is a small one on this machine, or a stand-in client."""
 
 from __future__ import annotations
 
 import json
+import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvlab.engine.watch import before_steps
+from kvlab.errors import UserError
 from kvlab.models import downloads
-from kvlab.models.downloads import fetch, is_here
+from kvlab.models.downloads import download, fetch, is_here
 from kvlab.models.sources import Source
 from kvlab.requests import Progress
+from tests.models.small_hub import PIECE, SmallHub, small_hub
 
 GB = 10**9
 
@@ -22,10 +27,11 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(downloads, "SECONDS", -1)
 
 
-def client(monkeypatch: pytest.MonkeyPatch, asked: list[dict[str, Any]], error: Exception | None = None) -> None:
+def client(monkeypatch: pytest.MonkeyPatch, error: Exception | None = None) -> list[dict[str, Any]]:
     """Counts files on one bar and bytes on two, as the hub's client does: what is received, and what is written."""
+    asked: list[dict[str, Any]] = []
 
-    def download(repo: str, *, tqdm_class: Any, **options: Any) -> str:
+    def stand_in(repo: str, *, tqdm_class: Any, **options: Any) -> str:
         asked.append({"repo": repo, **options})
         received, written = (
             tqdm_class(total=0, unit="B", unit_scale=True, desc=name, name=f"hub.{name}") for name in ("get", "put")
@@ -42,42 +48,74 @@ def client(monkeypatch: pytest.MonkeyPatch, asked: list[dict[str, Any]], error: 
             files.update(1)
         return "there"
 
-    monkeypatch.setattr(downloads, "snapshot_download", download)
+    monkeypatch.setattr(downloads, "snapshot_download", stand_in)
+    return asked
 
 
 def test_bytes_done_and_to_come_are_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any) -> None:
-    asked: list[dict[str, Any]] = []
-    client(monkeypatch, asked)
-    said: list[Progress] = []
-    fetch(Source("somebody/large", "v2", str(tmp_path)), before_steps(said.append))
-    told = [progress.stage for progress in said]
-    assert told[0] == "downloading somebody/large" and told[-1] == "downloading somebody/large: 16.0 GB of 16.0 GB"
-    assert "downloading somebody/large: 12.0 GB of 16.0 GB" in told
+    asked, told = client(monkeypatch), list[tuple[float, float]]()
+    download("somebody/large", "v2", str(tmp_path), lambda *numbers: told.append(numbers))
+    assert told[-1] == (16 * GB, 16 * GB) and (12 * GB, 16 * GB) in told
     assert len(asked) == 1 and (asked[0]["repo"], asked[0]["revision"]) == ("somebody/large", "v2")
     assert capsys.readouterr() == ("", ""), "the client's own bars are not shown"
 
 
-def test_what_cannot_be_had_is_left_to_the_reader_and_a_stop_passes(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    source = Source("somebody/large", None, str(tmp_path))
-    client(monkeypatch, [], OSError("no room"))
-    fetch(source, lambda *_: None)
+def test_what_cannot_be_had_is_left_to_the_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    client(monkeypatch, OSError("no room"))
+    download("somebody/large", None, str(tmp_path), lambda *_: None)
 
-    class Stop(Exception):
-        pass
 
-    def stop(*_: object) -> None:
-        raise Stop
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[SmallHub]:
+    """Two weight files; the second comes slowly. Only processes that are started ask it."""
+    first, second = "model-1-of-2.safetensors", "model-2-of-2.safetensors"
+    parts = json.dumps({"weight_map": {"one": first, "two": second}}).encode()
+    sizes = {first: b"1" * PIECE, second: b"2" * 40 * PIECE, "model.safetensors.index.json": parts}
+    with small_hub(sizes | {"config.json": b"{}"}) as server:
+        for name, value in {"HF_ENDPOINT": server.url, "HF_HUB_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1"}.items():
+            monkeypatch.setenv(name, value)
+        for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setattr(downloads, "SECONDS", 0.05)
+        yield server
 
-    with pytest.raises(Stop):
-        fetch(source, stop)
+
+def complete(cache: Path) -> set[str]:
+    snapshots = cache / "models--somebody--model" / "snapshots"
+    return {file.name for file in snapshots.glob("*/*") if file.exists()}
+
+
+def test_a_stopped_download_says_what_is_kept_and_the_next_goes_on(hub: SmallHub, tmp_path: Path) -> None:
+    source, stop = Source("somebody/model", None, str(tmp_path)), threading.Event()
+    hub.slow = {"model-2-of-2.safetensors"}
+    said: list[str] = []
+    threads: set[int] = set()
+
+    def report(progress: Progress) -> None:
+        said.append(progress.stage)
+        threads.add(threading.get_ident())
+        if len(complete(tmp_path)) == 3 and "of 43.0 MB" in progress.stage:
+            stop.set()
+
+    with pytest.raises(UserError, match=r"stopped at .* of 43.0 MB: files .* complete stay .* goes on from them"):
+        fetch(source, before_steps(report, stop.is_set))  # type: ignore[arg-type]
+    assert complete(tmp_path) == {"config.json", "model-1-of-2.safetensors", "model.safetensors.index.json"}
+    assert not list(tmp_path.rglob("*.incomplete")) and not is_here(source)
+    assert said[0] == "downloading somebody/model" and any("of 43.0 MB" in word for word in said)
+    assert threads == {threading.get_ident()}, "a queue's connection belongs to the thread that asked"
+    hub.slow, before = set(), len(hub.sent)
+    fetch(source, before_steps(report))  # type: ignore[arg-type]
+    assert is_here(source) and hub.sent[before:] == ["model-2-of-2.safetensors"]
+
+
+def test_a_hub_that_is_not_there_is_left_to_the_reader(hub: SmallHub, tmp_path: Path) -> None:
+    fetch(Source("nobody/model", None, str(tmp_path)), lambda *_: None)
+    assert not os.listdir(tmp_path / "models--nobody--model" / "snapshots") if any(tmp_path.iterdir()) else True
 
 
 def test_nothing_is_fetched_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder, and a hub name all of whose parts lie in the cache; with a part missing it is fetched."""
-    asked: list[dict[str, Any]] = []
-    client(monkeypatch, asked)
+    monkeypatch.setattr(downloads, "COMMAND", ("false",))
     told: list[Any] = []
 
     def report(*words: object) -> None:
@@ -98,4 +136,4 @@ def test_nothing_is_fetched_that_is_here(monkeypatch: pytest.MonkeyPatch, tmp_pa
     (snapshot / "model-2-of-2.safetensors").touch()
     assert is_here(source)
     fetch(source, report)
-    assert not told and not asked
+    assert not told

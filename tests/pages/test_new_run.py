@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable
@@ -22,6 +24,7 @@ from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, P
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.families import CHAT_TEMPLATE, tiny_folder
 
 Open = Callable[..., AppTest]
 NASTY = "<script>alert(1)</script> & **bold** `code` $x$"
@@ -397,3 +400,28 @@ def test_a_damaged_memory_of_the_last_form_is_no_memory(runs_root: Path, open_pa
     page = open_page("new_run")
     assert not page.exception
     assert page.selectbox(key="device").value == "auto" and page.text_input(key="model").value == "mini"
+
+
+def test_a_chat_model_is_counted_and_shown_in_its_template(form: AppTest, tmp_path: Path):
+    """System prompt and roles too; a system prompt that no template would read is said where it is typed."""
+    chatty = tiny_folder(tmp_path / "chatty", chat_template=CHAT_TEMPLATE)
+    page = paste(form, "Where?").text_input(key="model").input(str(chatty)).run()
+    # <bos> <turn> user \n Where? <end> <turn> assistant \n: one token a letter beside those in angles
+    assert counted(page) == 1 + 1 + 5 + 6 + 1 + 1 + 10
+    page = page.text_area(key="system").input("Hi.").run()
+    assert counted(page) == 1 + 1 + 5 + 6 + 1 + 1 + 10 + 1 + 7 + 3 + 1
+    page = page.toggle(key="show_tokens").set_value(True).run()
+    (shown,) = [element for element in page.get("html") if "kv-prompt" in element.proto.body]
+    words = re.sub(r"<[^>]*>", "", shown.proto.body.split('data-testid="tokens">')[1])
+    assert html.unescape(words) == "<bos><turn>system\nHi.<end><turn>user\nWhere?<end><turn>assistant\n"
+    page = page.selectbox(key="chat").select("no").run()
+    assert counted(page) == 1 + 6
+    page = page.text_input(key="model").input("mini").run()
+    page = page.selectbox(key="chat").select("auto").run()
+    assert any(message.startswith("Nothing would read the system prompt") for message in messages(page))
+
+
+def counted(page: AppTest) -> int:
+    assert messages(page) == []
+    (line,) = [element.value for element in page.markdown if element.value.startswith("The prompt has")]
+    return int(re.findall(r"\*\*([\d,]+) tokens", line)[0].replace(",", ""))

@@ -25,7 +25,7 @@ from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, limits, memory
 from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
 from kvlab.planning.model import model_from
-from kvlab.planning.work import Work
+from kvlab.planning.work import LENGTHS_FROM, Work
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 from tests.families import ON_ANY_MODEL
@@ -74,6 +74,7 @@ def held_by(method: str) -> Holds:
 
 def test_shared_numbers_are_the_cache_s_own() -> None:
     assert SHORT_TEXT == columns.SHORT_TEXT
+    assert LENGTHS_FROM == columns.LENGTHS_FROM
     assert limits.ROW_BLOCK == ROW_BLOCK
     assert make_method("full").holds() == FULL.model_dump()
 
@@ -97,6 +98,7 @@ def test_tables_take_what_was_planned(method: str, compress_every: int) -> None:
     work, holds = work_for(loaded, tokens), held_by(method)
     work = Work(**(vars(work) | {"compress_every": compress_every}))
     planned = work.model.full_layers * work.slot_bytes(holds) * work.last_slots(holds, 0.25)
+    planned += work.recalled_bytes(holds)
     assert planned == pytest.approx(cache.memory().allocated_bytes, rel=0.1)
     if held_by(method).decode and method not in ("d2o", "less", "pyramidinfer", "pyramid-pool", "compose"):
         assert planned == cache.memory().allocated_bytes

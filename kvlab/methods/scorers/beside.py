@@ -60,6 +60,15 @@ class Beside:
         aside = self.aside.update(self._hidden(slots), seen, first)
         return self._named(aside) | self.main.update(slots, seen, first)
 
+    @property
+    def recalls(self) -> int:
+        """As the main scorer does."""
+        return getattr(self.main, "recalls", 0)
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """What the main scorer gives anew, if anything."""
+        return self.main.recall(slots, seen) if hasattr(self.main, "recall") else {}
+
     def _hidden(self, slots: Slots) -> Slots:
         """The slots as the other scorer sees them: with its own score."""
         return slots if self.kept_as is None else replace(slots, score=slots.extra[self.kept_as])

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.columns import Byte
+from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.view import Seen, Slots
 
 EMA = "ema"
@@ -56,7 +58,7 @@ class EmaScore:
         rows = min(self.window, seen.num_new) if first else seen.num_new
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
-        normalizer = torch.logsumexp(weighted, -1, keepdim=True)
+        normalizer = log_total(weighted, seen.sinks)
         changed = {
             EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
             SEEN_ROWS: (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(self.most_rows),
@@ -94,15 +96,28 @@ class EmaScore:
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
     """The bias-corrected log average: average - log(1 - alpha^rows), -inf where no query has looked yet."""
-    return average - missing(rows.clamp_min(1), alpha)
+    return average - missing(rows, alpha)
 
 
 def correction(rows: Tensor, alpha: float) -> Tensor:
     """-log(1 - alpha^rows): what an average over so few queries lacks."""
-    return -missing(rows.clamp_min(1), alpha)
+    return -missing(rows, alpha)
 
 
 def missing(rows: Tensor, alpha: float) -> Tensor:
-    """log(1 - alpha^rows) of counts that are at least 1."""
+    """log(1 - alpha^rows) of counts (B, H, S), of which none is taken for one; looked up where they fit a byte."""
+    if rows.dtype == torch.uint8:
+        return _every_byte(alpha, rows.device).expand(*rows.shape[:2], -1).gather(2, rows.long())
+    return _missing(rows.clamp_min(1), alpha)
+
+
+@lru_cache
+def _every_byte(alpha: float, device: torch.device) -> Tensor:
+    """(1, 1, 256) `missing` of the counts 0 to 255."""
+    with torch.inference_mode(False):
+        return _missing(torch.arange(2**8, device=device).clamp_min(1), alpha)[None, None]
+
+
+def _missing(rows: Tensor, alpha: float) -> Tensor:
     # log(-expm1) is as accurate as log1p(-exp) here, and torch has no vectorised log1p.
     return (rows * math.log(alpha)).expm1_().neg_().log_()

@@ -30,9 +30,11 @@ class Lag:
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill."""
-        if not first:
-            return {}
-        order = slots.position.masked_fill(~slots.valid, torch.iinfo(slots.position.dtype).max).argsort(-1)
+        return self.recall(slots, seen) if first else {}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """The same of the slots held, in the order of the text; no query plays a part."""
+        order = slots.in_text()
         tokens = slots.live()  # (B, H): padding is at the end of the order
         score = TAIL + slots.position.float() / slots.position.shape[-1]
         parts = max((order.shape[-1] - self.sinks) // self.lag, 0)

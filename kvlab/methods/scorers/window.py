@@ -48,6 +48,20 @@ class WindowAttention:
         judged = slots.valid & (slots.position <= newest.int() - self.window)
         return {"score": self._pool(seen.column_mass(self.window) * judged, judged)}
 
+    @property
+    def recalls(self) -> int:
+        """The window's queries, at decisions while decoding."""
+        return self.window
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 by the window of the newest queries; neighbours are those in the text."""
+        newest = slots.position.masked_fill(~slots.valid, -1).amax(-1, keepdim=True)
+        judged = slots.valid & (slots.position <= newest.int() - self.window)
+        mass = seen.recalled_mass(slots.position).mean(2).sum(2) * judged
+        order = slots.in_text()
+        pooled = self._pool(mass.gather(2, order), judged.gather(2, order))
+        return {"score": torch.zeros_like(pooled).scatter(2, order, pooled)}
+
     def _running(self, slots: Slots, seen: Seen) -> Tensor:
         keep = 1 - 1 / self.window
         age = torch.arange(seen.num_new - 1, -1, -1, device=slots.score.device, dtype=torch.float32)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.pipeline import Victims
-from kvlab.methods.view import View
+from kvlab.methods.view import Slots, View
 
 ROUNDING = 1e-9  # a product that is whole but for rounding is whole
 
@@ -32,9 +32,14 @@ class LowestScore:
         """The `excess` (B, H) lowest unprotected slots."""
         slots = view.slots
         order = fit(view, slots.score.nan_to_num(nan=0.0), self.protected(view), barred, torch.inf)
-        if view.certain:
+        if view.certain and not view.in_lots:
             return Victims.lowest(view, order, most)
-        lowest, index = _lowest(order, min(most, order.shape[-1]), stable=view.phase == "prefill")
+        count = min(most, order.shape[-1])
+        if view.phase == "decode" and view.in_lots:
+            index = ascending(slots, order)[..., :count]
+            lowest = order.gather(2, index)
+        else:
+            lowest, index = _lowest(order, count, stable=view.phase == "prefill")
         active = torch.arange(index.shape[-1], device=index.device) < excess[..., None]
         return Victims(index, active & ~torch.isposinf(lowest))
 
@@ -67,6 +72,12 @@ class LowestScore:
         if isinstance(self.sinks, float):
             return (budget.double() * self.sinks - ROUNDING).ceil().long()
         return torch.full_like(budget, self.sinks)
+
+
+def ascending(slots: Slots, score: Tensor) -> Tensor:
+    """(B, H, S): indices of the slots by `score` (B, H, S), lowest first; of equals the earliest in the text first."""
+    by_text = slots.in_text()
+    return by_text.gather(2, score.gather(2, by_text).argsort(stable=True, dim=-1))
 
 
 def fit(view: View, order: Tensor, protected: Tensor, barred: Tensor | None, last: float) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
+from kvlab.methods.settlers.groups import at, nearest_pair, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.view import View
 
@@ -59,10 +59,10 @@ class CosineMerge:
         slots = view.slots
         victims = _by_position(view, select.victims(view, view.excess(), view.most_excess))
         keep = victims.keep(slots.valid)
-        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
         one = victims.certain and victims.index.shape[-1] == 1
         if one and self.rule == "paper" and self.mass.rule == "none" and THRESHOLD in view.head_state:
-            return self._one(view, keep, victims.index, target, likeness)
+            return self._one(view, keep, victims.index)
+        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
         judged = victims.active & torch.isfinite(likeness)
         likeness = torch.where(judged, likeness, 0.0)
         before = view.head_state.get(THRESHOLD, torch.full_like(slots.score[..., 0], NOT_YET))
@@ -74,15 +74,15 @@ class CosineMerge:
             head_state={THRESHOLD: threshold.expand_as(before).contiguous()},
         )
 
-    def _one(self, view: View, keep: Tensor, source: Tensor, target: Tensor, likeness: Tensor) -> Plan:
-        """One token a head, as after most decode steps; one that is not alike is merged with itself as it goes.
+    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+        """One token a head, as after most decode steps; one that is not alike is merged into itself as it goes.
 
         The newest token stays, so there is a nearest one, and the mean similarity is its own.
         """
+        likeness, ends, keys = nearest_pair(view.slots, source, keep, view.never())
         old = view.head_state[THRESHOLD][..., None]
         threshold = torch.where(old == NOT_YET, likeness, old.lerp(likeness, self.smoothing))
         active = likeness >= threshold - 1e-6
-        ends = torch.cat([source, torch.where(active, target, source)], -1)
         target = ends[..., 1:]
         raw = likeness.exp()
         share = raw / (raw + torch.e)
@@ -90,7 +90,7 @@ class CosineMerge:
         votes = at(view.slots.votes, ends)
         edges = Edges(
             source=source,
-            target=target,
+            target=torch.where(active, target, source),
             active=active,
             key_weight=share,
             value_weight=share,
@@ -102,7 +102,9 @@ class CosineMerge:
             similarity=likeness,
             turn=turns(view, source, target, self.space),
             ends=ends,
+            end_keys=keys,
             harmless=True,
+            shares=True,
         )
         lost = votes[..., 0].masked_fill(active[..., 0], 0.0)
         return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)

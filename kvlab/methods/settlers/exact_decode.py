@@ -45,7 +45,7 @@ def settle_while_decoding(view: View, select: Selector, window: int, most: int) 
 def _eviction_error(observed: Observed, keep: Tensor, values: Tensor) -> Tensor:
     """(B, H) relative output error over the queries if only `keep` (B, H, S) stays."""
     kept = observed.mass * keep[:, :, None]
-    output = kept @ values.float() / kept.sum(-1, keepdim=True).clamp_min(TINY)
+    output = kept @ values.float() / (kept.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
     scale = observed.weight.sqrt()[..., None]
     gap, true = (observed.output - output) * scale, observed.output * scale
     return gap.flatten(2).norm(dim=-1) / true.flatten(2).norm(dim=-1).clamp_min(1e-12)

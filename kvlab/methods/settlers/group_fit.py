@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.settlers.mass import NEVER_SEEN, Parts, log_sum_over_target, merged_logits
 from kvlab.methods.view import View
 
@@ -37,7 +38,7 @@ def fit_to_group(
     logits = view.seen.last_logits(rows)  # (B, H, G, r, S)
     group, rows, width = logits.shape[2], logits.shape[3], logits.shape[4]
     whole = logits + view.slots.log_mass_of_heads()[:, :, :, None]
-    normalizer = torch.logsumexp(whole, -1, keepdim=True).nan_to_num(neginf=0.0)
+    normalizer = log_total(whole, view.seen.sinks).nan_to_num(neginf=0.0)
     attention = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(2, 3)  # (B, H, N, S), log
     normalizer, blind = normalizer.flatten(2, 3), torch.isneginf(logits).flatten(2, 3)
     of_source, of_target = at_rows(attention, source), at_rows(attention, target)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from kvlab.methods.view import Slots
+from kvlab.methods.columns import TINY, key_lengths
+from kvlab.methods.view import KEY_LENGTH, Slots
 
 Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256
-TINY = 1e-12
 
 
 def at(tensor: Tensor, index: Tensor) -> Tensor:
@@ -89,15 +89,39 @@ def nearest_slot(
     sources, keys = at(slots.keys, index), slots.keys
     if index.shape[-1] > ROW_BLOCK:
         return nearest(sources, keys, allowed, "cosine")
-    lengths = torch.linalg.vector_norm(keys, dim=-1, dtype=torch.float32).clamp_min_(TINY)
+    lengths, best, place = _best(slots, sources, allowed, never)
+    if keys.dtype == torch.float32:
+        return best / at(lengths, index), place
+    both = sources.float()[..., None, :] @ at(keys, place).float()[..., None]
+    exact = both[..., 0, 0] / (at(lengths, index) * at(lengths, place))
+    return exact.masked_fill(best.isneginf(), -torch.inf), place
+
+
+def nearest_pair(
+    slots: Slots, source: Tensor, allowed: Tensor, never: Tensor | float = -torch.inf
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The same of one slot a head, `source` (B, H, 1), where some slot is allowed in every head.
+
+    (cosine (B, H, 1), source and nearest side by side (B, H, 2), their keys (B, H, 2, d) float32).
+    """
+    lengths, best, place = _best(slots, at(slots.keys, source), allowed, never)
+    ends = torch.cat([source, place], -1)
+    keys = at(slots.keys, ends).float()
+    if slots.keys.dtype == torch.float32:
+        return best / at(lengths, source), ends, keys
+    both = (keys[:, :, :1] * keys[:, :, 1:]).sum(-1)
+    return both / at(lengths, ends).prod(-1, keepdim=True), ends, keys
+
+
+def _best(slots: Slots, sources: Tensor, allowed: Tensor, never: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
+    """(lengths of all keys (B, H, S), largest product with a key of length 1, its slot); the last two (B, H, E)."""
+    keys = slots.keys
+    lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(keys)
     # In this order a product with one row takes a third of the time on a CPU.
     products = (keys @ sources.transpose(-1, -2)).transpose(-1, -2).float() / lengths[:, :, None]
-    best = torch.where(allowed[:, :, None], products, never).max(-1)
-    if keys.dtype == torch.float32:
-        return best.values / at(lengths, index), best.indices
-    both = sources.float()[..., None, :] @ at(keys, best.indices).float()[..., None]
-    exact = both[..., 0, 0] / (at(lengths, index) * at(lengths, best.indices))
-    return exact.masked_fill(best.values.isneginf(), -torch.inf), best.indices
+    products = torch.where(allowed[:, :, None], products, never)
+    place = products.argmax(-1, keepdim=True)  # a third of the time of a maximum and its place together
+    return lengths, products.gather(-1, place)[..., 0], place[..., 0]
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

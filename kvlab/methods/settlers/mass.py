@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.view import View
 
@@ -98,7 +99,7 @@ def exact_log_mass(view: View, parts: Parts) -> Tensor:
     """(B, H, E): log(summed mass of the target and its sources) - log(mass of the merged key without log mass)."""
     slots, width = view.slots, view.slots.valid.shape[-1]
     whole = view.seen.last_logits()[:, :, :, 0] + slots.log_mass_of_heads()  # (B, H, G, S)
-    group, normalizer = whole.shape[2], torch.logsumexp(whole, -1, keepdim=True)
+    group, normalizer = whole.shape[2], log_total(whole[:, :, :, None], view.seen.sinks)[:, :, :, 0]
     part = (whole - normalizer).clamp_min(NEVER_SEEN).flatten(1, 2)  # (B, H * G, S)
     source, target, active = (
         tensor.repeat_interleave(group, 1) for tensor in (parts.source, parts.target, parts.active)

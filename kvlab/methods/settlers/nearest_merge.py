@@ -14,7 +14,7 @@ from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction, missing
 from kvlab.methods.settlers.group_fit import GroupFit, fit_to_group
-from kvlab.methods.settlers.groups import at, max_to_target, nearest_slot, sum_to_target
+from kvlab.methods.settlers.groups import at, max_to_target, nearest_pair, nearest_slot, sum_to_target
 from kvlab.methods.settlers.mass import (
     NEVER_SEEN,
     Mass,
@@ -104,9 +104,9 @@ class NearestMerge:
         choosing = merge_first(view, self.threshold) if first else view
         victims = select.victims(choosing, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
-        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
         if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
-            return self._one(view, keep, victims.index, target, likeness)
+            return self._one(view, keep, victims.index)
+        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
         active = victims.active & (likeness >= self.threshold)
         target = torch.where(active, target, victims.index)
         edges, guarded = self._merge(view, victims.index, target, active, likeness)
@@ -121,27 +121,28 @@ class NearestMerge:
     def _has_scores(self, view: View) -> bool:
         return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
 
-    def _one(self, view: View, keep: Tensor, source: Tensor, target: Tensor, likeness: Tensor) -> Plan:
-        """`_merge` of one source a head, in fewer operations. One that is not alike merges with itself as it goes."""
+    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+        """`_merge` of one source a head, in fewer operations. One that is not alike is merged into itself as it goes.
+
+        The newest token stays, so there is a nearest one.
+        """
         slots = view.slots
+        likeness, ends, keys = nearest_pair(slots, source, keep, view.never())
         active = likeness >= self.threshold
-        target = torch.where(active, target, source)
-        ends = torch.cat([source, target], -1)
-        mass = at(slots.log_mass, ends)
-        predicted = _finite(at(slots.score, ends) - mass)
-        whole = predicted + mass
+        mass, whole = at(slots.log_mass, ends), _finite(at(slots.score, ends))
+        predicted = whole - mass
         weight = whole.softmax(-1)
         log_total = torch.logaddexp(whole[..., :1], whole[..., 1:])
         mean = (weight * predicted).sum(-1, keepdim=True)
         votes = at(slots.votes, ends)
         votes_after = votes[..., :1] + votes[..., 1:]
         log_mass = log_total - mean if self.rule == "bias" else votes_after.log()
-        lacking = missing(at(slots.extra[SEEN_ROWS], target), self.alpha)  # the newest query has looked at all
-        average = lacking.add_(mean if self.rule == "bias" else log_total - log_mass)
+        lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has looked at all
+        average = lacking + (mean if self.rule == "bias" else log_total - log_mass)
         share, own = weight.chunk(2, -1)
         edges = Edges(
             source=source,
-            target=target,
+            target=torch.where(active, ends[..., 1:], source),
             active=active,
             key_weight=share,
             value_weight=share,
@@ -153,7 +154,9 @@ class NearestMerge:
             similarity=likeness,
             extra_after={EMA: average},
             ends=ends,
+            end_keys=keys,
             harmless=True,
+            shares=True,
         )
         return Plan(keep=keep, edges=edges, lost=votes[..., 0].masked_fill(active[..., 0], 0.0))
 

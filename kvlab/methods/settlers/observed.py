@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.plan import Edges
 from kvlab.methods.scorers.future import FutureQueries
 from kvlab.methods.settlers.groups import ROW_BLOCK, at, cosine, similarity
@@ -18,14 +19,16 @@ class Observed:
     """The observed queries of one layer, N per KV head, those of its query heads side by side.
 
     `logits` (B, H, N, S) and `mass` (B, H, N, S), the attention they gave; `normalizer` (B, H, N, 1), the log of what
-    the masses were divided by; `output` (B, H, N, d), what they got; `weight` (B, 1, N), how much each counts, 0 for
-    padding; `places` (B, H, N, S), what of the logits is ALiBi's, up to a constant for each query, None without ALiBi.
+    the masses were divided by; `beside` (B, H, N, 1), the attention that went to a learned sink; `output`
+    (B, H, N, d), what they got; `weight` (B, 1, N), how much each counts, 0 for padding; `places` (B, H, N, S), what of
+    the logits is ALiBi's, up to a constant for each query, None without ALiBi.
     All float32.
     """
 
     logits: Tensor
     mass: Tensor
     normalizer: Tensor
+    beside: Tensor
     output: Tensor
     weight: Tensor
     held_back: Tensor  # (N,) bool: every second query, on which choices are checked
@@ -54,7 +57,7 @@ class Observed:
         each = weight * self.weight.sum(-1) / (count * logits.shape[2])  # (B, 1)
         place = torch.arange(count, device=logits.device)
         more = Observed._of_logits(view, logits, each.expand(-1, count), place % 2 == 1)
-        rows = ("logits", "mass", "normalizer", "output", *(("places",) if self.places is not None else ()))
+        rows = ("logits", "mass", "normalizer", "beside", "output", *(("places",) if self.places is not None else ()))
         joined = {name: torch.cat([getattr(self, name), getattr(more, name)], 2) for name in rows}
         return replace(
             self,
@@ -66,15 +69,20 @@ class Observed:
     @classmethod
     def _of_logits(cls, view: View, logits: Tensor, weight: Tensor, held_back: Tensor) -> Observed:
         """From logits (B, H, G, n, S), weights (B, n) and what is held back (n,)."""
-        slots, (group, rows), logits = view.slots, logits.shape[2:4], logits.flatten(2, 3)
+        slots, sinks, (group, rows) = view.slots, view.seen.sinks, logits.shape[2:4]
+        whole = logits + slots.log_mass[:, :, None, None]
+        total = log_total(whole, sinks)
+        normalizer = total.masked_fill(torch.isinf(total), 0.0)
+        beside = torch.zeros_like(total) if sinks is None else (sinks.float()[..., None, None] - total).exp()
+        logits, mass, normalizer, beside = (
+            part.flatten(2, 3) for part in (logits, (whole - normalizer).exp(), normalizer, beside)
+        )
         every = torch.arange(logits.shape[-1], device=logits.device).expand_as(slots.position)
         places = view.seen.place_bias(every)  # (B, H, G, S): a constant aside, the same for all rows
         places = None if places is None else places.repeat_interleave(rows, 2)
-        whole = logits + slots.log_mass[:, :, None]
-        mass, normalizer = torch.nan_to_num(torch.softmax(whole, -1)), torch.logsumexp(whole, -1, keepdim=True)
-        normalizer, output = normalizer.masked_fill(torch.isinf(normalizer), 0.0), mass @ slots.values.float()
         counts = weight.repeat(1, group)[:, None]
-        return cls(logits, mass, normalizer, output, counts, held_back.repeat(group), places)
+        output = mass @ slots.values.float()
+        return cls(logits, mass, normalizer, beside, output, counts, held_back.repeat(group), places)
 
     def total_mass(self) -> Tensor:
         """(B, H, S): the attention each slot got from all the queries, by their weights."""
@@ -159,7 +167,7 @@ class Grouping:
         )
         kept = observed.mass * keep[:, :, None]
         residual = (logits - normalizer + log_mass[:, :, None]).exp().nan_to_num()
-        total = (kept.sum(-1, keepdim=True) + residual.sum(-1, keepdim=True)).clamp_min(1e-30)
+        total = (kept.sum(-1, keepdim=True) + residual.sum(-1, keepdim=True) + observed.beside).clamp_min(1e-30)
         output = (kept @ values.float() + residual @ merged) / total
         return Trial(output, residual / total), log_mass
 

@@ -110,6 +110,7 @@ class ResidualMerge:
             turn=turns(view, source, target, self.space),
             ends=ends,
             harmless=True,
+            shares=True,
         )
         return Plan(keep=victims.keep(slots.valid), edges=edges, lost=view.of_budget("none", lambda: view.budget * 0.0))
 

@@ -1,0 +1,25 @@
+"""The dashboard's server: Streamlit on `app/main.py`, until standard input closes, which it does with `kvlab app`.
+
+Killed outright, `kvlab app` cannot stop what it started: so the server itself watches the pipe to it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+from streamlit.web import cli
+
+
+def end_with_the_pipe() -> None:
+    """End this process once nobody holds the other end of standard input."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    threading.Thread(target=end_with_the_pipe, daemon=True).start()
+    sys.argv = ["streamlit", "run", str(Path(__file__).with_name("main.py")), *sys.argv[1:]]
+    sys.exit(cli.main())

@@ -1,0 +1,41 @@
+"""CriticalKV: the first half of what stays is chosen by score, the rest by score times the projected value's length."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Victims
+from kvlab.methods.scorers.value_norms import output_norms
+from kvlab.methods.selectors.lowest_score import LowestScore, ascending
+from kvlab.methods.view import View
+
+
+@dataclass(frozen=True)
+class Critical:
+    """`inner`, with scores that bound how much the output changes when a slot leaves.
+
+    Of a head's budget the share `first` goes to the highest scores, protected slots before all others. What is left
+    goes by (score + `epsilon`) * ||W_o v||_1, the norm's mean over the group.
+    """
+
+    inner: LowestScore = field(default_factory=LowestScore)
+    first: float = 0.5
+    epsilon: float = 1e-4
+
+    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
+        """The inner selector's, by these scores."""
+        slots = view.slots
+        score = slots.score.nan_to_num(nan=0.0)
+        standing = score.masked_fill(self.protected(view), torch.inf).masked_fill(~slots.valid, -torch.inf)
+        rank = ascending(slots, standing).argsort(-1)  # from the lowest
+        norm = output_norms(slots.values, view.seen.output_weight(), 1).mean(2)
+        won = rank >= rank.shape[-1] - (view.budget * self.first).long()[..., None]
+        weighed = torch.where(won, torch.inf, (score + self.epsilon) * norm)
+        return self.inner.victims(replace(view, slots=replace(slots, score=weighed)), excess, most, barred)
+
+    def protected(self, view: View) -> Tensor:
+        """(B, H, S) bool: as the inner selector protects."""
+        return self.inner.protected(view)

@@ -1,0 +1,84 @@
+"""What a form counts and shows is what the model is given, its chat template too, and no torch in the web's process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.parts.prompt_preview import tokens_as_html
+from kvlab.engine.prompt import encode_prompt
+from kvlab.errors import UserError
+from kvlab.jobs import intake, prompts
+from kvlab.jobs import spoken as spoken_module
+from kvlab.jobs.cutting import cut_to_fit, shortened, token_spans, tokens_over
+from kvlab.jobs.models import context_length
+from kvlab.jobs.spoken import Manner, spoken
+from kvlab.models.chat import chat_of
+from kvlab.models.load import load_model
+from kvlab.requests import MethodChoice, ModelRequest
+from tests.families import CHAT_TEMPLATE, tiny_folder
+
+PROMPT = " Where is the rabbit? <b>\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_folder(tmp_path_factory.mktemp("chat") / "model", chat_template=CHAT_TEMPLATE)
+
+
+@pytest.mark.parametrize(
+    "asked", [{}, {"system": "Be brief."}, {"thinking": False}, {"system": "No.", "thinking": True}, {"chat": "no"}]
+)
+def test_the_count_is_what_a_run_encodes(asked: dict[str, Any], folder: Path) -> None:
+    loaded = load_model(str(folder), device="cpu")
+    request = ModelRequest(model=str(folder), **asked)
+    ids = encode_prompt(loaded, PROMPT, 1, chat_of(request, loaded.tokenizer))
+    assert prompts.count_tokens(PROMPT, Manner.of(request)) == (ids.shape[1], True)
+
+
+def test_the_prompts_own_place_is_known_and_the_rest_is_marked(folder: Path) -> None:
+    read = spoken(PROMPT, Manner(str(folder), system="Be brief."))
+    start, stop = read.own
+    assert read.templated and read.text[start:stop] == PROMPT.strip()
+    assert read.text.startswith("<bos><turn>system\nBe brief.<end><turn>user\n")
+    shown = tokens_as_html(read.text, token_spans(read.text, str(folder)) or [], read.own)
+    around = len(read.text[:start].replace("<bos>", "b").replace("<turn>", "t").replace("<end>", "e"))
+    around += len(read.text[stop:].replace("<turn>", "t").replace("<end>", "e"))  # one token a letter otherwise
+    assert shown.count('class="around"') == around
+    assert "<b>" not in shown, "nothing of a prompt is markup"
+    few = shortened(read, 5)
+    assert few.text == read.text[:start] + PROMPT.strip()[:5] + read.text[stop:]
+
+
+def test_without_a_template_nothing_is_asked_of_a_second_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spoken_module, "_rendered", lambda *_: pytest.fail("asked"))
+    assert spoken(PROMPT, Manner("mini")).text == PROMPT
+    assert spoken(PROMPT, Manner("somebody/not-here", system="Be brief.")).text == PROMPT
+
+
+def test_what_is_refused_is_said_before_anything_is_queued(folder: Path, tmp_path: Path) -> None:
+    for how in (Manner("mini", system="Be brief."), Manner("mini", thinking=True)):
+        with pytest.raises(UserError, match="Nothing would read the system prompt"):
+            prompts.count_tokens("a", how)
+    strict = tiny_folder(tmp_path / "strict", chat_template="{{ raise_exception('not today') }}")
+    with pytest.raises(UserError, match=r"refuses this prompt \(not today\)"):
+        intake.make_request("a", str(strict), (MethodChoice(method="full"),))
+
+
+def test_a_template_that_never_ends_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    loops = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    endless = tiny_folder(tmp_path / "endless", chat_template=loops)
+    monkeypatch.setattr(spoken_module, "SECONDS_ALLOWED", 2)
+    with pytest.raises(UserError, match="gave no text in 2 seconds"):
+        prompts.count_tokens("a", Manner(str(endless)))
+
+
+def test_a_prompt_is_cut_so_that_it_fits_with_its_template(folder: Path) -> None:
+    how, room = Manner(str(folder), system="Be brief."), context_length(str(folder))
+    assert room
+    text = "the rabbit " * (room // 11)
+    assert tokens_over(text, Manner(str(folder), "no"), 1) == 0 < tokens_over(text, how, 1)
+    cut = cut_to_fit(text, how, 1, "end")
+    assert tokens_over(cut.text, how, 1) == 0 and room - 40 < prompts.count_tokens(cut.text, how)[0] < room
