@@ -15,14 +15,14 @@ from kvlab.jobs.registry import MethodEntry, methods
 SETTINGS = ["default", "paper", "code"]
 
 
-def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
-    """The chosen methods and the budgets as typed, with what may surprise about them."""
+def method_section(prompt_tokens: int, budgets: str = "20%", label: str = "Compare") -> tuple[list[MethodEntry], str]:
+    """The chosen methods and the budgets as typed, with what may surprise about them; `budgets` stand there first."""
     st.subheader("Methods")
     with st.spinner("Reading the list of methods"):
         registered = {entry.name: entry for entry in methods()}
     default = [name for name in intake.SAMPLE_METHODS if name in registered]
     names = st.multiselect(
-        "Compare",
+        label,
         list(registered),
         default,
         lambda name: registered[name].title,
@@ -32,7 +32,7 @@ def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
     )
     typed = st.text_input(
         "Budgets",
-        "20%",
+        budgets,
         key="budgets",
         bind="query-params",
         help="Fractions of the prompt (0.2 or 20%) or slots per KV head (128), several with commas between them",

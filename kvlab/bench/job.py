@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvlab.bench.harness import run_requests
-from kvlab.bench.request import BenchJob, BenchRequest
+from kvlab.bench.presets import find_preset, preset_requests
+from kvlab.bench.request import BenchJob, BenchRequest, parts_of
 from kvlab.bench.rows import ResultFile, Row, read_rows
 from kvlab.requests import Progress
 
 FOLDER = "bench"
-BANDWIDTH = "copy bandwidth"
+BANDWIDTH, NOT_RUN = "copy bandwidth", "not run"  # figures that say nothing of a cache
 
 
 def run_bench(
@@ -30,38 +31,42 @@ def run_bench(
     results.path.parent.mkdir(parents=True, exist_ok=True)
     if results.path.exists():
         results.rows.extend(read_rows(results.path))
-    missing = [part for part in job.parts if not is_there(part, results.rows)]
-    done = len(job.parts) - len(missing)
+    asked = preset_requests(job.preset, **job.changes) if job.preset else job.requests
+    seconds = find_preset(job.preset).seconds if job.preset else None
+    parts = parts_of(asked)
+    missing = [part for part in parts if not is_there(part, results.rows)]
+    done = len(parts) - len(missing)
     waiting: list[Row] = []
 
     def listen(stage: str, index: int, total: int) -> None:
         """A part begins, so the one before it is whole."""
         keep()
         part = missing[index]
-        words = (
-            f"{done + index + 1} of {len(job.parts)} · {stage}, batch {part.batches[0]}, {part.contexts[0]:,} tokens"
-        )
-        progress(Progress(stage=words, done=done + index, total=len(job.parts)))
+        words = f"{done + index + 1} of {len(parts)} · {stage}, batch {part.batches[0]}, {part.contexts[0]:,} tokens"
+        progress(Progress(stage=words, done=done + index, total=len(parts)))
 
     def keep() -> None:
         if waiting:
             results.add(waiting)
             waiting.clear()
 
-    for row in run_requests(missing, listener=listen):
+    for row in run_requests(missing, seconds=seconds, listener=listen):
         if cancelled():
             return results.path
         waiting.append(row)
     keep()
-    progress(Progress(stage="measured", done=len(job.parts), total=len(job.parts)))
+    progress(Progress(stage="measured", done=len(parts), total=len(parts)))
     return results.path
 
 
 def is_there(part: BenchRequest, rows: list[Row]) -> bool:
-    """Whether the rows of this part were measured before."""
-    wanted = (part.mode, part.contexts[0], part.batches[0], part.compress_every)
-    return any(
-        (row.mode, row.asked_context, row.batch, row.compress_every) == wanted
+    """Whether all methods of this part were measured before."""
+    wanted = (part.mode, part.model, part.contexts[0], part.new_tokens, part.compress_every)
+    measured = {
+        row.method.partition(":")[0]
         for row in rows
-        if row.figure != BANDWIDTH
-    )
+        if (row.mode, row.model, row.asked_context, row.asked_new_tokens, row.compress_every) == wanted
+        and row.batch in part.batches
+        and row.figure not in (BANDWIDTH, NOT_RUN)
+    }
+    return bool(measured) and {choice.method for choice in part.choices} - {"full"} <= measured

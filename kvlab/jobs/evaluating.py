@@ -1,4 +1,4 @@
-"""From the form of the page Quality to an evaluation for the queue, and what it will take, from what was seen so far."""
+"""From the form of the page Quality to an evaluation for the queue, and what that will take."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.given import in_one_sentence
 from kvlab.jobs import intake, parameters
+from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.fitting import plan_of
 from kvlab.jobs.models import check_model, context_length
 from kvlab.jobs.prompts import decode_upload
@@ -204,6 +205,17 @@ def _seen_seconds(seen: pd.DataFrame, choices: Sequence[MethodChoice], lengths: 
     per_token = seen["seconds"] / seen["prompt_tokens"].clip(lower=1)
     by_method, usual = per_token.groupby(seen["method"]).median().to_dict(), float(per_token.median())
     return sum(lengths) * sum(by_method.get(choice.method, usual) for choice in choices)
+
+
+def known_files(root: Path) -> dict[str, FileChoice]:
+    """Files of prompts by name: what was uploaded, and what evaluations in the queue named; the newest of a name."""
+    uploaded = sorted((root / FOLDER / PROMPTS).glob("*/*.jsonl"), key=lambda path: path.stat().st_mtime)
+    found = {path.name: FileChoice(form="table", path=path) for path in uploaded}
+    for status in reversed(list_jobs(root)):
+        request = request_of(root, status.job_id)
+        if isinstance(request, EvalJob):
+            found |= {file.path.name: file for file in request.request.files}
+    return found
 
 
 def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> SampleJob:
