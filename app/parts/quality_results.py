@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from app.parts.asked import forget_unknown
 from app.parts.figure import show
 from app.parts.links import go
 from app.parts.text import plain
@@ -98,6 +99,7 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
             st.info("No row is written yet: the model is loaded and the first prompts are made.")
             return rows.iloc[:0]
         st.session_state["evaluation"] = name
+    forget_unknown("evaluation", names)
     left, middle, right = st.columns(3)
     with left:
         found = st.selectbox("Evaluation", names, key="evaluation", bind="query-params")
@@ -111,8 +113,10 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
     values = rows[column].value_counts().index.tolist()
     if len(values) < 2:
         return rows
+    key = f"eval_{column}_shown"
+    forget_unknown(key, values)
     with place:
-        picked = st.selectbox(label, values, key=f"eval_{column}_shown", bind="query-params")
+        picked = st.selectbox(label, values, key=key, bind="query-params")
     return rows[rows[column] == picked]
 
 
@@ -177,11 +181,11 @@ def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
     st.subheader("The prompts behind a cell")
     left, right = st.columns(2)
     tasks = [task for task in tables.ranks["task"].drop_duplicates() if task != quality.ALL_TASKS]
+    forget_unknown("cell_task", tasks)
     with left:
         task = st.selectbox("Task", tasks, key="cell_task", bind="query-params")
     arms = tables.ranks.loc[tables.ranks["task"] == task, "arm"].tolist()
-    if st.session_state.get("cell_arm") not in (None, *arms):
-        del st.session_state["cell_arm"]  # a method that this task was not asked of
+    forget_unknown("cell_arm", arms)
     with right:
         arm = st.selectbox("Method", arms, key="cell_arm", bind="query-params")
     found = quality.prompts_behind(rows, task, arm, asked).head(MOST_PROMPTS)

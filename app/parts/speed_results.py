@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.parts.asked import forget_unknown
 from app.parts.figure import show
 from app.parts.text import plain
 from app.state import runs_root
@@ -45,6 +46,7 @@ def results(name: str | None = None) -> None:
         return
     if name is not None:
         st.session_state["file"] = name
+    forget_unknown("file", names)
     left, right = st.columns(2)
     with left:
         file = st.selectbox("Benchmark", names, key="file", bind="query-params")
@@ -53,6 +55,7 @@ def results(name: str | None = None) -> None:
     if not there:
         st.info("This file holds nothing that was measured of a cache.")
         return
+    forget_unknown("load", list(there))
     with right:
         place = st.selectbox("Measured on", list(there), key="load", bind="query-params")
     draw(speed.at(rows, there[place]), rows, place)

@@ -46,12 +46,14 @@ def make_job(
     """
     if not modes:
         raise UserError("There is nothing to measure: choose at least one figure.")
+    lists = {"contexts": numbers(contexts, "Tokens in the cache", int), "batches": numbers(batches, "Batches", int)}
+    if not all(lists.values()):
+        raise UserError("Give at least one number of tokens in the cache, and one batch.")
     changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
-    asked = {
+    asked: dict[str, Any] = {
         "model": model.strip() if model.strip().startswith("shape:") else check_model(model),
         "choices": intake.choices(chosen, intake.parse_budgets(budgets), changed),
-        "contexts": numbers(contexts, "Tokens in the cache", int),
-        "batches": numbers(batches, "Batches", int),
+        **lists,
     }
     requests = tuple(make_request(mode=mode, **asked, **options) for mode in modes)
     figures = ", ".join(KINDS.get(mode, mode).lower() for mode in modes)

@@ -62,7 +62,7 @@ def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, st
 @pytest.mark.parametrize(
     ("field", "value", "sentence"),
     [
-        ("contexts", "", "contexts"),
+        ("contexts", "", "Give at least one number of tokens"),
         ("batches", "x", "Batches are numbers"),
         ("bench_model", "nowhere at all", "There is no model"),
         ("bench_name", "a/b", "Results cannot be called"),
