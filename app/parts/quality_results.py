@@ -90,10 +90,10 @@ def results(name: str | None = None) -> None:
 
 def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     """The rows of the evaluation, model and way of asking that are picked."""
-    if rows.empty:
+    if rows.empty and name is None:
         st.info("Nothing was evaluated in this folder of runs yet: start one above, or with `kvlab eval`.")
         return rows
-    names = rows["name"].drop_duplicates().tolist()[::-1]
+    names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
     if name is not None:
         if name not in names:
             st.info("No row is written yet: the model is loaded and the first prompts are made.")

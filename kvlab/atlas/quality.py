@@ -58,7 +58,7 @@ def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
     An arm stands behind as many others as are better than it on the same prompts, that is whose paired difference to it
     has a 95 % interval above zero: `rank` is one more than their number. `level` marks those that nobody is better
     than. Columns: task, arm, method, rank, level, prompts, score and behind (the best mean minus this arm's, paired),
-    both with `_low` and `_high`. With one prompt nobody is better: every rank is 1.
+    both with `_low` and `_high`. With one prompt a task nobody is better: every rank is 1.
     """
     table = labelled(rows)
     table = table[(table["asked"] == asked) & (table["method"] != FULL)]
@@ -71,14 +71,14 @@ def ranks(rows: pd.DataFrame, asked: str) -> pd.DataFrame:
 
 
 def _ranked(task: str, group: pd.DataFrame) -> list[dict[str, object]]:
-    sign = 1.0 if group["higher"].all() else -1.0
+    sign, tasks = 1.0 if group["higher"].all() else -1.0, group["task"].nunique()
     arms = {str(arm): part.assign(signed=sign * part["score"]) for arm, part in group.groupby("arm", sort=False)}
     found = over_tasks(group, ["arm", "method"], ("score",)).set_index("arm")
     best = str((sign * found["score"]).idxmax())
     lines = []
     for arm, part in arms.items():
         gaps = {other: _gap(theirs, part, sign) for other, theirs in arms.items() if other != arm}
-        rank = 1 + sum(one is not None and one.n > 1 and one.low > 0 for one in gaps.values())
+        rank = 1 + sum(one is not None and one.n > tasks and one.low > 0 for one in gaps.values())
         behind = gaps.get(best) or Interval(0.0, 0.0, 0.0, len(part))
         mean = found.loc[arm]
         lines.append(

@@ -232,7 +232,7 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> Sampl
     )
     chat = json.loads(row["chat"]) if isinstance(row.get("chat"), str) else None
     spoken = {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
-    chunk = row.get("prefill_chunk")
+    chunk = row["prefill_chunk"]
     common = {
         "model": row["model"], "choices": (choice,), "prefill_chunk": None if pd.isna(chunk) else int(chunk), **spoken,
     }  # fmt: skip

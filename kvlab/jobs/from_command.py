@@ -18,6 +18,7 @@ from kvlab.jobs import evaluating, fitting, intake
 from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.prompts import count_tokens
 from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.jobs.spoken import Manner
 from kvlab.jobs.task_list import task_list
 from kvlab.jobs.work import Work
 from kvlab.requests import CompareRequest, MethodChoice
@@ -60,7 +61,7 @@ def estimate(ordered: Ordered, rows: pd.DataFrame, root: Path) -> tuple[float, f
         return None if found.low is None or found.high is None else (found.low, found.high)
     if not isinstance(work, CompareRequest):
         return None
-    tokens = count_tokens(work.prompt, work.model)[0]
+    tokens = count_tokens(work.prompt, Manner.of(work))[0]
     options = {"level": work.level, "max_new_tokens": work.max_new_tokens}
     plan = fitting.plan_of(tokens, work.model, ordered.chosen, ordered.budgets, {}, options, root)
     return None if plan is None or plan.seconds is None else (plan.seconds.low, plan.seconds.high)
