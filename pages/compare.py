@@ -49,6 +49,8 @@ COLUMNS = {
         help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
     ),
     "agrees": NUMBER(format="%.0f %%", help="How often both caches prefer the same next token (top-1 agreement)."),
+    "prompt s": NUMBER(format="%.2g", help="Until the prompt was read and compressed, a second reading included."),
+    "rehearsal s": NUMBER(format="%.2g", help="Part of the prompt's seconds spent reading the context again."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
 STYLE = """<style>
@@ -139,6 +141,8 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "of full": 100 * table["live_ratio"].astype(float),
         "speed": table["speed_ratio"].astype(float),
         "tokens/s": table["tokens_per_second"].astype(float),
+        "prompt s": table["prompt_seconds"].astype(float),
+        "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
         "readings": table["readings"],
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "status": None if (table["status"] == "complete").all() else table["status"],

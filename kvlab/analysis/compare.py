@@ -57,6 +57,8 @@ def _row(run: RunLike, label: str, whole: pd.DataFrame | None, full_speed: Speed
         "tokens_per_second": speed.rate,
         **speed.columns(),
         "speed_ratio": speed.ratio_to(full_speed),
+        "prompt_seconds": record.seconds_prefill,
+        "rehearsal_seconds": record.seconds_rehearse,
         "mean_kl": _mean(forced["kl"]),
         "top1_agreement": _mean(forced["top1_agree"]),
         "extra_nll": _mean(forced["logprob_full"] - forced["logprob"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -111,24 +111,62 @@ class PassSeen:
         """
         if self.num_new == 1 and row_weight is None:
             return self.last_mass()
-        first = self.num_new - min(rows or self.num_new, self.num_new)
+        first = self._first_of(rows)
         weight = None if row_weight is None else row_weight.reshape(-1, row_weight.shape[-1])[:, first - self.num_new :]
-        if self.row_valid is not None:
-            real = self.row_valid[:, first:].float()
+        real = self._real_from(first)
+        if real is not None:
             weight = real if weight is None else weight * real
         if self.has_state:
             return self._column_mass_beside_state(first, weight)
-        tiles = Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
-        return tiles.column_sums(first, weight, self._normalizers)
+        return self._tiles().column_sums(first, weight, self._normalizers)
+
+    def column_max(self, rows: int | None = None) -> Tensor:
+        """(B, H, S): the most attention a slot gets from any query of the group among the last `rows` (default all)."""
+        first = self._first_of(rows)
+        real = self._real_from(first)
+        if self.has_state:
+            most = torch.zeros(*self.key.shape[:3], device=self.key.device)
+            for mass in self._blocks_beside_state(first, real):
+                most = torch.maximum(most, mass.amax((2, 3)))
+            return most
+        return self._tiles().column_max(first, real, self._normalizers)
+
+    def column_rms(self, rows: int | None = None) -> Tensor:
+        """(B, H, S): root of the mean square of what a slot gets from the group's last `rows` real queries."""
+        first = self._first_of(rows)
+        real = self._real_from(first)
+        if self.has_state:
+            squares = torch.zeros(*self.key.shape[:3], device=self.key.device)
+            for mass in self._blocks_beside_state(first, real):
+                squares += mass.square().mean(2).sum(2)
+        else:
+            squares = self._tiles().column_sums(first, real, self._normalizers, squared=True)
+        count = self.num_new - first if real is None else real.sum(-1).clamp_min(1)[:, None, None]
+        return (squares / count).sqrt()
+
+    def _first_of(self, rows: int | None) -> int:
+        return self.num_new - min(rows or self.num_new, self.num_new)
+
+    def _real_from(self, first: int) -> Tensor | None:
+        """(B, q - first) float32: 1 for real queries; None where all are."""
+        return None if self.row_valid is None else self.row_valid[:, first:].float()
+
+    def _tiles(self) -> Tiles:
+        return Tiles(self.query, self.key, self.bias, self.scaling, self.softcap, self.alibi, self.sinks)
 
     def _column_mass_beside_state(self, start: int, weight: Tensor | None) -> Tensor:
         """The same from row `start` on with what the state takes left out; `weight` ([B or 1], q - start)."""
         total = torch.zeros(*self.key.shape[:3], device=self.key.device)
+        for mass in self._blocks_beside_state(start, weight):
+            total += mass.mean(2).sum(2)
+        return total
+
+    def _blocks_beside_state(self, start: int, weight: Tensor | None) -> Iterator[Tensor]:
+        """Attention (B, H, G, r, S) times `weight` of each block of rows from `start` on."""
         for first in range(start, self.num_new, ROW_BLOCK):
             last = min(first + ROW_BLOCK, self.num_new)
-            mass = self.share(first, last).slots.mean(2)  # (B, H, r, S)
-            total += (mass if weight is None else mass * weight[:, None, first - start : last - start, None]).sum(2)
-        return total
+            mass = self.share(first, last).slots
+            yield mass if weight is None else mass * weight[:, None, None, first - start : last - start, None]
 
     def last_logits(self, rows: int = 1) -> Tensor:
         """(B, H, G, rows, S): logits of the last `rows` queries without log mass, -inf where a row cannot look."""
@@ -246,6 +284,18 @@ class PassSeen:
             alibi=None if self.alibi is None else self.alibi.up_to(tokens, rows),
             _last_logits=None,
             _last_mass=None,
+        )
+
+    def newest(self, rows: int) -> PassSeen:
+        """The pass of its last `rows` queries alone, without the memory of the others."""
+        if rows >= self.num_new:
+            return replace(self)
+        alibi, valid = self.alibi, self.row_valid
+        return replace(
+            self,
+            query=self.query[:, :, -rows:].clone(),
+            row_valid=None if valid is None else valid[:, -rows:],
+            alibi=None if alibi is None else replace(alibi, queries=alibi.queries[:, :, -rows:]),
         )
 
     def last_mass(self) -> Tensor:

@@ -32,25 +32,48 @@ class Tiles:
     alibi: Alibi | None = None
     sinks: Tensor | None = None  # (B, H, G) logits of learned sinks
 
-    def column_sums(self, first: int, weight: Tensor | None, normalizers: Tensor | None) -> Tensor:
+    def column_sums(
+        self, first: int, weight: Tensor | None, normalizers: Tensor | None, squared: bool = False
+    ) -> Tensor:
         """(B, H, S) float32: attention each slot gets from the queries from row `first` on, mean over the group.
 
         `weight` (B or 1, q - first) multiplies each query's. `normalizers` (B, H, G, q) are the log-sum-exps that the
-        fused kernel left; without them they are worked out first.
+        fused kernel left; without them they are worked out first. `squared`: sums of squares.
         """
+        total, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
+        for rows, columns, mass in self._masses(first, normalizers):
+            share = mass.new_full((1, 1, 1, mass.shape[2]), 1 / group)
+            if weight is not None:
+                share = (weight[:, rows.start - first : rows.stop - first] / group).repeat(1, group)[:, None, None]
+            mass = mass.square_() if squared else mass
+            total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
+        return total[:, :, 0]
+
+    def column_max(self, first: int, real: Tensor | None, normalizers: Tensor | None) -> Tensor:
+        """(B, H, S) float32: the most attention each slot gets from one query of the group, from row `first` on.
+
+        Only queries that are `real` (B or 1, q - first) count.
+        """
+        most, group = self._of_slots(), self.query.shape[1] // self.key.shape[1]
+        for rows, columns, mass in self._masses(first, normalizers):
+            if real is not None:
+                mass *= real[:, rows.start - first : rows.stop - first].repeat(1, group)[:, None, :, None]
+            torch.maximum(most[..., columns], mass.amax(2, keepdim=True), out=most[..., columns])
+        return most[:, :, 0]
+
+    def _of_slots(self) -> Tensor:
+        """(B, H, 1, S) zeros."""
         batch, heads, slots = self.key.shape[:3]
-        total = self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
-        group, wide = self.query.shape[1] // heads, self._wide_keys()
+        return self.key.new_zeros(batch, heads, 1, slots, dtype=torch.float32)
+
+    def _masses(self, first: int, normalizers: Tensor | None) -> Iterator[tuple[slice, slice, Tensor]]:
+        """(rows, columns, attention (B, H, G * r, c)) of each tile from row `first` on."""
+        wide = self._wide_keys()
         for rows in self._rows(first):
             whole = self._normalizers(rows) if normalizers is None else self._beside(normalizers[..., rows])
             whole = whole.flatten(2)[..., None]  # (B, H, G * r, 1)
-            share = whole.new_full((1, 1, 1, whole.shape[2]), 1 / group)
-            if weight is not None:
-                share = (weight[:, rows.start - first : rows.stop - first] / group).repeat(1, group)[:, None, None]
             for columns in self._columns(rows):
-                mass = self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
-                total[..., columns] += share.expand(*mass.shape[:2], -1, -1) @ mass
-        return total[:, :, 0]
+                yield rows, columns, self.logits(rows, columns, whole, wide).flatten(2, 3).exp_()
 
     def _normalizers(self, rows: slice) -> Tensor:
         """(B, H, G, r): log-sum-exp of each query's logits; infinite where it may look at nothing."""

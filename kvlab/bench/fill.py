@@ -17,6 +17,7 @@ from transformers.cache_utils import Cache
 
 from kvlab.attention.handoff import take
 from kvlab.bench.models import BenchModel
+from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layer import CompressedLayer
 
 QUERY_ROWS = 64
@@ -28,8 +29,7 @@ def fill(
 ) -> None:
     """Put `prompt` tokens, and then `generated` ones, into every layer of an empty cache.
 
-    The same seed gives every cache the same states. A method whose decision waits for all layers (its pipeline is
-    `deferred`) compresses the prompt at the next pass.
+    The same seed gives every cache the same states. A method that rehearses decides without: there is no text.
     """
     states, queries = (torch.Generator(model.device).manual_seed(2 * seed + number) for number in (0, 1))
     for tokens in (prompt, generated):
@@ -39,6 +39,8 @@ def fill(
                 _through_attention(model, layer, model.attention_modules[index], keys, values, queries)
             else:
                 layer.update(keys, values)  # type: ignore[union-attr]
+        if isinstance(cache, CompressedCache):
+            cache.settle()
 
 
 def random_token(model: BenchModel, batch: int, tokens: int = 1, seed: int = 0) -> Tensor:

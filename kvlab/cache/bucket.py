@@ -62,7 +62,7 @@ class Bucket:
             self.guard_activations += plan.guard_activations
         before = slots.map(torch.clone) if settings.watched_closely else slots  # not beside what planning takes
         after = executor.apply(slots, plan, view.seen.rotary)
-        table.weighted = table.weighted or plan.edges is not None
+        table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
         table.note_heads(plan.head_state or {})
         return Decision(view, plan, before, after)
 

@@ -14,11 +14,14 @@ from kvlab.attention.hidden import watch_hidden_states
 from kvlab.attention.queries import num_key_value_heads
 from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.chunks import check_chunks, chunk_sizes
+from kvlab.cache.deciding import conclude_all
 from kvlab.cache.feature_weights import with_feature_maps
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.hybrid import HybridLayer
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.passage import Passage, narrow_prefill
+from kvlab.cache.profiles import with_profile
+from kvlab.cache.rehearsing import listen, rehearsal_state, take_last_queries
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.errors import UserError
 from kvlab.given import shown, whole_number
@@ -113,6 +116,25 @@ class CompressedCache(Cache):
         self.settings.prompt_tokens = tokens
         return sizes
 
+    def rehearse_only(self, tokens: int) -> None:
+        """Announce that only the first `tokens` of each row of the prompt are its context: the rest is a question.
+
+        A method without a rehearsal does not care.
+        """
+        if self.settings.rehearsal is not None:
+            self.settings.rehearsal.context = tokens
+
+    def settle(self) -> None:
+        """Decide about a prompt that waits for its rehearsal, for whoever fills layers by hand and has no text.
+
+        The prompt's own last queries are taken for the rehearsal's.
+        """
+        settings = self.settings
+        if settings.rehearsal is not None and not settings.rehearsal.done:
+            settings.rehearsal.done = True
+            take_last_queries(settings)
+        conclude_all(self.settings)
+
     def memory(self) -> CacheMemory:
         """What the cache takes now; reads counts from the device."""
         layers = tuple(_layer_memory(layer) for layer in self.compressed_layers() if layer.buckets)
@@ -161,6 +183,7 @@ def make_cache(
     whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     pipeline = with_feature_maps(method.pipeline(), language_model, getattr(model, "name", ""))
+    pipeline = with_profile(pipeline, language_model, getattr(model, "name", ""))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
     if pipeline.saves_prefill:
@@ -180,6 +203,9 @@ def make_cache(
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
     )
+    if pipeline.rehearsal is not None and settings.compresses:
+        listen(language_model)
+        settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
     return CompressedCache(config, settings)
 
 

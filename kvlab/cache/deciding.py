@@ -11,6 +11,7 @@ from kvlab.cache.bucket import Bucket
 from kvlab.cache.fused import decide_whole, decides_whole, decision_kernel
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
+from kvlab.cache.settings import Held, LayerSettings
 from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
 from kvlab.methods.settlers.lots import ThinInLots
@@ -53,12 +54,42 @@ def decide(
             pipeline.note(slots, part)
         if pipeline.judges_anew and moment.due and not moment.prompt:
             table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
-        if first and (noted := pipeline.allocate.statistic(slots, part)) is not None:
-            layer.settings.statistics[layer.rank] = noted
-    if first and layer.settings.held is not None:
-        layer.settings.held[layer.rank] = seen[0]
+    if first:
+        note_statistic(layer, seen[0])
+    if first and (layer.settings.stays_held or (pipeline.waits and layer.settings.compresses)):
+        _hold(layer, seen[0], shown)
     else:
         conclude(layer, seen, visible, shown, first)
+
+
+def note_statistic(layer: CompressedLayer, seen: PassSeen) -> None:
+    """Keep what the allocator wants to know of this layer."""
+    noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.rated(), seen)
+    if noted is not None:
+        layer.settings.statistics[layer.rank] = noted
+
+
+def _hold(layer: CompressedLayer, seen: PassSeen, shown: PassSeen | None) -> None:
+    """Let the layer wait for its decision; the last one decides for all, unless a rehearsal is to come."""
+    settings, pipeline = layer.settings, layer.settings.pipeline
+    if not (settings.stays_held or pipeline.score.needs_hidden_states):
+        seen = seen.newest(pipeline.prompt_rows(seen.num_new))  # a decision looks at no other rows
+    layer.buckets[0].table.detach()
+    settings.held = {} if settings.held is None else settings.held
+    settings.held[layer.rank] = Held(layer, layer.seen_again(seen), shown is not None)
+    last = len(settings.held) == settings.num_layers
+    if last and pipeline.rehearsal is None and not settings.stays_held:
+        conclude_all(settings)
+
+
+def conclude_all(settings: LayerSettings) -> None:
+    """Every layer decides about the prompt it holds."""
+    held, settings.held = settings.held or {}, None
+    for _, waiting in sorted(held.items()):
+        seen = waiting.layer.seen_again(waiting.seen)
+        visible = [table.visible() for table in waiting.layer.tables]
+        conclude(waiting.layer, [seen], visible, seen if waiting.shown else None, True)
+        waiting.layer.references = None
 
 
 def conclude(
@@ -103,7 +134,7 @@ def _rated(layer: CompressedLayer, visible: Sequence[Slots]) -> list[Slots]:
 
 def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
     pipeline = layer.settings.pipeline
-    prompt = not layer.prompt_settled and not (first and pipeline.deferred)
+    prompt = not layer.prompt_settled
     one = new == 1 and not prompt
     waited = not one or layer.waiting >= layer.settings.period
     return Moment(prompt or (pipeline.decode and not first and waited), prompt, one)
@@ -134,6 +165,7 @@ def _views(
             generator=layer.generator,
             statistics=layer.settings.statistics,
             head_state=table.head_state,
+            references=layer.references,
             certain=moment.one and bucket.started and layer.settings.pipeline.fills_budget,
             in_lots=layer.settings.pipeline.buffer > 0,
             smallest_budget=quota.smallest,

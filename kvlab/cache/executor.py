@@ -27,6 +27,8 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
         slots = replace(slots, extra=slots.extra | plan.extra)
     if plan.edges is not None:
         slots = _merge(slots, plan, plan.edges, rotary)
+    if plan.log_mass is not None:
+        slots = replace(slots, log_mass=torch.where(plan.keep, plan.log_mass, slots.log_mass))
     if plan.value_shift is not None:
         index = _spread(plan.value_shift.slot, slots.values, plan.value_shift.slot.shape[-1])
         slots.values.scatter_add_(2, index, plan.value_shift.amount.to(slots.values.dtype))

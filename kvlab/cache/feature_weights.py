@@ -42,7 +42,7 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
     name = name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"
     path = asset_path(SHIPPED[settle.weights]) if settle.weights in SHIPPED else Path(settle.weights)
     maps, fitted_to, _ = read_maps(path)
-    if not _same(fitted_to, signature(model)):
+    if not same_weights(fitted_to, signature(model)):
         raise UserError(
             f"The feature maps {settle.weights!r} were not fitted to these weights of {name}: "
             f"run `kvlab train-less --model {name} --out FILE` and give weights=FILE (for timing, weights=untrained)."
@@ -118,7 +118,7 @@ def _try_out(maps: FeatureMaps) -> Any:
     return phi @ psi[:, :, None].transpose(-1, -2)
 
 
-def _same(fitted_to: Tensor, model: Tensor) -> bool:
+def same_weights(fitted_to: Tensor, model: Tensor) -> bool:
     if fitted_to.shape != model.shape:
         return False
     return bool((fitted_to - model).norm() <= MOST_DIFFERENCE * fitted_to.norm())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,10 +21,12 @@ from kvlab.cache.passage import Rows
 from kvlab.cache.placed import placed, sinks_by_head
 from kvlab.cache.quota import Quota
 from kvlab.cache.recalled import recall
+from kvlab.cache.rehearsing import Mark, check_rehearsed, rehearsed
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
+from kvlab.methods.view import References
 
 
 class CompressedLayer(Contents, CacheLayerMixin):
@@ -55,6 +58,8 @@ class CompressedLayer(Contents, CacheLayerMixin):
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
+        self.references: References | None = None  # queries of a rehearsal, until the decision
+        self.marked: Mark | None = None  # where a rehearsal goes back to
         self.rotary = self.settings.rotary_of(self.layer_idx)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -78,6 +83,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        check_rehearsed(self)
         rows = key_states.shape[2]
         self._append(key_states, value_states)
         self.tokens_seen += rows
@@ -147,7 +153,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         row_valid, passage = None, self.settings.passage
         if first and passage is not None and passage.current is not None:
             row_valid = self._mark_narrowed(passage.current)
-        elif padding is not None and (rows > 1 or self.quota is None):
+        elif padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
             row_valid = padding[:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
@@ -174,7 +180,9 @@ class CompressedLayer(Contents, CacheLayerMixin):
                 one.members = partial(self.streams.heads_in, place)
         every_step = self.settings.pipeline.score.every_step
         output = self.streams.join([b.attend(s, every_step) for b, s in zip(self.buckets, seen, strict=True)])
-        if incomplete:
+        if self.settings.rehearses_now:
+            rehearsed(self, seen[0])
+        elif incomplete:
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
             decide(self, seen, visible, self._shown(seen, query, output), first)
@@ -187,6 +195,11 @@ class CompressedLayer(Contents, CacheLayerMixin):
             places = self.streams.by_row(self.tokens_seen)
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
+
+    def seen_again(self, seen: PassSeen) -> PassSeen:
+        """The prompt's pass over the table as it lies in memory now; heads are alike before their first decision."""
+        table = self.buckets[0].table
+        return replace(seen, key=table.states()[0], bias=table.bias(table.visible()))
 
     def note_peak(self, beside: int) -> None:
         """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""
@@ -210,7 +223,7 @@ class CompressedLayer(Contents, CacheLayerMixin):
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
             table.hold(tokens)
-        if rows == 1 and self.quota is not None:
+        if rows == 1 and self.quota is not None and not self.settings.rehearses_now:
             places = self.streams.by_row(self.tokens_seen)
             for table, key, value, place in zip(self.tables, keys, values, places, strict=True):
                 table.append_one(key, value, place, pipeline.state)

@@ -25,7 +25,7 @@ def hold(cache: CompressedCache) -> CompressedCache:
     """
     if cache.settings.pipeline.saves_prefill:
         raise UserError("With prefill_saving every layer works on what the one before kept: switch it off for this.")
-    cache.settings.held = {}
+    cache.settings.stays_held = True
     return cache
 
 
@@ -43,11 +43,19 @@ class Prefix:
         """
         settings, held = self.held.settings, self.held.settings.held
         assert held is not None
-        settings = replace(settings, pipeline=pipeline, held=None, statistics=dict(settings.statistics))
+        settings = replace(
+            settings,
+            pipeline=pipeline,
+            held=None,
+            stays_held=False,
+            rehearsal=None,
+            statistics=dict(settings.statistics),
+        )
         cache = copy.copy(self.held)
         cache.settings, cache.layers = settings, [_copied(layer, settings) for layer in self.held.layers]
         for layer in cache.compressed_layers():
-            conclude(layer, [held[layer.rank]], [table.visible() for table in layer.tables], None, True)
+            visible = [table.visible() for table in layer.tables]
+            conclude(layer, [layer.seen_again(held[layer.rank].seen)], visible, None, True)
         settings.observer = observer
         return cache
 

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from kvlab.cache.find_rotary import RotaryOfPasses
 from kvlab.cache.passage import Passage
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
+from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import Slots, View
 
@@ -31,6 +32,29 @@ class Observer(Protocol):
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
         """After a plan was applied. `before` is a copy of the table from just before."""
         ...
+
+
+@dataclass(frozen=True)
+class Held:
+    """A layer that has read its prompt and waits for the decision; `shown`: its pass was, to who watches."""
+
+    layer: Any
+    seen: PassSeen
+    shown: bool
+
+
+@dataclass
+class RehearsalState:
+    """The prompt's token ids as its passes come in, and how far the rehearsal is."""
+
+    plan: Rehearsal
+    ask: list[int]  # token ids in front of each piece
+    start: int | None  # the token every text begins with, which is not read again
+    context: int | None = None  # tokens of each row that are read again, the first ones; None: all
+    ids: list[Tensor] = field(default_factory=list)  # (B, q) of each pass
+    mask: Tensor | None = None  # (B, T) of the last pass, where one was given
+    running: bool = False
+    done: bool = False
 
 
 @dataclass
@@ -53,7 +77,10 @@ class LayerSettings:
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
     prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
-    held: dict[int, PassSeen] | None = field(default=None, repr=False)  # by layer, prompts not decided about (`prefix`)
+    held: dict[int, Held] | None = field(default=None, repr=False)  # by layer, prompts not decided about yet
+    stays_held: bool = False  # nobody decides about the prompt: others go on from it (`prefix`)
+    rehearsal: RehearsalState | None = field(default=None, repr=False)  # where the method wants one
+    rehearsal_seconds: float = 0.0  # how long it took, where `timed`
 
     @property
     def period(self) -> int:
@@ -71,19 +98,25 @@ class LayerSettings:
             return RotaryOfPasses(Rotary(torch.zeros_like(self.rotary.inverse_frequencies)), None)
         return RotaryOfPasses(self.rotary, self.changing_rotary)
 
+    @property
+    def rehearses_now(self) -> bool:
+        """Whether the pass at work is a rehearsal's."""
+        return self.rehearsal is not None and self.rehearsal.running
+
     @contextmanager
     def clock(self, phase: str, device: torch.device) -> Iterator[None]:
         """Adds the time of a prompt's decision to `prefill_compress_seconds`, if asked to."""
         if not self.timed or phase != "prefill":
             yield
             return
-        _wait(device)
+        wait(device)
         begun = time.perf_counter()
         yield
-        _wait(device)
+        wait(device)
         self.prefill_compress_seconds += time.perf_counter() - begun
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was asked to."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)

@@ -57,6 +57,10 @@ class SlotTable:
         """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
         return self._first(self.width)
 
+    def first(self, count: int) -> Slots:
+        """The first `count` of the visible slots, with their log mass."""
+        return self.columns.weighed(self._first(count))
+
     def _first(self, count: int) -> Slots:
         return self.slots if count == self.capacity else self.slots.map(lambda tensor: tensor[:, :, :count])
 
@@ -106,6 +110,20 @@ class SlotTable:
         """Room for `capacity` slots, taken at once."""
         self._make_room(capacity - self.width, 0)
 
+    def forget(self, width: int, dense: bool) -> None:
+        """Take back all that was appended since the table had `width` slots and nothing was decided."""
+        self.slots.valid[:, :, width:] = False
+        self.width = self.occupied = width
+        self.is_dense, self.left_bytes = dense, 0
+
+    def give_back_room(self, whole: torch.dtype) -> None:
+        """Keep no more than the visible slots, with whole numbers of type `whole`; memory is freed by `detach`."""
+        now = self.slots.position.dtype
+        kept = self._first(self.width)
+        self.slots = (
+            kept if now == whole else kept.map(lambda tensor: tensor.to(whole) if tensor.dtype == now else tensor)
+        )
+
     def _make_room(self, rows: int, more: int) -> None:
         """Room for `rows` more slots; a table that is too short is copied into one with `more` beyond them."""
         if self.width + rows > self.capacity:
@@ -120,10 +138,10 @@ class SlotTable:
         self.is_dense = False
 
     def store(self, changed: dict[str, Tensor]) -> None:
-        """Take over new values of some of the visible slots' metadata, as far as they are held."""
+        """Take over new values of metadata of the visible slots, or of the first of them, as far as they are held."""
         own = self._first(self.width).own()
         for name in changed.keys() & own.keys():
-            own[name].copy_(changed[name])
+            own[name][:, :, : changed[name].shape[2]].copy_(changed[name])
 
     def adopt(self, after: Slots, bound: int) -> None:
         """Take over the visible slots as a plan left them; no head has more than `bound` valid ones."""

@@ -46,9 +46,8 @@ def budget_is_kept(method: Method, case: Case) -> str:
     """No head holds more than it was allotted, and what all were allotted is the budget on average."""
     pipeline, layers = method.pipeline(), observed(method, case).layers
     for found in layers:
-        waits = pipeline.deferred and found.step == 0  # compressed at the pass after it
         on_top = case.compress_every - 1 + pipeline.buffer if pipeline.decode else found.step
-        over = 0 if waits else int((found.live - found.budget).max()) - on_top
+        over = int((found.live - found.budget).max()) - on_top
         if over > 0:
             return f"{over} slots too many {found.place}"
     allotted = torch.stack([found.budget.float().mean(-1) for found in layers if found.step > 0]).mean(0)

@@ -16,6 +16,7 @@ from kvlab.cli.methods import methods
 from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
+from kvlab.cli.profile import profile
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
@@ -40,6 +41,7 @@ commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
+commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.add_typer(plugin_commands, name="plugin")
 

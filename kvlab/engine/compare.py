@@ -268,6 +268,7 @@ def _free_pass(
     return {
         "seconds_prefill": prefilled - begun,
         "seconds_compress": cache.settings.prefill_compress_seconds,
+        "seconds_rehearse": cache.settings.rehearsal_seconds if cache.settings.rehearsal is not None else None,
         # The first token comes from the prompt's pass: len - 1 decode steps were timed.
         "decode_tokens_per_second": (len(free) - 1) / seconds if len(free) > 1 else None,
         "free_text": loaded.tokenizer.decode(free, skip_special_tokens=True),

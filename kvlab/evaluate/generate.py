@@ -52,16 +52,18 @@ def generate_answers(
     device = input_device(loaded.model)
     whole = torch.tensor(list(prompts), device=device)
     watch = Stopwatch(device)
-    with watch.running(), torch.inference_mode():
+    ends = pass_ends(cache, in_sight, prefill_chunk)
+    with watch.running(), watch.until(loaded.model, len(ends)) as took, torch.inference_mode():
         begun = 0
-        for end in pass_ends(cache, in_sight, prefill_chunk):
+        for end in ends:
             if end < whole.shape[1]:  # `generate` makes the last pass itself, for the first token of the answer
                 _prefill(loaded, whole[:, :end], begun, cache)
                 begun = end
         answers = _continue(loaded, whole, cache, max_new_tokens, stop)
     memory = read_memory(cache, len(prompts))
     texts = loaded.tokenizer.batch_decode(answers, skip_special_tokens=True)
-    return [Outcome(cut_answer(text, stop), memory, watch.seconds / len(prompts)) for text in texts]
+    seconds = watch.seconds / len(prompts), sum(took) / len(prompts)
+    return [Outcome(cut_answer(text, stop), memory, *seconds) for text in texts]
 
 
 def _prefill(loaded: Loaded, seen: torch.Tensor, begun: int, cache: Cache) -> None:

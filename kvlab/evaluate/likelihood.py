@@ -35,16 +35,17 @@ def forced_log_probabilities(
     start, end = len(prefix), ids.shape[1] - 1
     watch = Stopwatch(device)
     rows = []
-    with watch.running(), torch.inference_mode():
+    ends = pass_ends(cache, start, prefill_chunk)
+    with watch.running(), watch.until(loaded.model, len(ends)) as took, torch.inference_mode():
         begun = 0
-        for stop in pass_ends(cache, start, prefill_chunk):
+        for stop in ends:
             _forward(loaded, ids[:, begun:stop], stop, cache)
             begun = stop
         for place in range(start, end, chunk):
             stop = min(place + chunk, end)
             rows.append(_forward(loaded, ids[:, place:stop], stop, cache, stop - place))
     logits = torch.cat(rows).float()
-    outcome = Outcome(prediction="", memory=read_memory(cache, 1), seconds=watch.seconds)
+    outcome = Outcome(prediction="", memory=read_memory(cache, 1), seconds=watch.seconds, prompt_seconds=sum(took))
     return torch.log_softmax(logits, dim=-1), outcome
 
 

@@ -99,6 +99,8 @@ class Measurer:
         if first.continuation:
             return [self._force(first, choice)]
         cache = self.make_cache(choice)
+        if isinstance(cache, CompressedCache):
+            cache.rehearse_only(len(first.context))
         followed = _follow(prompts, cache, self.loaded)
         outcomes = generate_answers(
             self.loaded,

@@ -49,6 +49,7 @@ class Outcome:
     prediction: str
     memory: Memory
     seconds: float
+    prompt_seconds: float | None = None  # of these, until the prompt was read, rehearsed and compressed
     bits_per_byte: float | None = None
     kl: float | None = None
     top1_agreement: float | None = None
@@ -67,6 +68,33 @@ class Stopwatch:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds = 0.0
+
+    @contextmanager
+    def until(self, model: PreTrainedModel, passes: int) -> Iterator[list[float]]:
+        """Notes, in the list it gives, what the first `passes` passes of the model take, one number each.
+
+        What a cache does at the end of a pass, such as a rehearsal, is part of it.
+        """
+        took: list[float] = []
+        begun = 0.0
+
+        def begin(*_: object) -> None:
+            nonlocal begun
+            if len(took) < passes:
+                self._settle()
+                begun = time.perf_counter()
+
+        def end(*_: object) -> None:
+            if len(took) < passes:
+                self._settle()
+                took.append(time.perf_counter() - begun)
+
+        hooks = [model.register_forward_pre_hook(begin), model.register_forward_hook(end)]
+        try:
+            yield took
+        finally:
+            for hook in hooks:
+                hook.remove()
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -41,6 +41,7 @@ ROWS = pa.schema(
         ("live_bytes", pa.int64()),  # at the end, per sample
         ("allocated_bytes", pa.int64()),
         ("seconds", pa.float64()),  # prefill and answer, per sample
+        ("prompt_seconds", pa.float64()),  # of these, until it was compressed, a rehearsal included; null in older rows
         ("batch_rows", pa.int32()),  # samples that ran together; bytes and seconds are their share
         ("bits_per_byte", pa.float64()),  # text tasks only, null elsewhere
         ("kl", pa.float64()),  # nats per token, full cache against this one

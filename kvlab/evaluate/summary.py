@@ -19,7 +19,8 @@ MODEL = ["question_aware", "model", "model_digest", CHUNK]
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed", *MODEL]
 METHOD = ["method", "hyper_parameters", "budget", "budget_unit", "question_aware", "model", CHUNK]
 MEASURES = (
-    "score", "difference", "slots", "kept", "live_bytes", "seconds", "bits_per_byte", "kl", "top1_agreement",
+    "score", "difference", "slots", "kept", "live_bytes", "seconds", "prompt_seconds", "bits_per_byte", "kl",
+    "top1_agreement",
 )  # fmt: skip
 SCORES: dict[str, Kind] = {"score": "score", "difference": "difference"}
 
@@ -30,7 +31,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     Columns: `by`, method, hyper_parameters, budget, budget_unit, question_aware, model, prefill_chunk (null: none),
     metric, samples (prompts), pairs (prompts that the full cache was asked too), and with `_low` and `_high` score,
     difference to the full cache on the same prompts (null where it has none), slots (mean per KV head), kept (slots
-    over tokens seen), live_bytes, seconds, and for text tasks bits_per_byte, kl, top1_agreement.
+    over tokens seen), live_bytes, seconds, prompt_seconds, and for text tasks bits_per_byte, kl, top1_agreement.
     """
     measured = with_measures(rows)
     groups = measured.groupby([*by, *METHOD], dropna=False, sort=False)
@@ -67,6 +68,8 @@ def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows with what is summed up beside each: the difference to the full cache's score, and kept."""
     if CHUNK not in rows:  # of before prompts could come in chunks
         rows = rows.assign(**{CHUNK: np.nan})
+    if "prompt_seconds" not in rows:  # of before it was measured
+        rows = rows.assign(prompt_seconds=np.nan)
     base = rows.loc[rows["method"] == FULL.method, [*PROMPT, "score"]].rename(columns={"score": "base"})
     paired = rows.merge(base.drop_duplicates(PROMPT), on=PROMPT, how="left")
     return paired.assign(difference=paired["score"] - paired["base"], kept=paired["slots"] / paired["logical_tokens"])

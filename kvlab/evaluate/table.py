@@ -17,15 +17,15 @@ from kvlab.requests import MethodChoice
 
 def summary_table(summary: pd.DataFrame) -> Table:
     """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each."""
-    table = Table(
-        "task, length, metric", "method", "kept (95 %)", "n", "score (95 %)", "minus full (95 %)", box=SIMPLE_HEAD
-    )
-    table.caption = _caption(summary)
+    timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
+    scores = "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else [])
+    table = Table("task, length, metric", "method", "kept (95 %)", "n", *scores, box=SIMPLE_HEAD)
+    table.caption = _caption(summary, timed)
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
     for _, group in summary.groupby(by, sort=False, dropna=False):
         heads = _heads(group.iloc[0])
         for head, line in zip_longest(heads, (line for _, line in group.iterrows())):
-            table.add_row(head or "", *(_cells(line) if line is not None else ()))
+            table.add_row(head or "", *(_cells(line)[: len(table.columns) - 1] if line is not None else ()))
         table.add_section()
     return table
 
@@ -49,7 +49,14 @@ def _difficulty_lines(difficulty: str) -> list[str]:
 
 def _cells(line: pd.Series) -> tuple[str, ...]:
     gap = "" if line["method"] == "full" else _interval(line, "difference", ".3f", "+", count="pairs")
-    return choice_label(line), _kept(line), str(line["samples"]), _interval(line, "score", ".3f"), gap
+    scores = _interval(line, "score", ".3f"), gap
+    return choice_label(line), _kept(line), str(line["samples"]), *scores, _prompt_seconds(line)
+
+
+def _prompt_seconds(line: pd.Series) -> str:
+    """How long a prompt took until it was compressed; empty where that was not measured."""
+    seconds = line.get("prompt_seconds")
+    return "" if seconds is None or pd.isna(seconds) else f"{seconds:.2g}"
 
 
 def choice_label(line: pd.Series) -> str:
@@ -79,12 +86,13 @@ def _kept(line: pd.Series) -> str:
     return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
 
 
-def _caption(summary: pd.DataFrame) -> str:
+def _caption(summary: pd.DataFrame, timed: bool) -> str:
     aware = {True: "question in sight when compressed", False: "question out of sight when compressed"}
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
     told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks])
-    return f"{told}; kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
+    also = "; prompt s: until it was read and compressed, a second reading included" if timed else ""
+    return f"{told}; kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more{also}"
 
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:

@@ -96,6 +96,7 @@ class RowMaker:
             "prediction": outcome.prediction,
             **vars(outcome.memory),
             "seconds": outcome.seconds,
+            "prompt_seconds": outcome.prompt_seconds,
             "batch_rows": batch_rows,
             "bits_per_byte": outcome.bits_per_byte,
             "kl": outcome.kl,

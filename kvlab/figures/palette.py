@@ -48,6 +48,9 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "expected-attention": ("gold", "triangle-up", "dashdot"),
     "criticalkv": ("green", "cross", "dot"),
     "rkv": ("wine", "diamond", "dash"),
+    "duoattention": ("grey", "triangle-up", "dashdot"),
+    "attention-matching": ("blue", "star", "dash"),
+    "kvzip": ("wine", "x", "dot"),
     "exactmerge": ("sky", "circle", "solid"),
 }
 FALLBACK_MARKERS = ("diamond-tall", "bowtie", "octagon", "hexagram", "diamond-wide")

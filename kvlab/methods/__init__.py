@@ -16,7 +16,7 @@ __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
     "full", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
-    "keydiff", "lagkv", "expected_attention", "criticalkv", "rkv",
+    "keydiff", "lagkv", "kvzip", "duoattention", "attention_matching", "expected_attention", "criticalkv", "rkv",
     "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv", "exactmerge",
 )  # fmt: skip
 LAST = "compose"  # made of all the others

@@ -59,7 +59,7 @@ class Method(BaseModel, ABC):
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
             "decode": pipeline.decode,
-            "deferred": pipeline.deferred,
+            "deferred": pipeline.waits,
             "buffer": pipeline.buffer,
             "recalled": pipeline.recalled,
             "saves_prefill": pipeline.saves_prefill,

@@ -21,8 +21,16 @@ PLAIN_NAMES: dict[str, dict[str, str]] = {
         "decayed": "zsmerge",
         "window": "snapkv",
         "ema": "keepkv",
+        "rehearsal": "kvzip",
     },
-    "allocate": {"uniform": "h2o", "pyramid": "pyramidkv", "linear": "pyramid-pool", "variance": "d2o"},
+    "allocate": {
+        "uniform": "h2o",
+        "pyramid": "pyramidkv",
+        "linear": "pyramid-pool",
+        "variance": "d2o",
+        "global": "kvzip",
+        "profile": "duoattention",
+    },
     "settle": {"evict": "h2o", "pool": "pyramid-pool", "sets": "kvmerger", "values": "cam"},
 }
 SELECTORS: dict[str, Callable[..., Selector]] = {"topk": LowestScore, "oldest": Oldest}
@@ -64,9 +72,9 @@ def pipeline_of(part: str, name: str, given: dict[str, Any]) -> Pipeline:
     return made(source(part, name)[1], **given).pipeline()
 
 
-def selector(name: str, given: dict[str, Any]) -> Selector:
-    """A selection by plain name; raises UserError for numbers out of range."""
-    sinks, recent = given.get("sinks", 4), given.get("recent", 0.5)
+def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Selector:
+    """A selection by plain name, with `recent` where nothing is given; raises UserError for numbers out of range."""
+    sinks, recent = given.get("sinks", 4), given.get("recent", recent)
     if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
         raise UserError(f"sinks is {sinks!r}; it must be a whole number of first tokens, 0 or more.")
     if name == "oldest":

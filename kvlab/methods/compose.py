@@ -10,6 +10,8 @@ from pydantic import ConfigDict, Field, JsonValue
 
 from kvlab.errors import UserError
 from kvlab.methods.allocators.ballots import ChosenSlots
+from kvlab.methods.allocators.model_wide import ModelWide
+from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.variance import Variance
 from kvlab.methods.base import Method, make_method, register
 from kvlab.methods.choices import PARTS, SELECTORS, choices, distributed, pipeline_of, selector, source
@@ -20,12 +22,18 @@ from kvlab.methods.scorers.beside import Beside
 from kvlab.methods.scorers.ema import EmaScore
 from kvlab.methods.scorers.none import Recency, Unscored
 from kvlab.methods.scorers.prompt_only import PromptOnly
+from kvlab.methods.scorers.rehearsed import RehearsedAttention
 from kvlab.methods.settlers.exact_residual import ExactResidual
 from kvlab.methods.settlers.gaussian_sets import GaussianSets
 from kvlab.methods.settlers.nearest_merge import NearestMerge
 from kvlab.methods.settlers.pool import Pool
 from kvlab.methods.settlers.reposition import EvictAndReposition
 from kvlab.methods.settlers.value_merge import ACCUMULATED, ValueMerge
+
+# Scores that are set at the prompt, or follow from the slot; so do those that can be recalled.
+COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, Recency)
+# Half of an equal share would be half of what the layers could give each other.
+RECENT_ACROSS_LAYERS = 16
 
 __all__ = ["Composition", "choices", "compose"]
 
@@ -61,7 +69,8 @@ class Composition(Method):
     Further hyper-parameters are those of the methods the choices come from. What the chosen merge reads beside the
     score (running averages, accumulated attention) is kept up to date next to it. Acts while decoding only if both the
     method of the score and that of the settling do. Selection `topk` protects 4 sinks and half the budget of recent
-    tokens unless `sinks` and `recent` say otherwise. GVote's allocation takes no budget.
+    tokens unless `sinks` and `recent` say otherwise, or 16 of them where layers share a budget.
+    GVote's allocation takes no budget.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -101,7 +110,9 @@ class Composition(Method):
         names = {"score": self.score, "allocate": self.allocate, "select": self.select, "settle": self.settle}
         given, plain = distributed(names, dict(self.model_extra or {})), self.select in SELECTORS
         parts = {part: pipeline_of(part, names[part], given[part]) for part in PARTS if part != "select" or not plain}
-        select = selector(self.select, given["select"]) if plain else parts["select"].select
+        apart = isinstance(parts["allocate"].allocate, ModelWide | HeadProfile)
+        recent = RECENT_ACROSS_LAYERS if apart else 0.5
+        select = selector(self.select, given["select"], recent) if plain else parts["select"].select
         return _fitted(_Chosen(names, parts["score"], parts["allocate"], select, parts["settle"]))
 
 
@@ -142,8 +153,10 @@ def _fitted(chosen: _Chosen) -> Pipeline:
         )
     if isinstance(allocate, Variance):
         allocate = replace(allocate, from_score=isinstance(score, AccumulatedAttention) and score.decay == 1)
+    if isinstance(allocate, ModelWide | HeadProfile):
+        allocate = replace(allocate, select=chosen.select)
     score, settle = _with_state(score, settle, chosen)
-    if not decode and not (isinstance(score, PromptOnly | Ballots) or hasattr(score, "recall")):
+    if not decode and not (isinstance(score, COSTS_NO_STEP) or hasattr(score, "recall")):
         score = PromptOnly(score)
     buffer = chosen.score.buffer if decode else 0
     return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred, buffer=buffer)

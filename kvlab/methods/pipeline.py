@@ -11,6 +11,7 @@ from torch import Tensor
 
 from kvlab.methods.columns import Byte, Columns, key_lengths, lengths_pay, whole_numbers
 from kvlab.methods.plan import Plan
+from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
 
 
@@ -121,7 +122,7 @@ class Pipeline:
     select: Selector
     settle: Settler
     decode: bool = True
-    deferred: bool = False  # the prompt is compressed at the pass after it, when every layer's statistic is known
+    deferred: bool = False  # the prompt is compressed when its last layer has seen it: all layers decide together
     saves_prefill: bool = False  # of the prompt, a layer works on what the layer before kept; all heads keep the same
     buffer: int = 0  # generated tokens that gather on top of the budget before a decision; 0: none do
 
@@ -164,6 +165,26 @@ class Pipeline:
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """New slot state after a chunk of the prompt that is not its last."""
         return self.score.accumulate(slots, seen) if hasattr(self.score, "accumulate") else {}
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """What is read again before the prompt is decided about; scorers and settlers say so by `rehearsal`."""
+        wanted = (getattr(part, "rehearsal", None) for part in (self.score, self.settle))
+        return next((rehearsal for rehearsal in wanted if rehearsal is not None), None)
+
+    @property
+    def waits(self) -> bool:
+        """Whether no layer may decide about the prompt before all of them have seen it, or a rehearsal of it."""
+        return self.deferred or getattr(self.allocate, "across_layers", False) or self.rehearsal is not None
+
+    @property
+    def references(self) -> int:
+        """How many of the rehearsal's queries a query head keeps for the decision; parts say so by `references`."""
+        return max(getattr(part, "references", 0) for part in (self.select, self.settle))
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """New state of the prompt's slots after a pass of the rehearsal."""
+        return self.score.rehearsed(slots, seen) if hasattr(self.score, "rehearsed") else {}
 
     @property
     def notes(self) -> bool:

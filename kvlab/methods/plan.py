@@ -66,6 +66,7 @@ class Plan:
     extra: dict[str, Tensor] | None = None  # (B, H, S) new values of the method's own slot state
     value_shift: ValueShift | None = None
     new_keys: NewKeys | None = None
+    log_mass: Tensor | None = None  # (B, H, S) new log mass of slots that stay without an edge into them
     head_state: dict[str, Tensor] | None = None  # (B, H, ...) what the method notes of each head, for `View.head_state`
     lost: Tensor | None = None  # (B, H) votes that leave without going into another slot, where the settler knows
 

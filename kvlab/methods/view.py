@@ -175,6 +175,14 @@ class Seen(Protocol):
         """
         ...
 
+    def column_max(self, rows: int | None = None) -> Tensor:
+        """The most attention a slot gets from any one of the last `rows` queries of its group; (B, H, S)."""
+        ...
+
+    def column_rms(self, rows: int | None = None) -> Tensor:
+        """Root mean square, over the last `rows` real queries and the group, of what a slot gets; (B, H, S)."""
+        ...
+
     def last_logits(self, rows: int = 1) -> Tensor:
         """Logits of the last `rows` queries, log mass not added, -inf where a row cannot look; (B, H, G, rows, S)."""
         ...
@@ -202,6 +210,18 @@ class Seen(Protocol):
 
 
 @dataclass(frozen=True)
+class References:
+    """Some of a rehearsal's queries, evenly spread: (B, Hq, n, d), rotated where they were asked; `real` (B, n)."""
+
+    query: Tensor
+    real: Tensor
+
+    def and_more(self, more: References) -> References:
+        """Those of one more pass behind these."""
+        return References(torch.cat([self.query, more.query], 2), torch.cat([self.real, more.real], 1))
+
+
+@dataclass(frozen=True)
 class View:
     """One layer at the moment a decision is due."""
 
@@ -218,6 +238,7 @@ class View:
     generator: torch.Generator | None = None
     statistics: dict[int, Tensor] = field(default_factory=dict)  # what the allocator noted of each layer at prefill
     head_state: dict[str, Tensor] = field(default_factory=dict)  # (B, H, ...) what plans noted of each head so far
+    references: References | None = None  # queries of a rehearsal, where the method keeps any
     certain: bool = False  # the host knows that every head is over its budget by exactly `most_excess`
     in_lots: bool = False  # many tokens wait for each decision (`Pipeline.buffer`), and many may be scored alike
     smallest_budget: int = 0  # host-side bound, like `largest_budget`

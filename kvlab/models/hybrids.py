@@ -10,16 +10,15 @@ from typing import Any
 
 from torch import nn
 
+from kvlab.attention.marks import STARTS_ANEW
 from kvlab.errors import UserError
-
-_GUARDED = "_kvlab_guards_passes"
 
 
 def refuse_later_passes(model: nn.Module) -> None:
     """From now on such a pass raises UserError (again does no harm)."""
-    if not hasattr(model, _GUARDED):
+    if not hasattr(model, STARTS_ANEW):
         model.register_forward_pre_hook(_check, with_kwargs=True)
-        setattr(model, _GUARDED, True)
+        setattr(model, STARTS_ANEW, True)
 
 
 def _check(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:

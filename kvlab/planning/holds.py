@@ -17,7 +17,7 @@ class Holds(BaseModel):
     compresses: bool = True
     needs_budget: bool = True
     decode: bool = True  # it also decides while decoding
-    deferred: bool = False  # the prompt is compressed at the pass after it
+    deferred: bool = False  # no layer is compressed before the last one has seen the prompt
     saves_prefill: bool = False
     seeks: bool = False  # what leaves looks for its nearest slot
     buffer: int = 0  # generated tokens that gather on top of its budget between decisions

@@ -57,7 +57,7 @@ def first_look(prompt: Prompt) -> np.ndarray:
     """(layers, heads, prompt tokens) attention of the prompt's last query, before anything was dropped."""
     held = prompt.prefix.held.settings.held
     assert held is not None
-    return np.stack([held[rank].last_mass()[0].float().cpu().numpy() for rank in range(len(prompt.layers))])
+    return np.stack([held[rank].seen.last_mass()[0].float().cpu().numpy() for rank in range(len(prompt.layers))])
 
 
 def own_slots(cache: CompressedCache, tokens: int) -> np.ndarray:

@@ -172,6 +172,7 @@ class RunRecord(BaseModel):
     )
     seconds_prefill: float | None = None
     seconds_compress: float | None = Field(None, description="part of prefill spent compressing")
+    seconds_rehearse: float | None = Field(None, description="part of prefill spent reading the context again")
     decode_tokens_per_second: float | None = Field(None, description="free decoding, recording off")
     speed_readings: tuple[SpeedReading, ...] = Field(
         (), description="further readings, in turns with the other runs of the comparison"

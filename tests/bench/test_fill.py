@@ -37,7 +37,7 @@ def step(tiny: BenchModel, cache: CompressedCache, batch: int = 2) -> None:
 def test_every_method_has_seen_all_and_holds_its_budget(tiny: BenchModel, method: str) -> None:
     cache = filled(tiny, method)
     assert cache.memory().logical_tokens == PROMPT
-    step(tiny, cache)  # a deferred method decides now
+    step(tiny, cache)
     memory = cache.memory()
     assert memory.logical_tokens == cache.get_seq_length() == PROMPT + 1
     if not make_method(method).needs_budget:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -18,9 +19,19 @@ SCALING = DIM**-0.5
 
 
 def summed(seen: PassSeen, first: int, weight: Tensor | None) -> Tensor:
-    """(B, H, S) in float64, one query after the other: softmax over what it may see and its learned sink."""
+    """(B, H, S) in float64: the weighted sum of all queries' attention, mean over the group."""
+    total = torch.zeros(BATCH, HEADS, seen.key.shape[2], dtype=torch.float64)
+    for b, h, row, share in looks(seen, first):
+        own = 1.0 if weight is None else float(weight.expand(BATCH, -1)[b, row - first])
+        total[b, h, : len(share)] += own * share / GROUP
+    return total
+
+
+def looks(seen: PassSeen, first: int) -> Iterator[tuple[int, int, int, Tensor]]:
+    """(batch row, head, row, attention in float64) of one query after the other: softmax over what it may see and its
+    learned sink.
+    """
     rows, slots = seen.query.shape[2], seen.key.shape[2]
-    total = torch.zeros(BATCH, HEADS, slots, dtype=torch.float64)
     for b, h, g, row in itertools.product(range(BATCH), range(HEADS), range(GROUP), range(first, rows)):
         reach = slots - rows + row + 1
         logits = seen.key[b, h, :reach].double() @ seen.query[b, h * GROUP + g, row].double() * SCALING
@@ -34,10 +45,7 @@ def summed(seen: PassSeen, first: int, weight: Tensor | None) -> Tensor:
         if torch.isneginf(logits).all() or (seen.row_valid is not None and not seen.row_valid[b, row]):
             continue
         beside = [] if seen.sinks is None else [seen.sinks[b, h, g].double()]
-        share = torch.softmax(torch.cat([logits, *(one[None] for one in beside)]), 0)[:reach]
-        own = 1.0 if weight is None else float(weight.expand(BATCH, -1)[b, row - first])
-        total[b, h, :reach] += own * share / GROUP
-    return total
+        yield b, h, row, torch.softmax(torch.cat([logits, *(one[None] for one in beside)]), 0)[:reach]
 
 
 def a_pass(kind: str, rows: int, dtype: torch.dtype = torch.float32) -> PassSeen:
@@ -72,6 +80,28 @@ def test_equals_one_query_at_a_time(kind: str, rows: int, fused: bool, monkeypat
         torch.testing.assert_close(seen.column_mass(last, weight), expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("rows", [SLOTS, 11, 1])
+@pytest.mark.parametrize("kind", ["plain", "padded", "merged", "capped", "alibi", "sinks"])
+def test_largest_and_root_mean_square(kind: str, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every single query of the group; padding rows neither count nor give anything."""
+    monkeypatch.setitem(tiles.TILE, "cpu", (4, 1))
+    monkeypatch.setattr(tiles, "FEWEST_COLUMNS", 8)
+    seen = a_pass(kind, rows)
+    for last in (rows, 5):
+        first = max(rows - last, 0)
+        most = torch.zeros(BATCH, HEADS, SLOTS, dtype=torch.float64)
+        squares, real = torch.zeros_like(most), torch.zeros(BATCH, 1, 1)
+        for b, h, _, share in looks(seen, first):
+            reach = len(share)
+            most[b, h, :reach] = torch.maximum(most[b, h, :reach], share)
+            squares[b, h, :reach] += share**2
+        for b in range(BATCH):
+            real[b] = sum(1 for row in range(first, rows) if seen.row_valid is None or seen.row_valid[b, row])
+        torch.testing.assert_close(seen.column_max(last), most.float(), rtol=1e-5, atol=1e-6)
+        expected = (squares / (GROUP * real.clamp_min(1))).sqrt().float()
+        torch.testing.assert_close(seen.column_rms(last), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_16_bits_sum_in_32() -> None:
     """Of bfloat16 states the sums are those of their products: rounding a probability to 8 bits would show."""
     seen = a_pass("plain", SLOTS, torch.bfloat16)
@@ -92,4 +122,6 @@ def test_a_tile_is_all_that_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with Watch():
         seen.column_mass()
+        seen.column_max()
+        seen.column_rms()
     assert max(made) <= 2 * 1500 * (DIM + 1)

@@ -35,10 +35,9 @@ class PromptDecision(SlotContender):
         return make_cache(self.model.model, method, self.choice.budget, seed=self.request.seed, timed=True)
 
     def step(self) -> None:
-        """Fill, which decides about the prompt; a method that waits for all layers decides at the token after it."""
+        """Fill, which decides about the prompt."""
         self.cache = self.make_cache()
-        after = int(self.cache.settings.pipeline.deferred)
-        fill(self.model, self.cache, self.load.batch, self.load.prompt, after, self.request.seed)
+        fill(self.model, self.cache, self.load.batch, self.load.prompt, seed=self.request.seed)
         self.seconds.append(self.cache.settings.prefill_compress_seconds)
 
     @property
@@ -59,8 +58,6 @@ class AttentionStep(SlotContender):
             normal(self.model, source, batch, heads, 1, shape.head_dim)
             for heads in (shape.num_attention_heads, shape.num_key_value_heads, shape.num_key_value_heads)
         ]
-        if self.cache.settings.pipeline.deferred:
-            self.step()
 
     def step(self) -> None:
         """Once through all compressed layers."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from kvlab.methods.pipeline import Scorer
+from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.view import Seen, Slots
 
 
@@ -54,6 +55,15 @@ class Beside:
         if not hasattr(self.aside, "accumulate"):
             return main
         return self._named(self.aside.accumulate(self._hidden(slots), seen)) | main
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """The main scorer's: what is kept beside it follows the prompt alone."""
+        return getattr(self.main, "rehearsal", None)
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """As the main scorer does."""
+        return self.main.rehearsed(slots, seen) if hasattr(self.main, "rehearsed") else {}
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The main scorer's update, with the other's state."""

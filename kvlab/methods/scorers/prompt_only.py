@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from kvlab.methods.pipeline import Scorer
+from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.view import Seen, Slots
 
 
@@ -35,6 +36,15 @@ class PromptOnly:
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """As the scorer does."""
         return self.scorer.accumulate(slots, seen) if hasattr(self.scorer, "accumulate") else {}
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """As the scorer wants."""
+        return getattr(self.scorer, "rehearsal", None)
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """As the scorer does."""
+        return self.scorer.rehearsed(slots, seen) if hasattr(self.scorer, "rehearsed") else {}
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The scorer's update on the first prefill, nothing later."""

@@ -52,11 +52,22 @@ class Observed:
         """
         slots, seen = view.slots, view.seen
         inner = (slots.valid & (slots.position.int() >= sinks))[:, 0]
-        logits = seen.logits_of(future.draw(seen, inner, view.tokens_seen))
-        count = logits.shape[3]
-        each = weight * self.weight.sum(-1) / (count * logits.shape[2])  # (B, 1)
-        place = torch.arange(count, device=logits.device)
-        more = Observed._of_logits(view, logits, each.expand(-1, count), place % 2 == 1)
+        query = future.draw(seen, inner, view.tokens_seen)
+        each = weight * self.weight.sum(-1) / (query.shape[2] * query.shape[1] // slots.keys.shape[1])  # (B, 1)
+        return self.with_more(Observed.of_queries(view, query, each.expand(-1, query.shape[2])))
+
+    @classmethod
+    def of_queries(cls, view: View, query: Tensor, weight: Tensor) -> Observed:
+        """Any queries (B, Hq, n, d), not of the sequence's own, that look at all slots; each with `weight` (B, n)."""
+        place = torch.arange(query.shape[2], device=query.device)
+        return cls._of_logits(view, view.seen.logits_of(query), weight, place % 2 == 1)
+
+    def weighing(self, factor: float) -> Observed:
+        """The same queries, each counting `factor` times as much."""
+        return replace(self, weight=self.weight * factor)
+
+    def with_more(self, more: Observed) -> Observed:
+        """These queries and others of the same layer."""
         rows = ("logits", "mass", "normalizer", "beside", "output", *(("places",) if self.places is not None else ()))
         joined = {name: torch.cat([getattr(self, name), getattr(more, name)], 2) for name in rows}
         return replace(

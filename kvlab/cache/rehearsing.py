@@ -1,0 +1,267 @@
+"""A rehearsal: the context is read again over the finished, still full prompt, and taken back before any decision.
+
+`make_cache` makes the model tell each such cache the token ids of its prompt, and call for the rehearsal at the end of
+the prompt's last pass. So a bare `model.generate(..., past_key_values=cache)` rehearses too, and whoever times a
+prompt's pass has timed its rehearsal.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import LinearAttentionLayer
+
+from kvlab.attention.marks import STARTS_ANEW
+from kvlab.attention.seen import PassSeen
+from kvlab.cache.deciding import conclude_all, note_statistic
+from kvlab.cache.settings import LayerSettings, RehearsalState, wait
+from kvlab.errors import UserError
+from kvlab.methods.rehearsal import OVERLAP, Rehearsal
+from kvlab.methods.view import References
+
+if TYPE_CHECKING:
+    from kvlab.cache.cache import CompressedCache
+    from kvlab.cache.layer import CompressedLayer
+
+LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
+_LISTENS = "_kvlab_listens_to_prompts"
+
+
+def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> RehearsalState:
+    """What a cache notes of its prompt. Without a tokenizer nothing is asked: the context alone is read again."""
+    ask = [] if tokenizer is None else tokenizer(plan.ask, add_special_tokens=False)["input_ids"]
+    start = getattr(tokenizer or model.config.get_text_config(decoder=True), "bos_token_id", None)
+    return RehearsalState(plan, list(ask), start)
+
+
+def listen(model: PreTrainedModel) -> None:
+    """From now on caches that rehearse are told of their prompts (again does no harm).
+
+    Raises UserError for a model that cannot go on from its prompt with several tokens.
+    """
+    if hasattr(model, STARTS_ANEW):
+        raise UserError(
+            f"This method reads the prompt a second time, and models of family {model.config.model_type!r} start their "
+            "recurrent state anew at every pass of several tokens: choose a method without a rehearsal."
+        )
+    if not getattr(model, _LISTENS, False):
+        model.register_forward_pre_hook(_note, with_kwargs=True)
+        model.register_forward_hook(_end, with_kwargs=True)
+        setattr(model, _LISTENS, True)
+
+
+def check_rehearsed(layer: CompressedLayer) -> None:
+    """Raises UserError where tokens follow a prompt that was never rehearsed: the model was not asked as a whole."""
+    settings = layer.settings
+    waits = settings.rehearsal is not None and not settings.rehearsal.done and not settings.rehearses_now
+    if waits and layer.quota is not None and settings.held is not None:
+        raise UserError(
+            "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model "
+            "that make_cache was given, not to a part of it."
+        )
+
+
+def rehearsed(layer: CompressedLayer, seen: PassSeen) -> None:
+    """One layer after a pass of the rehearsal: its prompt's slots take over what the scorer makes of it."""
+    assert layer.marked is not None
+    table, pipeline = layer.buckets[0].table, layer.settings.pipeline
+    table.store(dict(pipeline.rehearsed(table.first(layer.marked.width), seen)))
+    if pipeline.references:
+        more = _some(seen, layer.marked.every)
+        layer.references = more if layer.references is None else layer.references.and_more(more)
+
+
+def _some(seen: PassSeen, every: int) -> References:
+    """Every so many-th query of a pass."""
+    real = seen.query.new_ones(len(seen.query), seen.num_new) if seen.row_valid is None else seen.row_valid.float()
+    return References(seen.query[:, :, ::every].clone(), real[:, ::every])
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Where a layer stood at the end of its prompt."""
+
+    width: int
+    dense: bool
+    whole: torch.dtype  # of positions
+    tokens_seen: Tensor
+    cumulative_length: int
+    lengths: list[int]
+    waiting: int
+    rotary: Any
+    states: dict[str, Any]  # a recurrent state beside the slots
+    every: int  # of the rehearsal's queries one in so many is kept
+
+    @classmethod
+    def of(cls, layer: CompressedLayer, every: int) -> Mark:
+        """Now."""
+        table = layer.buckets[0].table
+        place = layer.tokens_seen.clone(), layer.cumulative_length, list(layer.lengths), layer.waiting
+        states: dict[str, Any] = _recurrent(layer) if isinstance(layer, LinearAttentionLayer) else {}
+        kept = copy.copy(layer.rotary), copy.deepcopy(states)
+        return cls(table.width, table.is_dense, table.slots.position.dtype, *place, *kept, every)
+
+    def back(self, layer: CompressedLayer) -> None:
+        """The layer as it was, but for scores; room that was made stays until `detach`."""
+        layer.buckets[0].table.forget(self.width, self.dense)
+        layer.tokens_seen, layer.cumulative_length = self.tokens_seen.clone(), self.cumulative_length
+        layer.lengths, layer.waiting, layer.rotary = list(self.lengths), self.waiting, copy.copy(self.rotary)
+        vars(layer).update(copy.deepcopy(self.states))
+
+
+def _recurrent(layer: CompressedLayer) -> dict[str, Any]:
+    """What transformers' own layer class keeps."""
+    names = vars(LinearAttentionLayer(1)).keys() - {"dtype", "device"}
+    return {name: value for name, value in vars(layer).items() if name in names}
+
+
+def take_last_queries(settings: LayerSettings) -> None:
+    """Show the scorer the prompt's own last queries, as if they were a rehearsal."""
+    for waiting in (settings.held or {}).values():
+        table = waiting.layer.buckets[0].table
+        table.store(dict(settings.pipeline.rehearsed(table.visible(), waiting.seen)))
+        note_statistic(waiting.layer, waiting.seen)
+
+
+@torch.no_grad()
+def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
+    """Read the context again, show it to the scorer, take it back, and let all layers decide."""
+    settings, state = cache.settings, cache.settings.rehearsal
+    assert state is not None
+    state.running = True
+    begun = _now(settings, cache)
+    try:
+        _read_again(model, cache, state)
+    finally:
+        state.running = False
+    state.done, state.ids, state.mask = True, [], None
+    settings.rehearsal_seconds += _now(settings, cache) - begun
+    for layer in cache.compressed_layers():
+        if settings.held is not None:
+            note_statistic(layer, settings.held[layer.rank].seen)
+    if not settings.stays_held:
+        conclude_all(settings)
+
+
+def _read_again(model: PreTrainedModel, cache: CompressedCache, state: RehearsalState) -> None:
+    layers, held = cache.compressed_layers(), cache.settings.held
+    assert held is not None
+    pieces = list(_pieces(state, cache.compressed_layers()[0].cumulative_length, _room(model)))
+    most = max((ids.shape[1] for ids, _ in pieces), default=0)
+    own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
+    total = sum(ids.shape[1] for ids, _ in pieces)
+    every = math.ceil(total / max(cache.settings.pipeline.references, 1))
+    marks = [Mark.of(layer, every) for layer in layers]
+    for layer, mark in zip(layers, marks, strict=True):
+        layer.marked = mark
+        layer.buckets[0].table.reserve(mark.width + most)
+        held[layer.rank] = replace(held[layer.rank], seen=layer.seen_again(held[layer.rank].seen))
+    for ids, mask in pieces:
+        _pass(model, cache, ids, mask, state.mask)
+        for index, kept in enumerate(own):
+            if kept is not None:
+                cache.layers[index] = copy.deepcopy(kept)
+        for layer, mark in zip(layers, marks, strict=True):
+            mark.back(layer)
+    for layer, mark in zip(layers, marks, strict=True):
+        layer.buckets[0].table.give_back_room(mark.whole)
+        layer.marked = None
+
+
+def _pieces(state: RehearsalState, prompt: int, room: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """(ids (B, n), mask (B, n) or None) of each pass, padded on the right, so that windows reach back unbroken."""
+    ids = torch.cat(state.ids, 1)
+    real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
+    rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
+    longest = max(len(row) for row in rows)
+    piece = min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE))
+    count = math.ceil(longest / piece)
+    for place in range(count):
+        parts = [state.ask + _part(row, place, count) for row in rows]
+        width = max(len(part) for part in parts)
+        if width == 0:
+            continue
+        padded = [part + [0] * (width - len(part)) for part in parts]
+        mask = [[1] * len(part) + [0] * (width - len(part)) for part in parts]
+        as_mask = torch.tensor(mask, device=ids.device)
+        yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
+
+
+def _context(row: list[int], real: list[bool] | None, state: RehearsalState) -> list[int]:
+    """The tokens of a row that are read again: no padding, no question, and not the one every text begins with."""
+    row = row if state.context is None else row[: state.context]
+    tokens = row if real is None else [token for token, is_real in zip(row, real, strict=False) if is_real]
+    return tokens[1:] if tokens and tokens[0] == state.start else tokens
+
+
+def _part(row: list[int], place: int, count: int) -> list[int]:
+    first, last = len(row) * place // count, len(row) * (place + 1) // count
+    return row[max(first - OVERLAP, 0) : last] if place else row[first:last]
+
+
+def _pass(
+    model: PreTrainedModel, cache: CompressedCache, ids: Tensor, mask: Tensor | None, before: Tensor | None
+) -> None:
+    given: dict[str, Any] = {}
+    if mask is not None:
+        seen = (
+            torch.ones_like(mask[:, :1]).expand(-1, cache.compressed_layers()[0].cumulative_length)
+            if before is None
+            else before.to(mask)
+        )
+        given["attention_mask"] = torch.cat([seen, mask], 1)
+        if "position_ids" in inspect.signature(_decoder(model).forward).parameters:
+            given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
+    _decoder(model)(ids, past_key_values=cache, use_cache=True, **given)
+
+
+def _decoder(model: PreTrainedModel) -> nn.Module:
+    """The model without its output layer."""
+    return model.base_model
+
+
+def _room(model: PreTrainedModel) -> int:
+    """Tokens the model was trained on."""
+    most = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return most if isinstance(most, int) else 2**62
+
+
+def _now(settings: LayerSettings, cache: CompressedCache) -> float:
+    if settings.timed:
+        wait(cache.compressed_layers()[0].device)
+    return time.perf_counter()
+
+
+def _cache_of(named: dict[str, Any]) -> CompressedCache | None:
+    """The cache of a pass, if it has its rehearsal still before it."""
+    cache = named.get("past_key_values")
+    state = getattr(getattr(cache, "settings", None), "rehearsal", None)
+    return cache if state is not None and not state.done and not state.running else None
+
+
+def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
+    cache = _cache_of(named)
+    if cache is None:
+        return
+    ids = given[0] if given else named.get("input_ids")
+    if not isinstance(ids, Tensor):
+        raise UserError("This method reads the prompt a second time: give the model input_ids, not embeddings.")
+    state, mask = cache.settings.rehearsal, named.get("attention_mask")
+    assert state is not None
+    state.ids.append(ids)
+    state.mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.all() else None
+
+
+def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
+    cache = _cache_of(named)
+    if cache is not None and len(cache.settings.held or {}) == cache.settings.num_layers:
+        rehearse(module, cache)  # type: ignore[arg-type]

@@ -1,0 +1,75 @@
+"""One cut over all layers and heads: the budget goes where the model's highest scores are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.view import Seen, Slots, View
+
+COUNTS = -1  # beside what each layer noted: what follows from all of it
+
+
+@dataclass(frozen=True)
+class ModelWide:
+    """All heads of all layers compete for the model's budget with their scores as they are (KVzip's "pair").
+
+    What `select` protects in every head under an equal share of the budget stays; the rest of the budget goes to the
+    highest of the model's other scores. Of equal scores a lower layer's is taken first, then a lower head's, then an
+    older slot's; which of its own equal slots a head keeps is the selection's. `level` "head" puts each head's highest
+    score in the place of all its scores, so that whole heads win. Budgets sum to the model's, for each row of a batch,
+    and no head has less than what is protected. Where all fits, heads stay equal.
+    """
+
+    level: Literal["slot", "head"] = "slot"
+    select: Selector = field(default_factory=LowestScore)
+    across_layers: ClassVar = True
+
+    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
+        """The average, until the prompt has been seen."""
+        return [average] * num_layers
+
+    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
+        """(B, H, S) scores."""
+        return slots.score
+
+    def head_budgets(self, view: View) -> Tensor | None:
+        """(B, H) this layer's budgets."""
+        if bool((view.budget[:, 0] >= view.slots.valid.sum(-1).amax(-1)).all()):
+            return None
+        if COUNTS not in view.statistics:
+            view.statistics[COUNTS] = self._counts(view)
+        layers = sorted(layer for layer in view.statistics if layer != COUNTS)
+        return view.statistics[COUNTS][:, layers.index(view.layer_idx)].to(view.budget.device)
+
+    def _counts(self, view: View) -> Tensor:
+        """(B, L, H) slots. Heads of all layers have the same slots still: this layer's tell what is protected."""
+        device, layers = view.budget.device, sorted(view.statistics)
+        scores = torch.stack([view.statistics[layer].to(device) for layer in layers], 1).float()  # (B, L, H, S)
+        valid, protected = view.slots.valid, protected_by(self.select, view) & view.slots.valid
+        order = scores.nan_to_num(nan=0.0)
+        if self.level == "head":
+            order = order.masked_fill(~valid[:, None], -torch.inf).amax(-1, keepdim=True).expand_as(order)
+        competing = (valid & ~protected)[:, None].expand_as(order)
+        order = order.masked_fill(~competing, -torch.inf).flatten(1)
+        safe = protected.sum(-1)[:, None].expand(-1, len(layers), -1)  # (B, L, H)
+        left = view.budget.sum(-1) * len(layers) - safe.sum((1, 2))  # (B,)
+        rank = torch.empty_like(order, dtype=torch.int64)
+        place = torch.arange(order.shape[1], device=device).expand_as(rank)
+        rank.scatter_(1, order.argsort(stable=True, dim=-1, descending=True), place)
+        won = (rank < left[:, None]) & competing.flatten(1)
+        counts = safe + won.view_as(scores).sum(-1)
+        fits = view.budget[:, :1] >= valid.sum(-1).amax(-1, keepdim=True)  # (B, 1)
+        return torch.where(fits[:, None], view.budget[:, None], counts)
+
+
+def protected_by(select: Selector, view: View) -> Tensor:
+    """(B, H, S) bool: what a selection never lets go under the view's budgets; the newest token of any other."""
+    if hasattr(select, "protected"):
+        return select.protected(view)  # type: ignore[no-any-return]
+    return LowestScore().protected(view)

@@ -1,0 +1,39 @@
+"""What a method reads once more before it decides about a prompt: its context, seen over the full cache."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from kvlab.methods.view import Seen, Slots
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """`ask`, then the context again, read by the model while its cache still holds all of the prompt.
+
+    A context of more than `piece` tokens comes in pieces of like length. Each is read by itself over the full prompt,
+    behind `ask` and the `OVERLAP` tokens before it, so that memory grows by one piece.
+    """
+
+    ask: str = "\n"
+    piece: int = 2048
+
+
+OVERLAP = 8  # as KVzip: "starting with" the last 8 tokens of the chunk before
+
+
+class Rehearsing(Protocol):
+    """A scorer that wants a rehearsal says so by `rehearsal`, and is shown each of its passes."""
+
+    @property
+    def rehearsal(self) -> Rehearsal | None:
+        """What is read again; None for nothing."""
+        ...
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
+        """New (B, H, S) state of the prompt's S slots after a pass; the first S of what `seen` looked at are they."""
+        ...

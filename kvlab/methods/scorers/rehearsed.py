@@ -1,0 +1,50 @@
+"""What the text asks of itself: attention from a second reading of the context (KVzip)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.rehearsal import Rehearsal
+from kvlab.methods.view import Seen, Slots
+
+Over = Literal["max", "rms", "mean"]
+
+
+@dataclass(frozen=True)
+class RehearsedAttention:
+    """Score_j = the most attention slot j gets from any query of the rehearsal, over the group too (KVzip, eq. 2).
+
+    Attention is over the whole prompt and the rehearsal so far. `over` rms is the root of the sum of squares (mean over
+    the group; Attention Matching's, times a constant that all slots of a row share), mean the sum. With `window`, a
+    slot's score is at least its largest attention from the prompt's last `window` queries. Later tokens keep score 0.
+    """
+
+    over: Over = "max"
+    window: int = 0
+    rehearsal: Rehearsal = field(default_factory=Rehearsal)
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+
+    def prompt_rows(self, tokens: int) -> int:
+        """The window's."""
+        return max(self.window, 1)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 of the window on the first prefill; 0 without one."""
+        return {"score": seen.column_max(self.window)} if first and self.window else {}
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 after one more pass of the rehearsal."""
+        count = slots.score.shape[-1]
+        if self.over == "max":
+            return {"score": torch.maximum(slots.score, seen.column_max()[..., :count])}
+        if self.over == "mean":
+            return {"score": slots.score + seen.column_mass()[..., :count]}
+        squares = seen.column_rms()[..., :count].square() * seen.rows_seen()[..., :1]  # all rows see the first slot
+        return {"score": (slots.score.square() + squares).sqrt()}

@@ -1,0 +1,111 @@
+"""Profiles of head shares: budgets by them, the file, and the refusal of another model's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from kvlab.cache import make_cache
+from kvlab.cache.profiles import read_profile, write_profile
+from kvlab.errors import UserError
+from kvlab.methods.allocators.profile import HeadProfile, HeadShares
+from kvlab.methods.compose import compose
+from kvlab.models.load import LoadedModel, prepare
+from tests.families import tiny_model
+
+LAYERS, HEADS = 3, 2
+
+
+def shares_of(numbers: list[float]) -> HeadShares:
+    table = torch.tensor(numbers).view(LAYERS, HEADS).tolist()
+    return HeadShares((0.2,), (tuple(tuple(row) for row in table),))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.floats(0, 10), min_size=6, max_size=6).filter(lambda n: sum(n) > 1e-6),
+    st.integers(8, 60),
+    st.integers(1, 8),
+    st.sampled_from(["shares", "two"]),
+)
+def test_budgets_sum_to_the_models(numbers: list[float], average: int, least: int, levels: str) -> None:
+    tokens = 50
+    allocate = HeadProfile(levels=levels, known=shares_of(numbers))  # type: ignore[arg-type]
+    budgets = allocate._of_row(average, tokens, least)
+    assert int(budgets.sum()) == average * LAYERS * HEADS
+    if average < tokens:
+        assert least <= int(budgets.min()) and int(budgets.max()) <= tokens
+        order = torch.tensor(numbers).argsort()
+        assert (budgets.flatten()[order].diff() >= 0).all() or len(set(numbers)) < 6
+    if levels == "two" and average < tokens:
+        assert int(((budgets > least) & (budgets < tokens)).sum()) <= 1
+
+
+def test_shares_between_two_budgets_follow_the_logarithm() -> None:
+    even, one = [[0.5, 0.5]], [[1.0, 0.0]]
+    known = HeadShares((0.05, 0.2), tuple(tuple(tuple(row) for row in table) for table in (one, even)))
+    expected = {0.01: 1.0, 0.05: 1.0, 0.1: 0.75, 0.2: 0.5, 0.9: 0.5}
+    for budget, share in expected.items():
+        assert float(known.at(budget)[0, 0]) == pytest.approx(share)
+
+
+def lab(seed: int = 0) -> LoadedModel:
+    model = prepare(tiny_model("llama"))
+    return LoadedModel(model, None, "tiny")  # type: ignore[arg-type]
+
+
+def written(path: Path, shares: Tensor) -> Path:
+    write_profile(path, [0.1, 0.3], shares, lab().model, {"model": "tiny"})
+    return path
+
+
+def test_a_file_gives_every_score_its_budgets(tmp_path: Path) -> None:
+    """Sinks and newest stay, the total is the budget, heads follow the profile; rows of a batch have their own."""
+    wanted = torch.tensor([[1.0, 1.0], [8.0, 4.0], [1.0, 1.0]]).expand(2, -1, -1)
+    path = written(tmp_path / "tiny.safetensors", wanted)
+    model, ids = lab(), torch.randint(3, 97, (2, 60), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    mask[1, :20] = 0
+    for score in ("snapkv", "recency"):
+        method = compose(score, "profile", profile=str(path), sinks=1, recent=2)
+        cache = make_cache(model, method, 0.3)
+        with torch.inference_mode():
+            model.model(ids, attention_mask=mask, past_key_values=cache)
+        budgets = torch.stack([layer.budget for layer in cache.compressed_layers()], 1)  # type: ignore[arg-type]
+        assert budgets.sum((1, 2)).tolist() == [18 * 6, 12 * 6]
+        assert (budgets[:, 1, 0] > budgets[:, 1, 1]).all() and (budgets[:, 1, 1] > budgets[:, 0, 0]).all()
+        live = torch.stack([layer.slots.live() for layer in cache.compressed_layers()], 1)  # type: ignore[union-attr]
+        assert (live == budgets).all()
+        for layer in cache.compressed_layers():
+            position, valid = layer.slots.position, layer.slots.valid  # type: ignore[union-attr]
+            for row, last in ((0, 59), (1, 39)):
+                for head in range(HEADS):
+                    assert {0, last - 1, last} <= set(position[row, head][valid[row, head]].tolist())
+
+
+def test_another_models_profile_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "tiny.safetensors", torch.ones(2, LAYERS, HEADS))
+    other = LoadedModel(prepare(tiny_model("qwen3")), None, "other")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="not made with these weights of other"):
+        make_cache(other, "duoattention", 0.3, profile=str(path))
+    with pytest.raises(UserError, match="not made with these weights"):
+        make_cache(lab(), "duoattention", 0.3)
+    with pytest.raises(UserError, match="There is no profile"):
+        make_cache(lab(), "duoattention", 0.3, profile=str(tmp_path / "none"))
+    (tmp_path / "text").write_text("not one")
+    with pytest.raises(UserError, match="not a profile"):
+        make_cache(lab(), "duoattention", 0.3, profile=str(tmp_path / "text"))
+
+
+def test_the_shipped_profile_is_minis() -> None:
+    """Layer 3 of mini, which retrieves, gets more than half of the slots at 20 %."""
+    from kvlab.assets import asset_path
+
+    known, _, about = read_profile(asset_path("profiles/mini.safetensors"))
+    by_layer = known.at(0.2).sum(-1)
+    assert by_layer.argmax() == 3 and float(by_layer[3]) > 0.5 and about["model"] == "mini"
