@@ -57,7 +57,7 @@ def evaluation_rows() -> pd.DataFrame:
 @st.cache_resource(max_entries=16, show_spinner="Comparing")
 def _tables(_rows: pd.DataFrame, asked: str, key: tuple) -> Tables:
     table = quality.scores(_rows)
-    cells, means = quality.needles(_rows)
+    cells, means = quality.needles(_rows, asked)
     return Tables(
         table, quality.means(_rows, table, ["arm"]), quality.ranks(_rows, asked), quality.by_bytes(_rows), cells, means
     )

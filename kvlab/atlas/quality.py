@@ -19,6 +19,7 @@ from kvlab.intervals import Interval
 
 ALL_TASKS = "all tasks"
 MOST_CELLS = 120
+NEEDLE = "needle"  # in the names of tasks that hide one
 PAIR = [*PROMPT, "question_aware"]
 BYTES = ("score", "live_bytes", "allocated_bytes", "kept")
 
@@ -119,17 +120,23 @@ def _frontier(size: np.ndarray, score: np.ndarray) -> list[bool]:
     ]
 
 
-def needles(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """What `figures.needle_map` and its reading show: the cells, and the mean of each arm; empty without depths."""
+def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """What `figures.needle_map` and its reading show at one budget: the cells, and the mean of each arm.
+
+    Of the tasks that hide needles where there are any, else of all with several depths; empty where there are none.
+    """
     known = rows.dropna(subset="depth")
     known = known[known["metric"].map(higher_is_better)]
     placed = known.groupby("task")["depth"].nunique()
-    known = known[known["task"].isin(placed[placed > 1].index)]
+    names = placed[placed > 1].index
+    hiding = [name for name in names if NEEDLE in name]
+    known = known[known["task"].isin(hiding or names)]
     on_grid = known.groupby(["length", "depth"])["index"].nunique()
     if known.empty or len(on_grid) > MOST_CELLS:  # depths drawn at random are no grid
         return pd.DataFrame(), pd.DataFrame()
     table = labelled(known)
     full = table["method"] == FULL
+    table, full = table[full | (table["asked"] == asked)], full[full | (table["asked"] == asked)]
     table = table.assign(row=np.where(full, "full cache", table["arm"] + " " + table["asked"]))
     return over_tasks(table, ["row", "length", "depth"], ("score",)), over_tasks(table, ["row"], ("score",))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.cells import channels, ink_on
 from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import finish
 from kvlab.figures.words import byte_size, byte_unit, number, plural
@@ -25,17 +26,17 @@ def measured(
     factor, shown = byte_unit(float(frame["value"].max())) if unit == "bytes" else (1.0, unit)
     value = frame["value"] / factor
     figure = go.Figure()
-    colours = [method_style(method, theme).colour for method in frame["method"]]
+    colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
+    inks = [ink_on(channels(colour)) for colour in colours]
     words = [_ratio(line) for line in frame.itertuples(index=False)]
     figure.add_bar(
         y=frame["label"], x=value, orientation="h", name="measured", showlegend=False,
-        marker={"color": [mix(colour, SURFACES[theme], 0.15) for colour in colours]},
+        marker={"color": colours},
         error_x={"type": "data", "array": frame["spread"].fillna(0) / 2 / factor, "thickness": 1.2, "width": 4},
-        text=words, textposition="inside", insidetextanchor="start", insidetextfont={"color": "#FFFFFF"},
+        text=words, textposition="auto", insidetextanchor="start", insidetextfont={"color": inks},
         outsidetextfont={"size": 12}, customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
         hovertemplate="%{y}: %{customdata}<extra></extra>",
     )  # fmt: skip
-    figure.data[0].update(textposition="auto")
     if frame["bound"].notna().any():
         figure.add_scatter(
             x=frame["bound"] / factor, y=frame["label"], mode="markers", name=bound,
