@@ -126,6 +126,8 @@ def needles(rows: pd.DataFrame, asked: str) -> tuple[pd.DataFrame, pd.DataFrame]
     Of the tasks that hide needles where there are any, else of all with several depths; empty where there are none.
     """
     known = rows.dropna(subset="depth")
+    if known.empty:
+        return pd.DataFrame(), pd.DataFrame()
     known = known[known["metric"].map(higher_is_better)]
     placed = known.groupby("task")["depth"].nunique()
     names = placed[placed > 1].index
