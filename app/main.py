@@ -42,6 +42,10 @@ MENU = {
         ("heads", "Head fingerprints", "fingerprint"),
         ("story", "Story", "bookmarks"),
     ],
+    "Evaluations": [
+        ("quality", "Quality", "grade"),
+        ("speed", "Speed", "speed"),
+    ],
     "Papers": [
         ("atlas", "Atlas", "auto_stories"),
         ("zsmerge", "ZSMerge", "article"),

@@ -10,7 +10,6 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    TypeAdapter,
     field_validator,
     model_validator,
 )
@@ -158,14 +157,6 @@ class RescueRequest(BaseModel):
     most_reruns: int = Field(40, ge=1, le=1000)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     title: str = ""
-
-
-Work = CompareRequest | RescueRequest
-
-
-def read_request(text: str | bytes) -> Work:
-    """A request for the queue from its JSON; raises pydantic's ValidationError where it is none."""
-    return TypeAdapter(Work).validate_json(text)
 
 
 class Progress(BaseModel):

@@ -12,7 +12,7 @@ from app.parts.asked import number_of
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
-from app.parts.method_form import method_form
+from app.parts.method_section import hyper_parameter_section, method_section, placement_section
 from app.parts.mini_card import mini_card
 from app.parts.plan_panel import show_plan
 from app.parts.prompt_preview import cut_as_html
@@ -24,7 +24,7 @@ from kvlab.answers import find_facts
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
-from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.remembered import remember, remembered
 from kvlab.jobs.shelf import short_name
 from kvlab.jobs.spoken import Manner, spoken
@@ -36,7 +36,6 @@ LEVELS = {
 }
 NEW_TOKENS = 64
 NEEDLE_TOKENS = 80  # of a planted sentence and its question
-SETTINGS = ["default", "paper", "code"]
 
 
 def model_section() -> str:
@@ -136,55 +135,6 @@ def cut_repeats(question: Question, how: Manner) -> Question:
     return question if text == question.text else planted(text, question.repeats)
 
 
-def method_section(prompt_tokens: int) -> tuple[list[MethodEntry], str]:
-    """The chosen methods and the budgets as typed, with what may surprise about them."""
-    st.subheader("Methods")
-    with st.spinner("Reading the list of methods"):
-        registered = {entry.name: entry for entry in methods()}
-    default = [name for name in intake.SAMPLE_METHODS if name in registered]
-    names = st.multiselect(
-        "Compare",
-        list(registered),
-        default,
-        lambda name: registered[name].title,
-        key="methods",
-        bind="query-params",
-        wrap=True,
-    )
-    typed = st.text_input(
-        "Budgets",
-        "20%",
-        key="budgets",
-        bind="query-params",
-        help="Fractions of the prompt (0.2 or 20%) or slots per KV head (128), several with commas between them",
-    )
-    try:
-        for note in intake.budget_notes(intake.parse_budgets(typed), prompt_tokens) if prompt_tokens else []:
-            st.info(plain(note))
-    except UserError as error:
-        st.error(plain(str(error)))
-    return [registered[name] for name in names], typed
-
-
-def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, Any]]:
-    """The values typed for each chosen method."""
-    with_parameters = [entry for entry in chosen if entry.hyper_parameters]
-    if not with_parameters:
-        return {}
-    usual = st.segmented_control(
-        "Settings of all methods",
-        SETTINGS,
-        default=SETTINGS[0],
-        key="settings_of_all",
-        bind="query-params",
-        required=True,
-        help="kvlab's defaults, each paper's own, or each author's code. Each method can be changed below; one without "
-        "published settings of that name keeps its defaults",
-    )
-    st.caption("Hyper-parameters; what you leave alone has the value of the settings chosen.")
-    return {entry.name: method_form(entry, usual) for entry in with_parameters}
-
-
 def recording_section(default_title: str) -> dict[str, Any]:
     """Record level, length and the settings few people change."""
     st.subheader("Recording")
@@ -223,15 +173,6 @@ def what_to_record() -> str:
     with every:
         steps = st.number_input("Attention rows every … steps", 1, 4096, 1, key="record_every", bind="query-params")
     return intake.record_words(some, few, steps)
-
-
-def placement_section() -> dict[str, Any]:
-    """Where the weights go and in which form."""
-    with st.expander("Device and weights", key="weights", bind="query-params"):
-        return {
-            name: st.selectbox(label, list(kinds), key=name, bind="query-params", format_func=kinds.__getitem__)
-            for name, (label, kinds) in intake.PLACEMENTS.items()
-        }
 
 
 def chat_section() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
@@ -30,6 +30,12 @@ def asked_numbers(name: str, count: int) -> list[int] | None:
     found = [number_of(part) for part in st.query_params.get(name, "").split("-")]
     numbers = [number for number in found if number is not None]
     return numbers if len(numbers) == len(found) == count else None
+
+
+def forget_unknown(key: str, options: Sequence[object]) -> None:
+    """A widget's value leaves the session where it is no option any more, as after a change of what is looked at."""
+    if key in st.session_state and st.session_state[key] not in options:
+        del st.session_state[key]
 
 
 def drop_unusable() -> None:

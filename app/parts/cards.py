@@ -9,6 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.parts.exhibit import BADGES, failed
 from app.parts.links import link
+from app.parts.order import order_button
 from app.parts.text import plain, shorten
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
@@ -56,8 +57,8 @@ def card(exhibit: Exhibit) -> Card:
         return Card(exhibit, picture, st.empty())
 
 
-def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> bool:
-    """Draws the exhibit into its card; returns whether there was anything to draw it from.
+def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> State:
+    """Draws the exhibit into its card; returns what it shows: without an origin there was nothing to draw it from.
 
     It is drawn with the first recorded layer and head, and kept while nothing on disk changes.
     """
@@ -76,9 +77,10 @@ def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> bool:
             st.caption(f"drawn from {plain(shorten(found.source, 60))}", help=plain(found.origin))
         elif found.command:
             st.caption(f"needs `{shorten(found.command, 90)}`", help=f"{plain(found.missing)}\n\n`{found.command}`")
+            order_button(found.command, place.exhibit.key)
         else:
             st.caption(plain(found.missing))
-    return bool(found.origin)
+    return found
 
 
 @st.cache_data(max_entries=KEPT_STATES, show_spinner=False)

@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts.figure import collect, page_file, show
+from app.parts.order import order_button
 from app.parts.text import plain, shorten
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
@@ -47,7 +48,7 @@ def show_exhibit(exhibit: Exhibit, sources: Sources, paper: str) -> None:
         st.error(plain(failed(exhibit, error)), icon=":material/error:")
         return
     if isinstance(drawn, Needs):
-        needs(drawn)
+        needs(drawn, exhibit.key)
         return
     for one in drawn:
         figure(exhibit, one)
@@ -98,10 +99,11 @@ def failed(exhibit: Exhibit, error: Exception) -> str:
     return f"This exhibit failed while it was drawn ({what}): a fault in kvlab; the server's log has the traceback."
 
 
-def needs(missing: Needs) -> None:
-    """Why there is no figure yet, and the command that makes it."""
+def needs(missing: Needs, key: str) -> None:
+    """Why there is no figure yet, the command that makes it, and a button that queues it."""
     st.info(plain(missing.sentence) + " This makes it:", icon=":material/info:")
     st.code(missing.command, language="bash", wrap_lines=True)
+    order_button(missing.command, key)
 
 
 def figure(exhibit: Exhibit, drawn: Drawn) -> None:

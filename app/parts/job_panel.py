@@ -9,10 +9,13 @@ from app.parts.text import duration, plain
 from app.state import runs_root, session_id
 from kvlab import jobs
 from kvlab.analysis.labels import distinct
+from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
-from kvlab.requests import CompareRequest, RescueRequest, Work
+from kvlab.jobs.work import Work
+from kvlab.requests import CompareRequest, RescueRequest
 from kvlab.trace.catalogue import list_repeats, list_runs
 
 POLL_SECONDS = 1.0
@@ -52,6 +55,14 @@ def _request(request: Work) -> None:
     """What was asked for, with the prompt letter by letter."""
     if isinstance(request, RescueRequest):
         link("killed", "What was found", run=request.run_id)
+        return
+    if isinstance(request, EvalJob):
+        link("quality", "The results so far", evaluation=request.name)
+        return
+    if isinstance(request, BenchJob):
+        link("speed", "The results so far", file=request.name)
+        return
+    if isinstance(request, SampleJob):
         return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
@@ -98,6 +109,8 @@ def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, CompareRequest) and request.repeats:
         _batch_actions(status, request)
+    if isinstance(request, EvalJob | BenchJob) and status.state in ("cancelled", "failed"):
+        _go_on(request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
         if st.button(label, key="cancel_job", disabled=status.cancelling):
@@ -107,6 +120,14 @@ def _actions(status: JobStatus) -> None:
         "Compare the runs", type="primary", key="open_comparison"
     ):
         go("compare", comparison=status.job_id)
+
+
+def _go_on(request: EvalJob | BenchJob) -> None:
+    """The same work once more: what lies there is not measured again."""
+    if st.button("Go on", type="primary", key="go_on"):
+        job_id = jobs.submit(runs_root(), request, session_id())
+        jobs.ensure_worker(runs_root())
+        go("quality" if isinstance(request, EvalJob) else "speed", job=job_id)
 
 
 def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
@@ -147,8 +168,9 @@ def _progress(status: JobStatus) -> None:
         share = 1.0 if status.state == "complete" else share
     else:
         request = jobs.request_of(runs_root(), status.job_id)
-        repeated = isinstance(request, CompareRequest) and request.repeats  # which say themselves what is left
-        left = [] if repeated else told_left(share, status.elapsed)
+        # Repeats and evaluations say themselves what is left.
+        tells = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and bool(request.repeats))
+        left = [] if tells else told_left(share, status.elapsed)
         stage = " · ".join([*told_runs(status), stage, *left, duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
 
@@ -170,8 +192,14 @@ def told_left(share: float, elapsed: float) -> list[str]:
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, RescueRequest):
-        return  # its reruns are recorded nowhere; the page that shows what was found is linked above
+    if isinstance(request, RescueRequest | EvalJob | BenchJob):
+        return  # it records no run; the page that shows what was found is linked below
+    if isinstance(request, SampleJob):
+        for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):
+            with st.container(horizontal=True, vertical_alignment="center"):
+                badge(run.status, run.message)
+                link("timeline", plain(run.label), run=run.run_id)
+        return
     if request.repeats:
         st.caption("Repeats")
         _repeats(status, request)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvlab.errors import UserError
-from kvlab.given import shown
+from kvlab.given import Text, shown
 from kvlab.requests import MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "pages"]
@@ -98,3 +99,45 @@ def make_request(**fields: object) -> BenchRequest:
     if request.scale > 1 and request.mode != "pages" and not request.model.startswith("shape:"):
         raise UserError("--scale makes shapes smaller, not trained models: use it with --model shape:NAME.")
     return request
+
+
+class BenchJob(BaseModel):
+    """Measurements for the queue: their rows lie in `<runs>/bench/<name>.parquet`, and what lies there stays.
+
+    Either `requests`, or those of a preset (`kvlab.bench.presets`) with `changes` to their fields.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["bench"] = "bench"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    requests: tuple[BenchRequest, ...] = ()
+    preset: str = ""
+    changes: dict[str, int | str] = Field(default_factory=dict)
+    title: Text = ""
+
+    @model_validator(mode="after")
+    def _asks_for_something(self) -> BenchJob:
+        if bool(self.requests) == bool(self.preset):
+            raise ValueError("give requests or a preset")
+        return self
+
+
+def parts_of(requests: Sequence[BenchRequest]) -> tuple[BenchRequest, ...]:
+    """One request a mode, batch and context: each is measured whole or not at all, methods beside the full cache.
+
+    Recording watches one prompt, so mode `overhead` has no batches; mode `batch` doubles them itself and stays whole.
+    """
+    split = [
+        request.model_copy(update={"batches": batches, "contexts": (context,)})
+        for request in requests
+        for context in request.contexts
+        for batches in _batches(request)
+    ]
+    return tuple({part.model_dump_json(): part for part in split}.values())
+
+
+def _batches(request: BenchRequest) -> list[tuple[int, ...]]:
+    if request.mode == "overhead":
+        return [(1,)]
+    return [request.batches] if request.mode == "batch" else [(batch,) for batch in request.batches]

@@ -17,6 +17,7 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
@@ -29,6 +30,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands.command("methods")(with_plugins(methods))
+commands.command("tasks")(with_plugins(tasks))
 commands.command("models")(models)
 commands.command("run")(with_plugins(run))
 commands.command("compare")(with_plugins(compare))

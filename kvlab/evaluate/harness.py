@@ -47,9 +47,11 @@ def evaluate(
     loaded: Loaded | None = None,
     make_cache: CacheMaker | None = None,
     on_progress: Listener = lambda progress: None,
+    cancelled: Callable[[], bool] = lambda: False,
 ) -> EvalResult:
     """Return the result rows of a request; what the folder `out` already holds is not measured again.
 
+    Once `cancelled` says so it ends with the rows that are there by then.
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
     loaded = loaded or held_model(request, before_steps(on_progress))
@@ -83,10 +85,12 @@ def evaluate(
         None if chat is None else canonical_json(chat.settings),
     )
     with ResultStore.opened(out) as store:
-        _measure_missing(units, maker, request.batch_rows or default_batch_rows(loaded), store, on_progress, chat)
+        rows_together = request.batch_rows or default_batch_rows(loaded)
+        _measure_missing(units, maker, rows_together, store, on_progress, cancelled, chat)
         store.flush()
-        order = [key for unit in units for key in unit.keys.values()]
-        rows = store.frame().set_index("key", drop=False).loc[order].reset_index(drop=True)
+        there = store.frame().set_index("key", drop=False)
+        order = [key for unit in units for key in unit.keys.values() if key in there.index]
+        rows = there.loc[order].reset_index(drop=True)
         damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
     return EvalResult(rows, [*plan.notes, *damaged, *filter(None, [maker.backoff.note])])
 
@@ -97,6 +101,7 @@ def _measure_missing(
     batch_rows: int,
     store: ResultStore,
     on_progress: Listener,
+    cancelled: Callable[[], bool],
     chat: Chat | None = None,
 ) -> None:
     done = store.keys()
@@ -112,6 +117,8 @@ def _measure_missing(
             finished += len(rows)
             stage = f"{batch[0].prompt.identity.task}: {choice.label}"
             on_progress(Progress(stage=stage, done=finished, total=total))
+            if cancelled():
+                return
 
 
 def model_window(loaded: Loaded) -> int:

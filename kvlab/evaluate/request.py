@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
+from kvlab.given import Text
 from kvlab.requests import MethodChoice, ModelRequest
 from kvlab.tasks.seeds import check_seed
 
 FULL = MethodChoice(method="full", budget=1.0)
 
 Depth = Annotated[float, Field(ge=0, le=1)]
+# Of a folder or file of results: one part of a path, and none that is hidden.
+ResultName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 class TaskChoice(BaseModel):
@@ -59,3 +62,28 @@ class EvalRequest(ModelRequest):
         """Return the full cache first, then each asked-for choice once."""
         others = [choice for choice in self.choices if choice.method != FULL.method]
         return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
+
+
+class EvalJob(BaseModel):
+    """An evaluation for the queue: its results lie in `<runs>/eval/<name>`, and what lies there is not made again."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["evaluate"] = "evaluate"
+    name: ResultName
+    request: EvalRequest
+    title: Text = ""
+
+
+class SampleJob(BaseModel):
+    """One prompt of an evaluation as a recorded comparison: `request` makes the prompts, `index` and `content` name it.
+
+    `content` is the hash of a prompt from a file; a generated one is the last of its cell, and has none.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Literal["sample"] = "sample"
+    request: EvalRequest
+    content: str = ""
+    title: Text = ""

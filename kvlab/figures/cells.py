@@ -32,7 +32,7 @@ def words_on_cells(heat: go.Heatmap, words: Sequence[Sequence[str]] | np.ndarray
 def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.ndarray:
     """(..., 3) red, green, blue from 0 to 255 at `shares` (0 to 1) of a scale of (share, #RRGGBB) stops."""
     places, colours = zip(*scale, strict=True)
-    stops = np.array([_channels(colour) for colour in colours])
+    stops = np.array([channels(colour) for colour in colours])
     known = np.nan_to_num(shares)
     return np.stack([np.interp(known, places, stops[:, channel]) for channel in range(3)], axis=-1)
 
@@ -40,7 +40,7 @@ def colours_at(scale: Iterable[tuple[float, str]], shares: np.ndarray) -> np.nda
 def ink_on(ground: np.ndarray) -> str:
     """Dark or light ink, whichever has the higher contrast (WCAG) on a ground of red, green, blue from 0 to 255."""
     light = luminance(ground)
-    on_dark, on_light = 1.05 / (light + 0.05), (light + 0.05) / (luminance(_channels(DARK_INK)) + 0.05)
+    on_dark, on_light = 1.05 / (light + 0.05), (light + 0.05) / (luminance(channels(DARK_INK)) + 0.05)
     return LIGHT_INK if on_dark >= on_light else DARK_INK
 
 
@@ -51,5 +51,6 @@ def luminance(colour: np.ndarray) -> float:
     return float(linear @ [0.2126, 0.7152, 0.0722])
 
 
-def _channels(colour: str) -> np.ndarray:
+def channels(colour: str) -> np.ndarray:
+    """Red, green, blue from 0 to 255 of #RRGGBB."""
     return np.array([int(colour[place : place + 2], 16) for place in (1, 3, 5)])

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlab.errors import UserError
 from kvlab.jobs import store
-from kvlab.requests import Progress, Work, read_request
+from kvlab.jobs.work import Work, read_request
+from kvlab.requests import Progress
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
 FIELDS = "job_id, session, title, state, message, created, started, finished, cancel, progress, run_ids"

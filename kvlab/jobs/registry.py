@@ -15,7 +15,7 @@ from kvlab import __version__
 from kvlab.errors import UserError
 from kvlab.planning.holds import Holds
 
-COMMAND = (sys.executable, "-P", "-m", "kvlab", "methods", "--json")
+COMMAND = (sys.executable, "-P", "-m", "kvlab")
 SECONDS_ALLOWED = 120
 
 
@@ -93,15 +93,33 @@ def _reading(_version: str) -> Future[list[MethodEntry]]:
 
 
 def _read() -> list[MethodEntry]:
+    listed = ask("methods")
+    try:
+        return [MethodEntry.model_validate(entry) for entry in listed]
+    except (ValidationError, TypeError) as error:
+        raise UserError(_no_list("methods")) from error
+
+
+def ask(what: str) -> Any:
+    """What `kvlab <what> --json` prints, in a process of its own.
+
+    Raises:
+        UserError: the command failed, took too long, or printed no JSON.
+    """
+    command = (*COMMAND, what, "--json")
     advice = "run it in a terminal to see why."
     try:
-        done = subprocess.run(COMMAND, capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=False)
     except subprocess.TimeoutExpired as error:
-        raise UserError(f"`kvlab methods --json` gave no answer in {SECONDS_ALLOWED} seconds: {advice}") from error
+        raise UserError(f"`kvlab {what} --json` gave no answer in {SECONDS_ALLOWED} seconds: {advice}") from error
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"The list of methods could not be read, as `kvlab methods --json` failed ({reason}): {advice}")
+        raise UserError(f"The list of {what} could not be read, as `kvlab {what} --json` failed ({reason}): {advice}")
     try:
-        return [MethodEntry.model_validate(entry) for entry in json.loads(done.stdout)]
-    except (json.JSONDecodeError, ValidationError, TypeError) as error:
-        raise UserError(f"`kvlab methods --json` gave something that is no list of methods: {advice}") from error
+        return json.loads(done.stdout)
+    except json.JSONDecodeError as error:
+        raise UserError(_no_list(what)) from error
+
+
+def _no_list(what: str) -> str:
+    return f"`kvlab {what} --json` gave something that is no list of {what}: run it in a terminal to see why."

@@ -21,13 +21,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import client, store
 from kvlab.jobs.batch import run_batch
-from kvlab.requests import Progress, RescueRequest, Work, read_request
+from kvlab.jobs.work import Work, read_request
+from kvlab.requests import Progress, RescueRequest
 
 Compare = Callable[..., Any]
 RESCUE = "kvlab.rescue:rescue"
+EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.recorded:run_sample"
+BENCH = "kvlab.bench.job:run_bench"
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
 
@@ -86,6 +91,12 @@ def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object
     if isinstance(request, RescueRequest):
         _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
         return _load(RESCUE), root
+    if isinstance(request, EvalJob | BenchJob):
+        _log(f"{request.kind} {request.name}")
+        return _load(EVALUATE if isinstance(request, EvalJob) else BENCH), root
+    if isinstance(request, SampleJob):
+        _log(f"one prompt of an evaluation, model {request.request.model}")
+        return partial(_load(SAMPLE), compare=_load(compare)), root
     _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:

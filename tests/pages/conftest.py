@@ -11,7 +11,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.parts.later import WAITING
-from kvlab.jobs import registry
+from kvlab.jobs import registry, task_list
 from kvlab.trace.synthetic import write_synthetic_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -80,6 +80,18 @@ def registered_methods(monkeypatch: pytest.MonkeyPatch) -> list[registry.MethodE
     answered.set_result(METHODS)
     monkeypatch.setattr(registry, "_reading", lambda _version: answered)
     return METHODS
+
+
+@pytest.fixture(autouse=True)
+def listed_tasks(monkeypatch: pytest.MonkeyPatch) -> task_list.TaskList:
+    """The tasks and formats that forms offer."""
+    needle = task_list.TaskEntry(name="needle", summary="one number in a story", lengths=(1024,), uses_depth=True)
+    pairs = task_list.TaskEntry(name="key_value", summary="pairs", lengths=(512,), parameters={"pairs": 32})
+    listed = task_list.TaskList(tasks=(needle, pairs), formats=("ruler", "table"))
+    answered: Future[task_list.TaskList] = Future()
+    answered.set_result(listed)
+    monkeypatch.setattr(task_list, "_reading", lambda _version: answered)
+    return listed
 
 
 @pytest.fixture(autouse=True)

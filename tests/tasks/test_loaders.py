@@ -26,6 +26,7 @@ LINES = {
     },
     "gsm8k": {"question": "What is 1 + 1?", "answer": "It is 2.\n#### 2"},
     "summaries": {"document": "A long story.", "summary": "A story."},
+    "table": {"context": "Some text.", "question": " What is it?", "answer": "text"},
 }
 
 
@@ -43,6 +44,17 @@ def test_ruler_keeps_the_question_apart_and_scores_as_ruler_does(tmp_path, small
         assert (sample.task, sample.index, sample.metric) == (f"ruler/{task}", 7, metric)
         assert (sample.context, sample.question) == ("Some text.", "\nWhat is the number? The number is")
         assert sample.length == count_tokens(small_tokenizer, sample.context, sample.question)
+
+
+def test_a_table_takes_kvpress_columns_and_anybodys_own(tmp_path, small_tokenizer):
+    own = {"prompt": "A cat sat.", "answers": ["cat", "dog"], "task": "pets", "max_new_tokens": 3}
+    path = written(tmp_path, "mine.jsonl", [LINES["table"] | {"answer_prefix": " It is"}, own])
+    one, other = load_file("table", path, small_tokenizer).samples
+    assert (one.task, one.context, one.question, one.answers) == (
+        "mine", "Some text.", " What is it? It is", ["text"],
+    )  # fmt: skip
+    assert (other.task, other.context, other.question, other.max_new_tokens) == ("pets", "A cat sat.", "", 3)
+    assert METRICS[other.metric]("the dog", other.answers, ()) == 1
 
 
 @given(st.text(st.sampled_from("ab .\n"), max_size=40))

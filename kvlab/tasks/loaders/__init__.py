@@ -15,6 +15,7 @@ from kvlab.tasks.loaders.longbench import load_longbench
 from kvlab.tasks.loaders.plain_text import load_plain_text
 from kvlab.tasks.loaders.ruler import load_ruler
 from kvlab.tasks.loaders.summaries import load_summaries
+from kvlab.tasks.loaders.table import load_table
 
 __all__ = ["LOADERS", "Loaded", "load_file", "register_loader"]
 
@@ -26,6 +27,7 @@ LOADERS: Registry[Callable[..., Loaded]] = Registry(
         "gsm8k": load_gsm8k,
         "summaries": load_summaries,
         "text": load_plain_text,
+        "table": load_table,
     },
 )
 

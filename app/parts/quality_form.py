@@ -1,0 +1,169 @@
+"""The form of an evaluation: tasks, files and uploads, methods, budgets, lengths, and what it will take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import streamlit as st
+
+from app.parts.links import go
+from app.parts.method_section import hyper_parameter_section, method_section, placement_section
+from app.parts.text import duration, plain
+from app.state import runs_root, session_id
+from kvlab import jobs
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob
+from kvlab.jobs import evaluating
+from kvlab.jobs.registry import MethodEntry
+from kvlab.jobs.task_list import TaskEntry, TaskList, task_list
+
+FIRST_TASKS = ("needle", "key_value")
+BUDGETS = "10%, 20%, 40%"
+UPLOAD = "Prompts with answers as JSON lines: context (or prompt), answer, and question where there is one; up to 2 MB"
+
+
+def evaluation_form(rows: pd.DataFrame) -> None:
+    """The whole form; `rows` are those of earlier evaluations, for the estimate."""
+    try:
+        with st.spinner("Reading the list of tasks"):
+            listed = task_list()
+        left, right = st.columns(2, gap="large")
+        with left:
+            tasks, files, uploaded = tasks_section(listed)
+            options = prompts_section()
+        with right:
+            st.subheader("Model")
+            model = st.text_input(
+                "Name", "mini", key="eval_model", bind="query-params", help="mini, a folder, a hub name"
+            )
+            chosen, budgets = method_section(0, BUDGETS, "Evaluate")
+            typed = hyper_parameter_section(chosen)
+            options |= placement_section()
+            name = st.text_input(
+                "Name of the results",
+                key="eval_name",
+                bind="query-params",
+                placeholder="made of date and time",
+                help="A folder under eval in the runs. An evaluation of the same name goes on there",
+            )
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    lengths, depths = options.pop("lengths"), options.pop("depths")
+    try:
+        job = evaluating.make_job(
+            name=name or evaluating.new_name(), model=model, tasks=tasks, files=files, uploaded=uploaded, chosen=chosen,
+            typed=typed, budgets=budgets, lengths=lengths, depths=depths, options=options,
+        )  # fmt: skip
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    estimate(job, listed, rows, chosen, budgets)
+    if st.button("Evaluate", type="primary", icon=":material/play_arrow:", width="stretch", key="evaluate"):
+        submit(job)
+
+
+def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Path | None]:
+    """The tasks with their difficulty, the files named, and the file uploaded."""
+    st.subheader("Tasks")
+    known = {task.name: task for task in listed.tasks}
+    names = st.multiselect(
+        "Made by kvlab",
+        list(known),
+        [name for name in FIRST_TASKS if name in known],
+        key="tasks",
+        bind="query-params",
+        wrap=True,
+    )
+    for name in names:
+        st.caption(plain(f"{name}: {known[name].summary}."))
+    with_parameters = [known[name] for name in names if known[name].parameters]
+    difficulty = _difficulty(with_parameters) if with_parameters else {}
+    file = st.file_uploader(UPLOAD, type=["jsonl"], key="eval_upload")
+    uploaded = None
+    if file is not None:
+        uploaded, count = evaluating.save_prompts(runs_root(), file.name, file.getvalue())
+        st.caption(plain(f"{file.name}: {count:,} prompts."))
+    with st.expander("Files on this machine", key="eval_files_open"):
+        files = st.text_area(
+            f"One a line as format=path; formats: {', '.join(listed.formats)}",
+            key="eval_files",
+            placeholder="ruler=/data/niah_single_1/validation.jsonl",
+        )
+    return {name: difficulty.get(name, {}) for name in names}, files, uploaded
+
+
+def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, int]]:
+    """What differs from each task's own difficulty."""
+    changed: dict[str, dict[str, int]] = {}
+    with st.expander("Difficulty", key="difficulty", bind="query-params"):
+        columns = st.columns(3)
+        fields = [(task.name, name, value) for task in tasks for name, value in task.parameters.items()]
+        for number, (task, name, value) in enumerate(fields):
+            with columns[number % 3]:
+                label = f"{task}: {name}".replace("_", " ")
+                given = int(st.number_input(label, 1, 10**6, value, key=f"{task}.{name}", bind="query-params"))
+            if given != value:
+                changed.setdefault(task, {})[name] = given
+    return changed
+
+
+def prompts_section() -> dict[str, Any]:
+    """How many prompts, how long, and what is in sight when they are compressed."""
+    st.subheader("Prompts")
+    left, middle, right = st.columns(3)
+    with left:
+        samples = st.number_input(
+            "Prompts a cell", 1, 10_000, 20, key="samples", bind="query-params", help="For each task, length and depth"
+        )
+    with middle:
+        lengths = st.text_input(
+            "Lengths, tokens",
+            key="lengths",
+            bind="query-params",
+            placeholder="each task's own",
+            help="Such as 512, 1024",
+        )
+    with right:
+        depths = st.text_input(
+            "Depths", key="depths", bind="query-params", placeholder="random", help="Such as 0, 0.5, 1: a needle map"
+        )
+    aware = st.toggle(
+        "Question in sight when the prompt is compressed", True, key="question_aware", bind="query-params"
+    )
+    with st.expander("Seed and chunks", key="eval_more", bind="query-params"):
+        seed = st.number_input("Seed", 0, 9_999_999, 0, key="eval_seed", bind="query-params")
+        chunk = st.number_input(
+            "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="eval_chunk", bind="query-params"
+        )
+    return {
+        "samples": int(samples), "lengths": lengths, "depths": depths, "question_aware": aware, "seed": int(seed),
+        "prefill_chunk": int(chunk) or None,
+    }  # fmt: skip
+
+
+def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: list[MethodEntry], budgets: str) -> None:
+    """One line: how many measurements, and how long they will take."""
+    found = evaluating.cost(job, listed, rows, chosen, budgets, runs_root())
+    runs = len(job.request.all_choices)
+    count = (
+        f"{found.prompts:,} prompts under {runs} caches, the full one among them: {found.measurements:,} measurements"
+    )
+    if found.low is None or found.high is None:
+        st.caption(plain(f"{count}. How long they take is not known, as nothing of this model has run here."))
+        return
+    least, most = duration(max(found.low, 1)), duration(max(found.high, 1))
+    st.caption(plain(f"{count}. {least} to {most} without loading ({found.basis})."))
+
+
+def submit(job: EvalJob) -> None:
+    """Queue it and go to its progress."""
+    try:
+        job_id = jobs.submit(runs_root(), job, session_id())
+        jobs.ensure_worker(runs_root())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    go("quality", job=job_id)

@@ -1,0 +1,222 @@
+"""The results of an evaluation: ranks, scores against budgets and bytes, needle maps, and the prompts behind a cell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import streamlit as st
+
+from app.parts.asked import forget_unknown
+from app.parts.figure import show
+from app.parts.links import go
+from app.parts.text import plain
+from app.state import runs_root, session_id
+from app.state import theme as page_theme
+from kvlab import jobs
+from kvlab.atlas import quality
+from kvlab.atlas.scores import FULL, origin_of
+from kvlab.atlas.sources import Sources
+from kvlab.errors import UserError
+from kvlab.figures import needle_map, scores
+from kvlab.figures import quality as figures
+from kvlab.jobs import evaluating
+
+RANKS = "quality-ranks"
+COLUMNS = {
+    "index": "prompt", "length": "length", "depth": "depth", "score": "score", "full": "full cache's score",
+    "answer": "answer", "prediction": "what it wrote", "prediction_full": "what the full cache wrote",
+}  # fmt: skip
+MOST_PROMPTS = 500
+
+
+@dataclass(frozen=True)
+class Tables:
+    """What the figures show; drawn from rows of one model."""
+
+    scores: pd.DataFrame
+    means: pd.DataFrame
+    ranks: pd.DataFrame
+    bytes: pd.DataFrame
+    needles: pd.DataFrame
+    needle_means: pd.DataFrame
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def _rows(_sources: Sources, stamp: tuple[str, ...]) -> pd.DataFrame:
+    return _sources.evaluations
+
+
+def evaluation_rows() -> pd.DataFrame:
+    """All rows of all evaluations in the folder of runs; read anew only when a file there is new."""
+    sources = Sources(runs_root())
+    return _rows(sources, sources.stamp())
+
+
+@st.cache_resource(max_entries=16, show_spinner="Comparing")
+def _tables(_rows: pd.DataFrame, asked: str, key: tuple) -> Tables:
+    table = quality.scores(_rows)
+    cells, means = quality.needles(_rows, asked)
+    return Tables(
+        table, quality.means(_rows, table, ["arm"]), quality.ranks(_rows, asked), quality.by_bytes(_rows), cells, means
+    )
+
+
+def results(name: str | None = None) -> None:
+    """The pickers and all figures of one evaluation; `name` is the one a job writes to."""
+    rows = chosen_rows(evaluation_rows(), name)
+    if rows.empty:
+        return
+    compressed = rows[rows["method"] != FULL]
+    if compressed.empty:
+        st.info("Only the full cache was evaluated so far: the first compressed prompt makes the figures.")
+        return
+    asked = pick_budget(rows)
+    tables = _tables(
+        rows, asked, (name, asked, len(rows), *rows["key"].iloc[[0, -1]], str(rows["question_aware"].iloc[0]))
+    )
+    origin = origin_of(rows)
+    ranks(tables, asked, origin)
+    left, right = st.columns(2, gap="large")
+    with left:
+        by_budget(tables, origin)
+    with right:
+        by_bytes(tables, origin)
+    needles(tables, origin)
+    prompts(rows, tables, asked)
+    st.caption(f":material/folder_open: {plain(origin)}")
+
+
+def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
+    """The rows of the evaluation, model and way of asking that are picked."""
+    if rows.empty and name is None:
+        st.info("Nothing was evaluated in this folder of runs yet: start one above, or with `kvlab eval`.")
+        return rows
+    names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
+    if name is not None:
+        if name not in names:
+            st.info("No row is written yet: the model is loaded and the first prompts are made.")
+            return rows.iloc[:0]
+        st.session_state["evaluation"] = name
+    forget_unknown("evaluation", names)
+    left, middle, right = st.columns(3)
+    with left:
+        found = st.selectbox("Evaluation", names, key="evaluation", bind="query-params")
+    rows = rows[rows["name"] == found]
+    rows = _pick(rows, "model", "Model", middle)
+    aware = rows["question_aware"].map({True: "in sight", False: "not in sight"})
+    return _pick(rows.assign(question=aware), "question", "Question", right).drop(columns="question")
+
+
+def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator.DeltaGenerator) -> pd.DataFrame:
+    values = rows[column].value_counts().index.tolist()
+    if len(values) < 2:
+        return rows
+    key = f"eval_{column}_shown"
+    forget_unknown(key, values)
+    with place:
+        picked = st.selectbox(label, values, key=key, bind="query-params")
+    return rows[rows[column] == picked]
+
+
+def pick_budget(rows: pd.DataFrame) -> str:
+    """The budget at which methods are ranked."""
+    return st.segmented_control(
+        "Budget",
+        budgets := quality.budgets(rows),
+        default=budgets[0],
+        key="ranked_at",
+        bind="query-params",
+        required=True,
+    )
+
+
+def ranks(tables: Tables, asked: str, origin: str) -> None:
+    """Method by task; a click on a cell opens its prompts below."""
+    figure = figures.rank_table(tables.ranks, page_theme(), f"Ranks at {asked}")
+    reading = figures.read_rank_table(tables.ranks)
+    show(figure, tables.ranks, reading, RANKS, f"ranks-{asked}", origin, on_click=choose_clicked)
+
+
+def choose_clicked() -> None:
+    """A click on a cell: its task and method are those whose prompts are shown."""
+    points = st.session_state[RANKS].selection.points
+    if points and (told := points[0].get("customdata")) and len(told) == 2:
+        task, arm = told
+        st.session_state["cell_arm"] = arm
+        if task != quality.ALL_TASKS:
+            st.session_state["cell_task"] = task
+
+
+def by_budget(tables: Tables, origin: str) -> None:
+    """Scores of each task over the share of tokens really kept."""
+    figure = scores.score_against_budget(tables.scores, page_theme())
+    reading = scores.read_score_against_budget(tables.means)
+    show(figure, tables.scores, reading, "quality-budget", "score-by-budget", origin)
+
+
+def by_bytes(tables: Tables, origin: str) -> None:
+    """Scores over the bytes of a prompt, with the frontier; nothing where only losses were measured."""
+    if tables.bytes.empty:
+        st.caption("No task of these has a score where more is better, so there is no frontier.")
+        return
+    figure = figures.score_against_bytes(tables.bytes, page_theme())
+    reading = figures.read_score_against_bytes(tables.bytes)
+    show(figure, tables.bytes, reading, "quality-bytes", "score-by-bytes", origin)
+
+
+def needles(tables: Tables, origin: str) -> None:
+    """Needle maps where prompts were made at several depths."""
+    if tables.needles.empty:
+        st.caption("A needle map needs prompts at several depths: give depths such as 0, 0.25, 0.5, 0.75, 1.")
+        return
+    figure = needle_map.needle_map(tables.needles, page_theme())
+    reading = needle_map.read_needle_map(tables.needles, tables.needle_means)
+    show(figure, tables.needles, reading, "quality-needles", "needle-map", origin)
+
+
+def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
+    """The prompts of a cell, the worst first; the one that is chosen can be recorded and looked into."""
+    st.subheader("The prompts behind a cell")
+    left, right = st.columns(2)
+    tasks = [task for task in tables.ranks["task"].drop_duplicates() if task != quality.ALL_TASKS]
+    forget_unknown("cell_task", tasks)
+    with left:
+        task = st.selectbox("Task", tasks, key="cell_task", bind="query-params")
+    arms = tables.ranks.loc[tables.ranks["task"] == task, "arm"].tolist()
+    forget_unknown("cell_arm", arms)
+    with right:
+        arm = st.selectbox("Method", arms, key="cell_arm", bind="query-params")
+    found = quality.prompts_behind(rows, task, arm, asked).head(MOST_PROMPTS)
+    if found.empty:
+        st.caption("This method was not asked this task at this budget.")
+        return
+    shown = found.assign(index=found["index"] + 1)[list(COLUMNS)].rename(columns=COLUMNS)
+    shown = shown.dropna(axis="columns", how="all")
+    picked = st.dataframe(
+        shown, hide_index=True, height=38 + 35 * min(len(shown), 7), key="cell_prompts", on_select="rerun",
+        selection_mode="single-row", alt="One row a prompt, the worst first",
+    )  # fmt: skip
+    places = [place for place in picked.selection.rows if place < len(found)]
+    row = found.iloc[places[0] if places else 0]
+    which = "the chosen prompt" if places else "the worst prompt"
+    st.caption(
+        plain(f"{len(found)} prompts, those first that lose most against the full cache. A recorded comparison reads "
+              "the prompt with its question in sight.")
+    )  # fmt: skip
+    if st.button(f"Record {which} and open its autopsy", icon=":material/search_insights:", key="record_sample"):
+        record(row)
+
+
+def record(row: pd.Series) -> None:
+    """Queue the prompt as a recorded comparison; the page follows it to its autopsy."""
+    root: Path = runs_root()
+    try:
+        job = evaluating.sample_job(row.to_dict(), evaluating.known_files(root))
+        job_id = jobs.submit(root, job, session_id())
+        jobs.ensure_worker(root)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    go("quality", sample=job_id)

@@ -1,0 +1,128 @@
+"""An evaluation as ranks that respect intervals, and as scores against bytes with the frontier drawn in."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.cells import words_on_cells
+from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick, run_styles
+from kvlab.figures.scores import FULL, arm_words, line_words, rests_on
+from kvlab.figures.template import colour_bar, finish
+from kvlab.figures.words import byte_size, byte_unit, number, plural, spoken
+
+LEVEL = "level with the best"
+
+
+def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks") -> go.Figure:
+    """Arms down, tasks across; in each cell rank and score: `=` where several share it, bold where level with the best.
+
+    From `kvlab.atlas.quality.ranks`; a mark's customdata is (task, arm).
+    """
+    tasks, arms = frame["task"].drop_duplicates().tolist(), frame["arm"].drop_duplicates().tolist()
+    shared = frame.groupby(["task", "rank"])["arm"].transform("size") > 1
+    cells = frame.assign(words=[_cell(line, same) for (_, line), same in zip(frame.iterrows(), shared, strict=True)])
+    by_cell = cells.set_index(["arm", "task"])
+    table = {
+        name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
+        for name, default in (("score", np.nan), ("words", ""))
+    }
+    x, y = [spoken(task) for task in tasks], [arm_words(arm) for arm in arms]
+    low, high = float(frame["score"].min()), float(frame["score"].max())
+    told = [[_told(by_cell, arm, task) for task in tasks] for arm in arms]
+    heat = go.Heatmap(
+        z=np.asarray(table["score"], np.float32), x=x, y=y, xgap=2, ygap=2, zmin=min(0.0, low), zmax=max(1.0, high),
+        colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])).tolist(), SEQUENTIAL[theme], strict=True)),
+        colorbar=colour_bar("score", theme), customdata=told, hovertemplate="%{y}, %{x}: %{customdata}<extra></extra>",
+    )  # fmt: skip
+    words = words_on_cells(heat, table["words"])
+    marks = go.Scatter(
+        x=[spoken(task) for task in cells["task"]], y=[arm_words(arm) for arm in cells["arm"]], mode="markers",
+        marker={"size": 26, "opacity": 0.0}, customdata=cells[["task", "arm"]].to_numpy().tolist(),
+        hoverinfo="none", showlegend=False,
+    )  # fmt: skip
+    height = 150 + 46 * len(arms)
+    across = f"task (rank, score, {rests_on(frame)}; bold: {LEVEL})"
+    figure = finish(
+        go.Figure([heat, words, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
+    )
+    return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
+
+
+def _cell(line: pd.Series, shared: bool) -> str:
+    words = f"{int(line['rank'])}{'=' if shared else ''} · {number(line['score'])}"
+    return f"<b>{words}</b>" if line["level"] else words
+
+
+def _told(cells: pd.DataFrame, arm: str, task: str) -> str:
+    if (arm, task) not in cells.index:
+        return "not evaluated"
+    line = cells.loc[(arm, task)]
+    stands = LEVEL if line["level"] else f"behind the best by {line_words(line, 'behind')}"
+    return f"rank {int(line['rank'])}, score {line_words(line)}, {stands}"
+
+
+def read_rank_table(frame: pd.DataFrame) -> str:
+    """Who is level with the best in each task; a tie of all is said as one."""
+    parts = []
+    for task, group in frame.groupby("task", sort=False):
+        level = [arm_words(str(arm)) for arm in group.loc[group["level"], "arm"]]
+        few = f"all {len(level)}" if len(level) == len(group) > 1 else ", ".join(level)
+        parts.append(f"{spoken(str(task))}: {few}")
+    sentence = f"{LEVEL.capitalize()} by paired differences over at most {plural(frame['prompts'].max(), 'prompt')}"
+    return f"{sentence} ({'; '.join(parts)})."
+
+
+def score_against_bytes(frame: pd.DataFrame, theme: Theme = "light", title: str = "Score by bytes") -> go.Figure:
+    """Mean score with its 95 % interval over the live bytes a prompt, a line an arm; the frontier is a grey staircase.
+
+    From `kvlab.atlas.quality.by_bytes`.
+    """
+    factor, unit = byte_unit(float(frame["live_bytes"].max()))
+    pairs = frame[["arm", "method"]].drop_duplicates().itertuples(index=False)
+    styles = run_styles(((str(arm), str(method)) for arm, method in pairs), theme)
+    figure = go.Figure()
+    best = frame[frame["frontier"]].sort_values("live_bytes")
+    figure.add_scatter(
+        x=best["live_bytes"] / factor, y=best["score"], mode="lines", name="frontier: nothing is smaller and better",
+        line={"color": pick(HUES["grey"], theme), "width": 6, "shape": "hv"}, opacity=0.5, hoverinfo="skip",
+    )  # fmt: skip
+    for arm, group in frame.groupby("arm", sort=False):
+        group, style = group.sort_values("live_bytes"), styles[str(arm)]
+        name = "full cache" if group["method"].iloc[0] == FULL else arm_words(str(arm))
+        edge = pick(HUES["ink"], theme)
+        figure.add_scatter(
+            x=group["live_bytes"] / factor, y=group["score"], mode="lines+markers", name=name,
+            line={"color": style.colour, "dash": style.dash, "width": 1.8}, cliponaxis=False,
+            marker={
+                "symbol": style.marker, "size": [11 if on else 8 for on in group["frontier"]], "color": style.colour,
+                "line": {"width": [2 if on else 0 for on in group["frontier"]], "color": edge},
+            },
+            error_y={
+                "type": "data", "array": group["score_high"] - group["score"],
+                "arrayminus": group["score"] - group["score_low"], "thickness": 1.2, "width": 3,
+            },
+            customdata=[
+                f"{line['asked']}: score {line_words(line)}, {byte_size(line['live_bytes'])}"
+                for _, line in group.iterrows()
+            ],
+            hovertemplate=f"{name}, %{{customdata}}<extra></extra>",
+        )  # fmt: skip
+    y = f"mean score ({rests_on(frame)})"
+    finish(figure, title=title, x=f"live bytes a prompt ({unit})", y=y, theme=theme, height=430)
+    return figure.update_xaxes(rangemode="tozero").update_yaxes(rangemode="tozero")
+
+
+def read_score_against_bytes(frame: pd.DataFrame) -> str:
+    """The points of the frontier from the smallest on, in words."""
+    best = frame[frame["frontier"]].sort_values("live_bytes")
+    points = [
+        f"{'the full cache' if line['method'] == FULL else arm_words(str(line['arm'])) + ' ' + str(line['asked'])} "
+        f"({byte_size(line['live_bytes'])}, {line_words(line)})"
+        for _, line in best.iterrows()
+    ]
+    return (
+        f"{len(best)} of {plural(len(frame), 'point')} are on the frontier, over "
+        f"{plural(frame['tasks'].max(), 'task')}: {', '.join(points)}. By means: intervals may overlap."
+    )

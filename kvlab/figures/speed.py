@@ -1,0 +1,136 @@
+"""Benchmarks as bars: what was measured, the bound of the device drawn in, and the ratio to the full cache."""
+
+from __future__ import annotations
+
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.figures.cells import channels, ink_on
+from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
+from kvlab.figures.template import finish
+from kvlab.figures.words import byte_size, byte_unit, number, plural
+
+PARTS = (("attention", "attention", "blue", ""), ("deciding", "deciding", "orange", "/"), ("rest", "rest", "grey", "."))
+DEVICE_BOUND = "the best this device could do"
+LEVEL_HUES = {"light": ("blue", ""), "full": ("orange", "/")}
+
+
+def measured(
+    frame: pd.DataFrame, unit: str, place: str, theme: Theme = "light", title: str = "", bound: str = DEVICE_BOUND
+) -> go.Figure:
+    """A bar a method with the quartiles, its bound as a tick, and the ratio to the full cache beside it.
+
+    From `kvlab.atlas.speed.measured`; `place` says on what it was measured. What could not be measured has no bar and
+    says why.
+    """
+    factor, shown = byte_unit(float(frame["value"].max())) if unit == "bytes" else (1.0, unit)
+    value = frame["value"] / factor
+    figure = go.Figure()
+    colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
+    inks = [ink_on(channels(colour)) for colour in colours]
+    words = [_ratio(line) for line in frame.itertuples(index=False)]
+    figure.add_bar(
+        y=frame["label"], x=value, orientation="h", name="measured", showlegend=False,
+        marker={"color": colours},
+        error_x={"type": "data", "array": frame["spread"].fillna(0) / 2 / factor, "thickness": 1.2, "width": 4},
+        text=words, textposition="auto", insidetextanchor="start", insidetextfont={"color": inks},
+        outsidetextfont={"size": 12}, customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
+        hovertemplate="%{y}: %{customdata}<extra></extra>",
+    )  # fmt: skip
+    if frame["bound"].notna().any():
+        figure.add_scatter(
+            x=frame["bound"] / factor, y=frame["label"], mode="markers", name=bound,
+            marker={
+                "symbol": "line-ns-open", "size": 20, "color": pick(HUES["ink"], theme), "line": {"width": 3},
+            },
+            hovertemplate=f"%{{y}}: bound %{{x:.4g}} {shown}<extra></extra>",
+        )  # fmt: skip
+    height = 170 + 34 * len(frame)
+    finish(figure, title=title, x=f"{shown}<br>{place}", y="method and budget", theme=theme, height=height)
+    return figure.update_yaxes(autorange="reversed", type="category", showgrid=False).update_xaxes(rangemode="tozero")
+
+
+def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
+    """The best against the full cache, in words."""
+    ran = frame.dropna(subset="value")
+    compressed = ran[~ran["method"].str.startswith("full")].dropna(subset="ratio")
+    repeats = f"medians of {plural(ran['repeats'].max(), 'repeat')}" if len(ran) else "nothing ran"
+    missing = f"; {plural(len(frame) - len(ran), 'row')} could not be measured" if len(ran) < len(frame) else ""
+    if compressed.empty:
+        return f"{plural(len(ran), 'cache')} measured, {repeats}{missing}; no compressed one beside the full cache."
+    best = compressed.loc[compressed["ratio"].idxmax() if more_is_better else compressed["ratio"].idxmin()]
+    reached = "" if pd.isna(best["bound"]) else f"; {bound}: {_amount(best['bound'], unit)}"
+    return (
+        f"{best['label']} has {_amount(best['value'], unit)}, {number(best['ratio'], 2)} times the full cache's"
+        f"{reached}; {repeats}, in turns in one process{missing}."
+    )
+
+
+def step_split(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
+    """Milliseconds of a decode step: attention over the slots, deciding what stays, and the rest of the model."""
+    figure = go.Figure()
+    for column, name, hue, pattern in PARTS:
+        figure.add_bar(
+            y=frame["label"], x=frame[column], orientation="h", name=name,
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
+            hovertemplate=f"%{{y}}: {name} %{{x:.3g}} ms<extra></extra>",
+        )  # fmt: skip
+    height = 170 + 38 * len(frame)
+    title = "Where a decode step's time goes"
+    finish(figure, title=title, x=f"ms a step<br>{place}", y="method and budget", theme=theme, height=height)
+    return figure.update_layout(barmode="stack").update_yaxes(autorange="reversed", type="category", showgrid=False)
+
+
+def read_step_split(frame: pd.DataFrame) -> str:
+    """Who spends most of its step on deciding."""
+    share = frame["deciding"] / frame[["attention", "deciding", "rest"]].sum(axis=1)
+    most, least = share.idxmax(), share.idxmin()
+    first = f"{frame.loc[most, 'label']} spends {number(100 * share[most], 2)} % of its step on deciding"
+    if len(frame) == 1:
+        return f"{first}."
+    return f"{first}, {frame.loc[least, 'label']} {number(100 * share[least], 2)} %."
+
+
+def recording(frame: pd.DataFrame, place: str, theme: Theme = "light") -> go.Figure:
+    """A decode step with recording over one without, each level a bar; 1 is free."""
+    figure = go.Figure()
+    for level, group in frame.groupby("level", sort=False):
+        hue, pattern = LEVEL_HUES[str(level)]
+        figure.add_bar(
+            y=group["label"], x=group["value"], orientation="h", name=f"level {level}",
+            error_x={"type": "data", "array": group["spread"].fillna(0) / 2, "thickness": 1.2, "width": 4},
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.25}},
+            hovertemplate=f"%{{y}}, level {level}: %{{x:.3g}} times<extra></extra>",
+        )  # fmt: skip
+    height = 170 + 46 * frame["label"].nunique()
+    title, x = "What recording costs a decode step", f"times the step that records nothing<br>{place}"
+    finish(figure, title=title, x=x, y="method and budget", theme=theme, height=height)
+    figure.add_vline(1, line={"color": pick(HUES["ink"], theme), "width": 1, "dash": "dot"})
+    return figure.update_layout(barmode="group").update_yaxes(autorange="reversed", type="category", showgrid=False)
+
+
+def read_recording(frame: pd.DataFrame) -> str:
+    """The most that each level costs."""
+    parts = [
+        f"level {level} at most {number(group['value'].max(), 3)} times"
+        for level, group in frame.groupby("level", sort=False)
+    ]
+    return (
+        f"A step that is recorded takes, {', '.join(parts)} as long, over {plural(frame['label'].nunique(), 'cache')}."
+    )
+
+
+def _ratio(line: object) -> str:
+    if pd.isna(line.value):  # type: ignore[attr-defined]
+        return f"{line.status}: {line.note}"[:60]  # type: ignore[attr-defined]
+    return "" if pd.isna(line.ratio) else f"{number(line.ratio, 2)} x full"  # type: ignore[attr-defined]
+
+
+def _told(line: object, unit: str) -> str:
+    if pd.isna(line.value):  # type: ignore[attr-defined]
+        return f"{line.status}, {line.note}"  # type: ignore[attr-defined]
+    return f"{_amount(line.value, unit)}, {_ratio(line)}"  # type: ignore[attr-defined]
+
+
+def _amount(value: float, unit: str) -> str:
+    return byte_size(value) if unit == "bytes" else f"{number(value)} {unit}"

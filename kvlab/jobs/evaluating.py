@@ -1,0 +1,256 @@
+"""From the form of the page Quality to an evaluation for the queue, and what that will take."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from pydantic import ValidationError
+
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
+from kvlab.given import in_one_sentence
+from kvlab.jobs import intake, parameters
+from kvlab.jobs.client import list_jobs, request_of
+from kvlab.jobs.fitting import plan_of
+from kvlab.jobs.models import check_model, context_length
+from kvlab.jobs.prompts import decode_upload
+from kvlab.jobs.registry import MethodEntry
+from kvlab.jobs.store import FOLDER
+from kvlab.jobs.task_list import TaskList
+from kvlab.requests import LARGEST_PROMPT_BYTES, MethodChoice
+from kvlab.tasks.prompt_table import TableRecord
+from kvlab.trace.atomic import replace_text
+
+PROMPTS = "prompts"  # the folder with the queue where uploaded tables of prompts lie
+SPREAD = 1.6  # seconds seen on other prompts may be off by this factor, either way
+ANSWER_TOKENS = 24
+Number = TypeVar("Number", int, float)
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What an evaluation takes: measurements (a prompt under a method and budget), and seconds where they are known."""
+
+    measurements: int
+    prompts: int
+    low: float | None = None
+    high: float | None = None
+    basis: str = ""
+
+
+def new_name(moment: datetime | None = None) -> str:
+    """A name for results that nobody named."""
+    return f"browser-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def make_job(
+    *,
+    name: str,
+    model: str,
+    tasks: Mapping[str, Mapping[str, int]],
+    files: str,
+    uploaded: Path | None,
+    chosen: Sequence[MethodEntry],
+    typed: Mapping[str, Mapping[str, Any]],
+    budgets: str,
+    lengths: str,
+    depths: str,
+    options: Mapping[str, Any],
+) -> EvalJob:
+    """The job that the form asks for; `options` are further fields of `EvalRequest`, or words of the form for them.
+
+    Raises:
+        UserError: for the first thing that cannot be used.
+    """
+    found = [*read_files(files), *([FileChoice(form="table", path=uploaded)] if uploaded else [])]
+    if not tasks and not found:
+        raise UserError("There is nothing to evaluate: choose a task, upload prompts, or name a file.")
+    changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
+    choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
+    try:
+        request = EvalRequest(
+            model=check_model(model),
+            tasks=tuple(TaskChoice(task=task, difficulty=dict(values)) for task, values in tasks.items()),
+            files=tuple(found),
+            choices=choices,
+            lengths=numbers(lengths, "Lengths", int) or None,
+            depths=numbers(depths, "Depths", float) or None,
+            **intake.meant(options),
+        )
+        of = ", ".join([*tasks, *(file.path.name for file in found)])
+        return EvalJob(name=name.strip(), request=request, title=f"Evaluation {name.strip()}: {of}")
+    except ValidationError as error:
+        if any("name" in one["loc"] for one in error.errors()):
+            raise UserError(
+                f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."
+            ) from None
+        raise UserError(in_one_sentence(error)) from error
+
+
+def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:
+    """The numbers of a list, each once; raises UserError where one is none, or is not above the least there can be."""
+    words = text.replace(",", " ").replace(";", " ").split()
+    try:
+        found = tuple(dict.fromkeys(kind(word) for word in words))
+    except (ValueError, OverflowError):
+        raise UserError(f"{what} are numbers with commas between them, not {text[:60]!r}.") from None
+    if kind is int and any(not 1 <= number < 2**31 for number in found):
+        raise UserError(f"{what} are numbers of tokens of at least 1, not {text[:60]!r}.")
+    if kind is float and any(not 0 <= number <= 1 for number in found):
+        raise UserError(f"{what} are shares of the prompt from 0 to 1, not {text[:60]!r}.")
+    return found
+
+
+def read_files(text: str) -> list[FileChoice]:
+    """The files that are named one a line as `format=path`; raises UserError for a line that names none."""
+    return [_file(line.strip()) for line in text.splitlines() if line.strip()]
+
+
+def _file(line: str) -> FileChoice:
+    form, equals, path = line.partition("=")
+    if not equals or not form.strip() or not path.strip() or "\0" in path:
+        raise UserError(f"{line[:80]!r} names no file: write format=path, such as ruler=/data/niah/validation.jsonl.")
+    file = Path(path.strip()).expanduser()
+    if not file.is_file():
+        raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")
+    return FileChoice(form=form.strip(), path=file.absolute())
+
+
+def save_prompts(root: Path, name: str, content: bytes) -> tuple[Path, int]:
+    """Keep an uploaded table of prompts with the queue; returns the file and how many prompts it has.
+
+    Raises:
+        UserError: it is too large, no text, or a line is no prompt with an answer.
+    """
+    text = decode_upload(name, content)
+    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    for number, line in lines:
+        try:
+            TableRecord.model_validate_json(line)
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "the line"
+            raise UserError(f"Line {number} of {name} is no prompt with an answer ({field}: {first['msg']}).") from None
+    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).stem).strip(".-") or "prompts"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
+    file = root / FOLDER / PROMPTS / digest / f"{stem}.jsonl"
+    if not file.exists():
+        replace_text(file, text)
+    return file, len(lines)
+
+
+def cost(
+    job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: Sequence[MethodEntry], budgets: str, root: Path
+) -> Cost:
+    """What the job takes: from rows of the same model where there are any, else from the plan of one prompt.
+
+    What lies in the folder already is counted in.
+    """
+    request = job.request
+    lengths = prompt_lengths(request, listed)
+    prompts = len(lengths)
+    count = prompts * len(request.all_choices)
+    seen = rows[rows["model"] == request.model] if len(rows) else rows
+    if len(seen):
+        seconds = _seen_seconds(seen, request.all_choices, lengths)
+        return Cost(
+            count, prompts, seconds / SPREAD, seconds * SPREAD, f"from {len(seen):,} measurements of this model"
+        )
+    mean = round(sum(lengths) / prompts) if prompts else 0
+    options = {"level": "off", "max_new_tokens": ANSWER_TOKENS}
+    plan = plan_of(mean, request.model, chosen, budgets, {}, options, root)
+    if plan is None or plan.seconds is None:
+        return Cost(count, prompts)
+    return Cost(
+        count, prompts, prompts * plan.seconds.low, prompts * plan.seconds.high, "at most; nothing was seen yet"
+    )
+
+
+def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
+    """Tokens of every prompt as asked for; of files as their bytes let one expect."""
+    known = {task.name: task for task in listed.tasks}
+    window = context_length(request.model)
+    found: list[int] = []
+    for choice in request.tasks:
+        task = known.get(choice.task)
+        own = task.lengths if task is not None else ()
+        fitting = tuple(min(length, window - window // 8) for length in own) if window else own
+        places = len(request.depths or (None,)) if task is not None and task.uses_depth else 1
+        found += [length for length in request.lengths or fitting for _ in range(places * request.samples)]
+    for file in request.files:
+        found += _file_lengths(file.path, request.samples, window)
+    return found
+
+
+def _file_lengths(path: Path, samples: int, window: int | None) -> list[int]:
+    try:
+        with path.open("rb") as file:
+            head = file.read(LARGEST_PROMPT_BYTES)
+    except OSError:
+        return []
+    sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()][:samples]
+    return [min(size, window) if window else size for size in sizes]
+
+
+def _seen_seconds(seen: pd.DataFrame, choices: Sequence[MethodChoice], lengths: Sequence[int]) -> float:
+    """Seconds of all measurements, each by the seconds a token of its method, or of all methods where it is new."""
+    per_token = seen["seconds"] / seen["prompt_tokens"].clip(lower=1)
+    by_method, usual = per_token.groupby(seen["method"]).median().to_dict(), float(per_token.median())
+    return sum(lengths) * sum(by_method.get(choice.method, usual) for choice in choices)
+
+
+def known_files(root: Path) -> dict[str, FileChoice]:
+    """Files of prompts by name: what was uploaded, and what evaluations in the queue named; the newest of a name."""
+    uploaded = sorted((root / FOLDER / PROMPTS).glob("*/*.jsonl"), key=lambda path: path.stat().st_mtime)
+    found = {path.name: FileChoice(form="table", path=path) for path in uploaded}
+    for status in reversed(list_jobs(root)):
+        request = request_of(root, status.job_id)
+        if isinstance(request, EvalJob):
+            found |= {file.path.name: file for file in request.request.files}
+    return found
+
+
+def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> SampleJob:
+    """The recorded comparison of a row's prompt under its method; `files` are those of prompts by name.
+
+    Raises:
+        UserError: the prompt is from a file that is not known here.
+    """
+    difficulty = json.loads(row["difficulty"] or "{}")
+    choice = MethodChoice(
+        method=row["method"],
+        budget=int(row["budget"]) if row["budget_unit"] == "slots" else float(row["budget"]),
+        hyper_parameters=json.loads(row["hyper_parameters"] or "{}"),
+    )
+    chat = json.loads(row["chat"]) if isinstance(row.get("chat"), str) else None
+    spoken = {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
+    chunk = row["prefill_chunk"]
+    common = {
+        "model": row["model"], "choices": (choice,), "prefill_chunk": None if pd.isna(chunk) else int(chunk), **spoken,
+    }  # fmt: skip
+    title = f"{row['task']} {int(row['index']) + 1}: {choice.label}"
+    if row["content"]:
+        name = str(difficulty.get("file", ""))
+        if name not in files:
+            raise UserError(f"The file {name!r} of this prompt is not known here: name it again in a new evaluation.")
+        return SampleJob(
+            request=EvalRequest(files=(files[name],), samples=100_000, **common), content=row["content"], title=title
+        )
+    depth = row["depth"]
+    asked = EvalRequest(
+        tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
+        lengths=(int(row["length"]),),
+        depths=None if pd.isna(depth) else (round(float(depth), 6),),
+        samples=int(row["index"]) + 1,
+        seed=int(row["seed"]),
+        **common,
+    )
+    return SampleJob(request=asked, title=title)

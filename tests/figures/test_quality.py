@@ -1,0 +1,115 @@
+"""Figures of evaluations and benchmarks: what every figure holds, and what only these have to."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvlab.atlas import speed
+from kvlab.bench.rows import Row, to_frame
+from kvlab.figures import quality
+from kvlab.figures import speed as speeds
+
+PLACE = "cpu: a processor · float32 · mini · batch 1 · 512 tokens"
+
+
+def ranks() -> pd.DataFrame:
+    lines = [
+        ("needle", "h2o", 2, 0.2, 0.5), ("needle", "keepkv", 1, 0.7, 0.0),
+        ("key_value", "h2o", 1, 0.5, 0.0), ("key_value", "keepkv", 1, 0.4, 0.1),
+    ]  # fmt: skip
+    frame = pd.DataFrame(lines, columns=["task", "arm", "rank", "score", "behind"])
+    bounds = {f"{name}{bound}": frame[name] + by for name in ("score", "behind") for bound, by in
+              (("_low", -0.1), ("_high", 0.1))}  # fmt: skip
+    return frame.assign(method=frame["arm"], level=frame["rank"] == 1, prompts=20, **bounds)
+
+
+def sizes() -> pd.DataFrame:
+    h2o, keepkv = ("h2o", "20 %", 200.0, 0.3, False), ("keepkv", "20 %", 200.0, 0.6, True)
+    lines = [("full", "all", 1000.0, 0.9, True), h2o, keepkv]
+    frame = pd.DataFrame(lines, columns=["arm", "asked", "live_bytes", "score", "frontier"])
+    bounds = {"score_low": frame["score"] - 0.1, "score_high": frame["score"] + 0.1}
+    return frame.assign(method=frame["arm"], prompts=20, tasks=2, **bounds)
+
+
+def benchmark() -> pd.DataFrame:
+    """Rows of three caches; attention and deciding of one of them are timed apart, another did not fit."""
+
+    def row(figure: str, method: str, value: float | None, mode: str = "decode", **more: object) -> Row:
+        budget = {} if method == "full" else {"budget": 0.2, "budget_unit": "fraction"}
+        known = {"repeats": 5, "iqr": 0.1, "device": "cpu: a processor", "dtype": "float32"}
+        return Row(mode, figure, "mini", method, 1, 512, "ms", median=value, **(known | budget | more))
+
+    rows = [
+        row("decode rate", "full", 100.0, bound=400.0, ratio_to_full=1.0, is_full=True),
+        row("decode rate", "h2o", 220.0, bound=900.0, ratio_to_full=2.2),
+        row("decode rate", "keepkv", None, status="oom", note="the model does not fit"),
+        row("decode step", "h2o", 4.5),
+        row("attention step", "h2o", 2.0, mode="compress"),
+        row("scoring and deciding", "h2o", 0.5, mode="compress"),
+        row("recording light / off", "h2o", 1.04, mode="overhead"),
+        row("recording full / off", "h2o", 1.8, mode="overhead"),
+    ]
+    return to_frame(rows).assign(name="made up")
+
+
+def drawn(theme: str):
+    rates = speed.measured(benchmark(), "decode rate")
+    parts, cost = speed.split(benchmark()), speed.recording(benchmark())
+    table, size = ranks(), sizes()
+    yield "ranks", quality.rank_table(table, theme), quality.read_rank_table(table)
+    yield "bytes", quality.score_against_bytes(size, theme), quality.read_score_against_bytes(size)
+    reading = speeds.read_measured(rates, "tokens/s", True)
+    yield "rates", speeds.measured(rates, "tokens/s", PLACE, theme, "Rate"), reading
+    yield "split", speeds.step_split(parts, PLACE, theme), speeds.read_step_split(parts)
+    yield "recording", speeds.recording(cost, PLACE, theme), speeds.read_recording(cost)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_figure_is_named_read_and_not_empty(theme: str):
+    for name, figure, reading in drawn(theme):
+        assert figure.layout.title.text and figure.layout.xaxis.title.text and figure.layout.yaxis.title.text, name
+        assert re.search(r"\d", reading) or name == "split", name
+        assert "nan" not in reading and "\n" not in reading, name
+        assert any(trace.hoverinfo != "skip" for trace in figure.data), name
+
+
+def test_what_was_measured_on_what_stands_on_every_figure_of_speed():
+    for name, figure, _ in drawn("light"):
+        assert (PLACE in figure.layout.xaxis.title.text) == (name in ("rates", "split", "recording"))
+
+
+def test_shared_ranks_are_marked_and_level_ones_are_bold():
+    figure = quality.rank_table(ranks())
+    words = dict(zip(zip(figure.data[1].x, figure.data[1].y, strict=True), figure.data[1].text, strict=True))
+    assert words[("needle", "keepkv")] == "<b>1 · 0.7</b>"
+    assert words[("needle", "h2o")] == "2 · 0.2"
+    assert words[("key value", "h2o")] == "<b>1= · 0.5</b>"
+    assert list(figure.data[2].customdata[0]) == ["needle", "h2o"], "a click says task and method"
+    assert "needle: keepkv; key value: all 2" in quality.read_rank_table(ranks())
+
+
+def test_the_parts_of_a_step_add_up_to_it():
+    (line,) = speed.split(benchmark()).to_dict("records")
+    assert (line["attention"], line["deciding"], line["rest"], line["whole"]) == (1.5, 0.5, 2.5, 4.5)
+
+
+def test_bounds_ratios_and_reasons_are_drawn():
+    frame = speed.measured(benchmark(), "decode rate")
+    figure = speeds.measured(frame, "tokens/s", PLACE)
+    assert list(figure.data[0].text) == ["1 x full", "2.2 x full", "oom: the model does not fit"]
+    assert np.nanmax(figure.data[1].x) == 900
+    reading = speeds.read_measured(frame, "tokens/s", True)
+    assert "h2o 20 % has 220 tokens/s, 2.2 times the full cache's" in reading
+    assert "1 row could not be measured" in reading
+
+
+def test_a_figure_measured_again_is_the_newest():
+    rows = benchmark()
+    again = rows[rows["method"] == "h2o"].assign(timestamp="2", median=7.0)
+    both = pd.concat([rows.assign(timestamp="1"), again], ignore_index=True)
+    assert set(speed.at(both, ("mini", 1, 512)).query("method == 'h2o'")["median"]) == {7.0}
+    assert speed.loads(both) == [("mini", 1, 512)]

@@ -1,0 +1,179 @@
+"""The page Quality: what the form sends, what results show, and the way from a cell to a recorded prompt."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.atlas import quality
+from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
+from kvlab.evaluate.rows import ROWS
+from kvlab.jobs import evaluating
+from kvlab.requests import MethodChoice
+from tests.atlas.test_scores import row
+from tests.pages.test_board_page import told
+
+Open = Callable[..., AppTest]
+ROWS_MADE = 12
+
+
+def results(root: Path, name: str = "mine", depths: tuple[float | None, ...] = (None,)) -> pd.DataFrame:
+    """Twelve prompts of two tasks: keepkv is right everywhere, h2o on none, snapkv on all but the first."""
+    made = []
+    for task in ("needle", "key_value"):
+        for depth in depths:
+            for index in range(ROWS_MADE):
+                right = {"full": 1.0, "h2o": 0.0, "snapkv": float(index > 0), "keepkv": 1.0}
+                for method, score in right.items():
+                    live = {"full": 100, "h2o": 20, "snapkv": 20, "keepkv": 24}[method]
+                    made.append(
+                        row(task, method, score, index)
+                        | {"depth": depth, "live_bytes": live, "key": f"{task}{method}{index}{depth}",
+                           "answer": '["7"]', "prediction": method, "prompt_tokens": 64}
+                    )  # fmt: skip
+    folder = root / "eval" / name
+    folder.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(made, schema=ROWS), folder / "part-000000.parquet")
+    return pd.read_parquet(folder / "part-000000.parquet").assign(name=name)
+
+
+def test_ranks_respect_intervals_and_ties_are_level(runs_root: Path):
+    table = quality.ranks(results(runs_root), "20 %").set_index(["task", "arm"])
+    for task in ("needle", "key_value", quality.ALL_TASKS):
+        # One prompt in twelve is no sure difference; none of twelve is.
+        assert table.loc[task, "rank"].to_dict() == {"h2o": 3, "snapkv": 1, "keepkv": 1}
+        assert table.loc[task, "level"].to_dict() == {"h2o": False, "snapkv": True, "keepkv": True}
+    assert table.loc[("needle", "h2o"), "behind"] == 1
+    assert table.loc[("needle", "snapkv"), "behind"] == pytest.approx(1 / ROWS_MADE)
+    assert table.loc[(quality.ALL_TASKS, "h2o"), "prompts"] == 2 * ROWS_MADE
+
+
+def test_one_prompt_ranks_nobody(runs_root: Path):
+    rows = results(runs_root)
+    assert (quality.ranks(rows[rows["index"] == 0], "20 %")["rank"] == 1).all()
+
+
+def test_the_frontier_holds_what_nothing_beats(runs_root: Path):
+    table = quality.by_bytes(results(runs_root)).set_index("arm")
+    # snapkv: as small as h2o and better; keepkv: better and larger; the full cache: as good as keepkv and larger.
+    assert table["frontier"].to_dict() == {"full": False, "h2o": False, "snapkv": True, "keepkv": True}
+
+
+def test_the_worst_prompt_comes_first_and_presets_are_told_apart(runs_root: Path):
+    rows = results(runs_root)
+    found = quality.prompts_behind(rows, "needle", "snapkv", "20 %")
+    assert found["index"].iloc[0] == 0 and found["lost"].iloc[0] == 1 and (found["full"] == 1).all()
+    paper = rows[rows["method"] == "keepkv"].assign(hyper_parameters='{"preset":"paper"}')
+    arms = set(quality.ranks(pd.concat([rows, paper]), "20 %")["arm"])
+    assert {"keepkv", "keepkv:preset=paper"} <= arms
+
+
+def test_results_are_drawn_and_a_cell_leads_to_a_recorded_prompt(runs_root: Path, open_page: Open):
+    results(runs_root, depths=(0.0, 1.0))
+    page = open_page("quality", cell_task="key_value", cell_arm="snapkv")
+    assert not page.exception
+    text = told(page)
+    assert "Level with the best by paired differences" in text and "on the frontier" in text
+    assert "cells of length and depth" in text
+    shown = page.dataframe[0].value
+    assert shown["prompt"].iloc[0] == 1 and shown["score"].iloc[0] == 0
+    page.button(key="record_sample").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(request, SampleJob)
+    asked = request.request
+    assert (asked.tasks[0].task, asked.lengths, asked.samples, asked.chat) == ("key_value", (64,), 1, "no")
+    assert asked.choices == (MethodChoice(method="snapkv", budget=0.2),)
+
+
+def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, open_page: Open, started_workers: list):
+    results(runs_root)
+    page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="H2O", budgets="0.1,64")
+    assert not page.exception
+    page.number_input(key="key_value.pairs").set_value(16)
+    page.number_input(key="samples").set_value(5)
+    page.text_input(key="lengths").set_value("100, 200")
+    page.toggle(key="question_aware").set_value(False)
+    page.text_input(key="eval_name").set_value("tonight")
+    page = page.run()
+    # 2 lengths of 5 prompts under 3 caches; 0.1 s a measurement of 64 tokens was seen.
+    seconds = 0.1 / 64 * 5 * (100 + 200) * 3
+    assert evaluating.SPREAD > 1
+    assert "10 prompts under 3 caches" in told(page) and "30 measurements" in told(page)
+    assert f"{seconds / evaluating.SPREAD:.0f} s to {seconds * evaluating.SPREAD:.0f} s" in told(page)
+    page.button(key="evaluate").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    request = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(request, EvalJob) and request.name == "tonight"
+    asked = request.request
+    assert asked.tasks == (TaskChoice(task="key_value", difficulty={"pairs": 16}),)
+    assert asked.choices == tuple(MethodChoice(method="h2o", budget=budget) for budget in (0.1, 64))
+    assert (asked.lengths, asked.samples, asked.question_aware) == ((100, 200), 5, False)
+    assert started_workers
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("lengths", "many", "Lengths are numbers with commas between them"),
+        ("lengths", "0", "at least 1"),
+        ("depths", "2", "Depths are shares of the prompt from 0 to 1"),
+        ("budgets", "0", "The budget 0 cannot be used"),
+        ("eval_model", "no such model", "There is no model"),
+        ("eval_name", "../up", "Results cannot be called"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_sentence(
+    runs_root: Path, open_page: Open, field: str, value: str, sentence: str
+):
+    page = open_page("quality", methods="H2O")
+    page.text_input(key=field).set_value(value)
+    page = page.run()
+    assert not page.exception
+    assert [sentence in error.value.replace("\\", "") for error in page.error] == [True]
+    assert "evaluate" not in {button.key for button in page.button}
+
+
+def test_files_and_uploads_are_checked_line_by_line(runs_root: Path, tmp_path: Path):
+    good = '{"prompt": "A cat.", "answer": "cat"}\n'
+    file, count = evaluating.save_prompts(runs_root, "my prompts!.jsonl", good.encode() * 2)
+    assert (file.name, count, file.read_text()) == ("my-prompts.jsonl", 2, good * 2)
+    assert evaluating.known_files(runs_root)["my-prompts.jsonl"].path == file
+    for bad in ('{"prompt": "x"}', "[1]", '{"prompt": "", "answer": "a"}', '{"context": "c", "answer": " "}'):
+        with pytest.raises(evaluating.UserError, match=r"Line 2 of p\.jsonl is no prompt with an answer"):
+            evaluating.save_prompts(runs_root, "p.jsonl", (good + bad).encode())
+    for line in ("ruler", "=x", "ruler=/nowhere/x.jsonl"):
+        with pytest.raises(evaluating.UserError):
+            evaluating.read_files(line)
+    assert evaluating.read_files(f"ruler={file}\n")[0].path == file
+
+
+def test_a_job_is_followed_by_its_link_and_goes_on(runs_root: Path, open_page: Open):
+    job = EvalJob(name="mine", request=EvalRequest(tasks=(TaskChoice(task="needle"),)), title="Evaluation mine")
+    first = jobs.submit(runs_root, job)
+    page = open_page("quality", job=first)
+    assert not page.exception and "No row is written yet" in told(page)
+    page.button(key="cancel_job").click().run()
+    results(runs_root)
+    page = open_page("quality", job=first)
+    assert not page.exception and "Level with the best" in told(page)
+    page.button(key="go_on").click().run()
+    again = jobs.list_jobs(runs_root)[0]
+    assert again.job_id != first and jobs.request_of(runs_root, again.job_id) == job
+    assert not open_page("new_run", job=first).exception
+    assert "There is no job nope" in told(open_page("quality", job="nope"))
+
+
+def test_rows_from_a_file_need_the_file(runs_root: Path):
+    rows = results(runs_root)
+    from_file = rows.iloc[0].to_dict() | {"content": "abc", "difficulty": json.dumps({"file": "p.jsonl"})}
+    with pytest.raises(evaluating.UserError, match="not known here"):
+        evaluating.sample_job(from_file, {})

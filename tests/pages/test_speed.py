@@ -1,0 +1,112 @@
+"""The page Speed: what the form sends and what results show; and the atlas's buttons that queue what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.bench.request import BenchJob
+from kvlab.bench.rows import SCHEMA
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob
+from kvlab.jobs import from_command
+from kvlab.requests import CompareRequest, MethodChoice
+from tests.figures.test_quality import benchmark
+from tests.pages.test_board_page import told
+
+Open = Callable[..., AppTest]
+
+
+@pytest.fixture
+def measured(runs_root: Path) -> Path:
+    folder = runs_root / "bench"
+    folder.mkdir()
+    frame = benchmark()[SCHEMA.names].assign(timestamp="2026-01-01T00:00:00+00:00")
+    frame.to_parquet(folder / "first.parquet", index=False)
+    assert pq.read_schema(folder / "first.parquet").names == SCHEMA.names
+    return runs_root
+
+
+def test_results_say_on_what_they_were_measured(measured: Path, open_page: Open):
+    page = open_page("speed")
+    text = told(page)
+    assert "2.2 times the full cache's" in text and "level full at most 1.8 times" in text
+    place = "cpu: a processor · float32 · mini · batch 1 · 512 tokens"
+    assert page.selectbox(key="load").value == place
+    charts = [element.proto.spec for element in page.get("plotly_chart")]
+    assert len(charts) == 3 and all("a processor" in chart for chart in charts)
+
+
+def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, started_workers: list):
+    page = open_page("speed", speed_view="New benchmark", methods="H2O")
+    page.text_input(key="contexts").set_value("256, 512")
+    page.text_input(key="bench_name").set_value("tonight")
+    page = page.run()
+    assert "6 parts" in told(page) and "About" in told(page)
+    page.button(key="measure").click().run()
+    (job,) = jobs.list_jobs(measured)
+    request = jobs.request_of(measured, job.job_id)
+    assert isinstance(request, BenchJob) and request.name == "tonight"
+    assert [one.mode for one in request.requests] == ["decode", "compress", "memory"]
+    assert request.requests[0].contexts == (256, 512)
+    assert request.requests[0].choices == (MethodChoice(method="h2o", budget=0.2),)
+    assert started_workers
+    assert not open_page("speed", job=job.job_id).exception
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "sentence"),
+    [
+        ("contexts", "", "Give at least one number of tokens"),
+        ("batches", "x", "Batches are numbers"),
+        ("bench_model", "nowhere at all", "There is no model"),
+        ("bench_name", "a/b", "Results cannot be called"),
+    ],
+)
+def test_what_cannot_be_measured_is_one_sentence(
+    runs_root: Path, open_page: Open, field: str, value: str, sentence: str
+):
+    page = open_page("speed", methods="H2O")
+    page.text_input(key=field).set_value(value)
+    page = page.run()
+    assert not page.exception
+    assert [sentence in error.value.replace("\\", "") for error in page.error] == [True]
+
+
+def test_the_atlas_queues_what_a_card_needs(runs_root: Path):
+    """Each of the three kinds of command becomes the work that it is."""
+    methods = "h2o,keepkv:preset=paper:sinks=7"
+    compared = from_command.order(
+        f"kvlab compare --sample needle_in_a_story --methods {methods} --budgets 0.2 --level full --out x"
+    ).work
+    assert isinstance(compared, CompareRequest) and compared.level == "full" and compared.answer
+    assert compared.choices[1] == MethodChoice(
+        method="keepkv", budget=0.2, hyper_parameters={"preset": "paper", "sinks": 7}
+    )
+    evaluated = from_command.order(
+        f"kvlab eval --tasks needle,key_value --methods {methods} --budgets 0.1,64 --samples 3 --lengths 512 "
+        "--depths 0.5 --out x/eval/tab-1"
+    ).work
+    assert isinstance(evaluated, EvalJob) and evaluated.name == "tab-1"
+    asked = evaluated.request
+    assert (asked.samples, asked.lengths, asked.depths, len(asked.choices)) == (3, (512,), (0.5,), 4)
+    benched = from_command.order("kvlab bench --preset keepkv-table1 --scale 16 --shorten 16 --out x/bench").work
+    assert isinstance(benched, BenchJob) and benched.changes == {"scale": 16, "shorten": 16}
+    from_a_file = "kvlab eval --data ruler=x --tasks '' --methods h2o --budgets 0.2 --samples 1"
+    for refused in ("kvlab doctor", "rm -r x", from_a_file):
+        with pytest.raises(UserError):
+            from_command.order(refused)
+
+
+def test_a_card_without_data_has_a_button_with_its_estimate(runs_root: Path, open_page: Open):
+    page = open_page("atlas")
+    buttons = {button.key: button for button in page.button if str(button.key).startswith("order-")}
+    assert buttons and all("Takes" in str(button.help) for key, button in buttons.items() if key != "order-all")
+    key = next(key for key in buttons if key != "order-all")
+    buttons[key].click().run()
+    assert len(jobs.list_jobs(runs_root)) == 1
