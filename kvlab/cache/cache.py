@@ -86,7 +86,7 @@ class CompressedCache(Cache):
 
     def __init__(self, config: Any, settings: LayerSettings) -> None:
         types, options = get_layer_types_and_kwargs(config)
-        plain = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
+        plain: list[Any] = [with_own_window(layer) for layer in DynamicCache(config=config).layers]
         # What later layers read as well (Gemma 3n, Gemma 4) stays as it is: they know no slots.
         sharing = getattr(config, "kv_sharing_modes", None) or [None] * len(types)
         both = enumerate(zip(types, sharing, strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import CacheLayerMixin, DynamicSlidingWindowLayer
+from transformers.cache_utils import DynamicSlidingWindowLayer
 
 
 class OwnWindow(DynamicSlidingWindowLayer):
@@ -15,10 +15,11 @@ class OwnWindow(DynamicSlidingWindowLayer):
         """All keys and values that this pass may see; only the window stays."""
         seen = super().update(key_states, value_states, *args, **kwargs)
         if key_states.shape[-2] > 1:
+            assert self.keys is not None and self.values is not None
             self.keys, self.values = self.keys.clone(), self.values.clone()
         return seen
 
 
-def with_own_window(layer: CacheLayerMixin) -> CacheLayerMixin:
+def with_own_window(layer: Any) -> Any:
     """The same fresh layer of a cache, with a window of its own where it slides."""
     return OwnWindow(layer.sliding_window) if type(layer) is DynamicSlidingWindowLayer else layer
