@@ -54,7 +54,7 @@ class Columns:
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
         """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""
         shape, device = keys.shape[:3], keys.device
-        mass = torch.float16 if self.half_mass else torch.float32
+        mass = torch.zeros(shape, dtype=torch.float16 if self.half_mass else torch.float32, device=device)
         return Slots(
             keys=keys,
             values=values,
