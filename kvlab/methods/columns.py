@@ -54,15 +54,14 @@ class Columns:
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
         """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""
         shape, device = keys.shape[:3], keys.device
-        mass = torch.zeros(shape, dtype=torch.float16 if self.half_mass else torch.float32, device=device)
+        kind = torch.float16 if self.half_mass else torch.float32
+        follows = self.mass_of_votes is not None
         return Slots(
             keys=keys,
             values=values,
             position=position,
             votes=torch.ones(shape, dtype=position.dtype, device=device) if self.votes else one_number(1, keys),
-            log_mass=one_number(0.0, keys)
-            if self.mass_of_votes is not None
-            else torch.zeros(shape, dtype=mass, device=device),
+            log_mass=one_number(0.0, keys) if follows else torch.zeros(shape, dtype=kind, device=device),
             score=one_number(0.0, keys) if self.rate is not None else torch.zeros(shape, device=device),
             valid=torch.ones(shape, dtype=torch.bool, device=device),
             extra=extra,
