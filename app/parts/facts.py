@@ -16,7 +16,7 @@ ADDRESS = "marked"
 
 @dataclass(frozen=True)
 class FactKeys:
-    """Where the facts of one text lie in the session; with a name, such as a comparison's, not in the address too."""
+    """Where the facts of one text lie in the session: of New run, or of what is named, such as a comparison."""
 
     name: str = ""
 
@@ -67,7 +67,7 @@ def fact_picker(text: str, keys: FactKeys, first: Spans = ()) -> Spans:
     st.text_area(
         "Or type them as they stand in the text, one a line",
         key=keys.typed,
-        bind=None if keys.name else "query-params",
+        bind="query-params",
         height=68,
         help="The first place where the words stand counts. Without any fact, the place of the answer is taken.",
     )

@@ -39,9 +39,8 @@ NOT_LINKED = {
     '"story-caption"',
     "f'caption-{story.name}-{at}-{view.caption}'",
     "f'answer-{record.comparison_id}'",
-    "f'fact-{record.comparison_id}'",
 }
-SAVED = ("story-name", "story-caption", "caption-", "answer-", "fact-")
+SAVED = ("story-name", "story-caption", "caption-", "answer-")
 # Widgets that decide which others are there: checked where the address sets them.
 VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "new_run": (
