@@ -97,8 +97,9 @@ def test_turbos_levels_lose_what_lloyd_and_max_say(bits: int, lost: float) -> No
     back = code.decode(code.encode(states, torch.ones(1, 1, 4000, dtype=torch.bool)), 64)
     error = (back - states).square().sum(-1) / states.square().sum(-1)
     # Stretched so that its product with the vector itself is right, a decoded vector of squared length 1 - lost
-    # (levels are means) has 1 / (1 - lost), and its error is that less 1.
-    assert float(error.mean()) == pytest.approx(lost / (1 - lost), rel=0.05)
+    # (levels are means) has 1 / (1 - lost), and its error is that less 1. 64 coordinates of a unit vector have lighter
+    # tails than normal numbers and lose a little less.
+    assert 0.88 * lost / (1 - lost) < float(error.mean()) < 1.02 * lost / (1 - lost)
     torch.testing.assert_close((back * states).sum(-1), states.square().sum(-1), rtol=2e-3, atol=0)
 
 
