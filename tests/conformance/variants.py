@@ -26,6 +26,10 @@ SHORT: dict[str, dict[str, Any]] = {
     "lagkv": {"sinks": 1, "lag": 3, "buffer": 2},
     "expected-attention": {"sinks": 1, "n_future": 8, "buffer": 2},
     "criticalkv": {"window": 3, "kernel": 3, "buffer": 2},
+    "kvzip": {"sinks": 1, "piece": 16},
+    "duoattention": {"profile": "even", "sinks": 1, "recent": 3},
+    "attention-matching": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
+    "exactmerge2": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
     "rkv": {"window": 2, "kernel": 3, "buffer": 2},
 }
 # What a choice is only allowed, or only felt, together with.
