@@ -38,6 +38,10 @@ SHORT: dict[str, dict[str, Any]] = {
     "grkv": {"window": 3, "kernel": 3, "rows": 4, "buffer": 2, "ridge": 1.0},
     "asymkv": {"window": 3, "sinks": 1, "buffer": 2},
     "kvslimmer": {"window": 3, "sinks": 1, "buffer": 2},
+    "kvzip": {"sinks": 1, "piece": 16},
+    "duoattention": {"profile": "even", "sinks": 1, "recent": 3},
+    "attention-matching": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
+    "exactmerge2": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
     "rkv": {"window": 2, "kernel": 3, "buffer": 2},
 }
 # What a choice is only allowed, or only felt, together with.

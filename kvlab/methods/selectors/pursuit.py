@@ -52,18 +52,17 @@ class Pursuit:
     def _taken(self, view: View, taken: Tensor, wanted: Tensor) -> Tensor:
         """(B, H, S) bool with `wanted` (B, H) slots of every head."""
         observed = observe(view, self.references, self.window, 1.0)
-        heard = observed.weight.sqrt()[..., None].expand(*observed.mass.shape[:3], 1)
-        rows, free = observed.mass * heard, view.slots.valid
+        rows, free = observed.mass * observed.weight.sqrt()[..., None], view.slots.valid
+        whole = rows.sum(-1, keepdim=True)
         for lot in range(self.lots, 0, -1):
             missing = (wanted - taken.sum(-1)).clamp_min(0)
             count = (missing + lot - 1) // lot  # (B, H)
-            gain = (rows.mT @ _residual(rows * taken[:, :, None], heard, taken))[..., 0]
+            gain = (rows.mT @ _residual(rows * taken[:, :, None], whole, taken))[..., 0]
             rank = gain.masked_fill(~free | taken, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
             taken = taken | ((rank < count[..., None]) & free)
         return taken
 
 
-def _residual(rows: Tensor, heard: Tensor, taken: Tensor) -> Tensor:
-    """(B, H, N, 1): the mass still missing."""
-    weight = ridge_step(rows, heard, 1e-4, taken).clamp_min(TINY)
-    return heard - rows @ weight
+def _residual(rows: Tensor, whole: Tensor, taken: Tensor) -> Tensor:
+    """(B, H, N, 1): what is missing of the mass (B, H, N, 1) that all slots have."""
+    return whole - rows @ ridge_step(rows, whole, 1e-4, taken).clamp_min(TINY)

@@ -83,14 +83,14 @@ class MatchAttention:
         heard = observed.weight.sqrt()
         if self.flat:
             heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits, the largest being 1
-        heard = heard[..., None].expand(*observed.mass.shape[:3], 1)
-        rows = observed.mass * keep[:, :, None] * heard
-        gap = heard - rows.sum(-1, keepdim=True)
+        rows = observed.mass * keep[:, :, None] * heard[..., None]
+        whole = observed.mass.sum(-1, keepdim=True) * heard[..., None]  # 1 each, but for what a learned sink takes
+        gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
         weight = (1 + ridge_step(rows, gap, self.ridge, keep)[..., 0]).clamp(low, high)
         step = 1 / largest_eigenvalue(rows)
         for _ in range(self.steps):
-            wrong = (rows @ weight[..., None] - heard).mT @ rows  # (B, H, 1, S)
+            wrong = (rows @ weight[..., None] - whole).mT @ rows  # (B, H, 1, S)
             weight = (weight - step[..., None] * wrong[:, :, 0]).clamp(low, high)
         return torch.where(keep, weight, 1.0)
 
@@ -110,7 +110,7 @@ class MatchAttention:
 def attention_to(observed: Observed, keep: Tensor, weight: Tensor) -> Tensor:
     """(B, H, N, S): the queries' attention once only `keep` is left, with mass weights (B, H, S)."""
     kept = observed.mass * (keep * weight)[:, :, None]
-    return kept / kept.sum(-1, keepdim=True).clamp_min(TINY)
+    return kept / (kept.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
 
 
 def shift_of(view: View, keep: Tensor, amount: Tensor) -> ValueShift:
