@@ -116,7 +116,8 @@ def read_recording(frame: pd.DataFrame) -> str:
         for level, group in frame.groupby("level", sort=False)
     ]
     return (
-        f"A step that is recorded takes, {', '.join(parts)} as long, over {plural(frame['label'].nunique(), 'cache')}."
+        f"A recorded step against one that is not: {', '.join(parts)} as long, of "
+        f"{plural(frame['label'].nunique(), 'cache')}."
     )
 
 
