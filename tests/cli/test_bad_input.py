@@ -122,7 +122,7 @@ def test_an_evaluation_is_refused_in_a_sentence(tmp_path: Path, option: str, val
         {"record": 3},
         {"root": None},
         {"root": 3},
-        {"recent": object()},
+        {"recent": b"no JSON"},
     ],
     ids=repr,
 )

@@ -190,7 +190,7 @@ def test_a_budget_beyond_the_prompt_is_allowed_and_explained(form: AppTest, runs
     [
         (b"", "The prompt is empty"),
         (b"\xff\xfa\x00broken", "The file prompt.txt is not UTF-8 text (byte 0 cannot be read)"),
-        (b"PK\x00\x01binary", "The file prompt.txt is not a text file"),
+        (b"PK\x00\x01binary", "The file prompt.txt holds bytes that are no text"),
         (b"a" * (LARGEST_PROMPT_BYTES + 1), "The file prompt.txt has 2.0 MB and the most is 2 MB"),
     ],
 )
