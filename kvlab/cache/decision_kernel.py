@@ -221,12 +221,12 @@ def _decide(
                 tl.store(score + there, total, mask=merges)
         tl.store(votes + there, both_votes.to(votes.dtype.element_ty), mask=merges)
         old_key = tl.load(key_at + target * key_s, mask=wide, other=0.0).to(tl.float32)
-        new_key = (1.0 - share) * old_key + share * key
-        tl.store(key_at + target * key_s, new_key.to(keys.dtype.element_ty), mask=wide & merges)
+        new_key = tl.where(merges, (1.0 - share) * old_key + share * key, old_key)
+        tl.store(key_at + target * key_s, new_key.to(keys.dtype.element_ty), mask=wide)
         value = tl.load(value_at + source * value_s, mask=wide, other=0.0).to(tl.float32)
         old_value = tl.load(value_at + target * value_s, mask=wide, other=0.0).to(tl.float32)
-        new_value = (1.0 - share) * old_value + share * value
-        tl.store(value_at + target * value_s, new_value.to(values.dtype.element_ty), mask=wide & merges)
+        new_value = tl.where(merges, (1.0 - share) * old_value + share * value, old_value)
+        tl.store(value_at + target * value_s, new_value.to(values.dtype.element_ty), mask=wide)
         lost = tl.where(merges, 0.0, lost)
 
     tl.store(valid + column + source, False)
