@@ -47,7 +47,7 @@ class KVSlimmer(MergesNeighbours):
         "add_values": "only felt with `clip`; a sum beyond it would overrate values",
         "late": "the paper has no such factor",
         "heads": "the code's",
-        "variant": "the printed form; the code runs another",
+        "variant": "the printed form; the code runs another (text KL on mini at 20 %, 5 prompts: .083 for both)",
     }
 
     variant: Literal["paper", "code"] = Field("paper", description="the closed form as printed, or what the code runs")
