@@ -14,12 +14,11 @@ class OwnWindow(DynamicSlidingWindowLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """All keys and values that this pass may see; only the window stays."""
         seen = super().update(key_states, value_states, *args, **kwargs)
-        if key_states.shape[-2] > 1:
-            assert self.keys is not None and self.values is not None
+        if key_states.shape[-2] > 1 and self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys.clone(), self.values.clone()
         return seen
 
 
 def with_own_window(layer: Any) -> Any:
-    """The same fresh layer of a cache, with a window of its own where it slides."""
+    """The same fresh layer of a cache, of whatever kind, with a window of its own where it slides."""
     return OwnWindow(layer.sliding_window) if type(layer) is DynamicSlidingWindowLayer else layer
