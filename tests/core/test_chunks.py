@@ -52,7 +52,7 @@ def run(slots: CompressedCache, chunk: int, family: str = "llama") -> Tensor:
 
 @pytest.mark.parametrize("method", [name for name in registered() if name != "compose"])
 def test_chunks_give_what_the_whole_prompt_gives(method: str) -> None:
-    chunked, whole = (cache_for(model(), method, 0.3) for _ in range(2))
+    chunked, whole = (cache_for(model("llama"), method, 0.3) for _ in range(2))
     if method in REFUSED:
         with pytest.raises(UserError, match=REFUSED[method]):
             run(chunked, CHUNK)

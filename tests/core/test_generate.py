@@ -88,7 +88,7 @@ def test_rolling_back_says_why_not() -> None:
         ({"budget": 0.2, "method": "h2o", "sinks": 3}, "no hyper-parameter 'sinks'"),
         ({"budget": 0.2, "method": "keepkv", "rule": "magic"}, "'rule' of keepkv cannot be 'magic'"),
         ({"budget": 0.2, "method": "snapkv", "kernel": 4}, "must be odd"),
-        ({"budget": 0.2, "compress_every": 0}, "at least 1"),
+        ({"budget": 0.2, "compress_every": 0}, "from 1 to 4096"),
     ],
 )
 def test_bad_arguments_get_one_sentence(arguments: dict, sentence: str) -> None:

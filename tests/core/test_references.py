@@ -41,6 +41,10 @@ REFERENCES = {
     "d2o": "test_d2o.py::test_equals_the_formulas_token_by_token",
     "less": "test_references.py::test_less_keeps_what_its_evictor_keeps",
     "keepkv": "test_selection.py::test_keepkv_keeps_the_highest_predicted_scores",
+    "kvzip": "test_rehearsal.py::test_scores_are_those_of_a_second_reading",
+    "duoattention": "test_profile.py::test_a_file_gives_every_score_its_budgets",
+    "attention-matching": "test_attention_matching.py::test_values_and_mass_are_the_least_squares_solutions",
+    "exactmerge2": "test_exactmerge2.py::test_each_head_takes_the_fit_that_serves_the_worst_of_the_held_back_queries",
     "exactmerge": "test_references.py::test_exactmerge_keeps_the_best_and_merges_the_rest_into_the_next_best",
 }
 
