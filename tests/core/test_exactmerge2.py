@@ -1,4 +1,4 @@
-"""exactmerge 2 against its rule, head by head in float64: each takes the fit that the worst of the held back like best."""
+"""exactmerge 2 against its rule, head by head in float64: the fit that serves held-back queries best is taken."""
 
 from __future__ import annotations
 

@@ -104,6 +104,8 @@ def test_a_chart_whose_lines_are_all_the_same_is_known():
     line = {"x": [1, 2], "y": [3.0, float("nan")], "mode": "lines"}
     same = go.Figure([go.Scatter(line), go.Scatter(line), go.Scatter(line)])
     assert same_lines(same) == 3
+    rounded = go.Figure([go.Scatter(line), go.Scatter(line | {"y": [1.00001 * float(y) for y in line["y"]]})])
+    assert same_lines(rounded) == 2, "nobody sees such a difference"
     assert same_lines(go.Figure([go.Scatter(line)])) == 0, "one line is a chart"
     assert same_lines(go.Figure([go.Scatter(line), go.Scatter(line | {"y": [3.0, 4.0]})])) == 0
     assert same_lines(go.Figure([go.Scatter(line), go.Scatter(line), go.Bar(x=[1], y=[2])])) == 0
