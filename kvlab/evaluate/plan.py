@@ -65,7 +65,7 @@ def _task_prompts(
     difficulty = task.resolve(choice.difficulty)
     for length in request.lengths or default_lengths(task, window):
         if length > window:  # before a haystack of that length is made
-            raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's window of {window:,}.")
+            raise UserError(f"{task.name}: {shown(length)} tokens do not fit the model's window of {window}.")
         for depth in (request.depths or (None,)) if task.uses_depth else (None,):
             for index in range(request.samples):
                 identity = PromptIdentity(task.name, canonical_json(difficulty), length, depth, index, request.seed)

@@ -48,20 +48,18 @@ class Columns:
 
     votes: bool = True
     mass_of_votes: float | None = None
-    half_mass: bool = False  # a log mass of its own is float16, where what it follows from is no more than predicted
     rate: Callable[[Slots], Tensor] | None = None
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
         """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""
         shape, device = keys.shape[:3], keys.device
-        kind = torch.float16 if self.half_mass else torch.float32
         follows = self.mass_of_votes is not None
         return Slots(
             keys=keys,
             values=values,
             position=position,
             votes=torch.ones(shape, dtype=position.dtype, device=device) if self.votes else one_number(1, keys),
-            log_mass=one_number(0.0, keys) if follows else torch.zeros(shape, dtype=kind, device=device),
+            log_mass=one_number(0.0, keys) if follows else torch.zeros(shape, device=device),
             score=one_number(0.0, keys) if self.rate is not None else torch.zeros(shape, device=device),
             valid=torch.ones(shape, dtype=torch.bool, device=device),
             extra=extra,

@@ -207,8 +207,7 @@ class Pipeline:
         """
         merges = getattr(self.settle, "merges", False)
         mass = self.settle.mass_of_votes if merges else 0.0  # type: ignore[attr-defined]
-        half = getattr(self.settle, "half_mass", False)
-        return Columns(merges, mass, half, getattr(self.score, "rate", None))
+        return Columns(merges, mass, getattr(self.score, "rate", None))
 
     @property
     def state(self) -> dict[str, float]:

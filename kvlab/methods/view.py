@@ -41,7 +41,7 @@ class Slots:
     values: Tensor  # (B, H, S, d)
     position: Tensor  # (B, H, S) int16 or int32 (`kvlab.methods.columns.whole_numbers`)
     votes: Tensor  # (B, H, S) of that type: original tokens this slot stands for
-    log_mass: Tensor  # (B, H, S) float32, or float16 if no more than predicted: additive attention logit
+    log_mass: Tensor  # (B, H, S) float32: additive attention logit
     score: Tensor  # (B, H, S) float32: the scorer's running importance
     valid: Tensor  # (B, H, S) bool
     extra: dict[str, Tensor] = field(default_factory=dict)  # (B, H, S[, n]) state that one method alone needs

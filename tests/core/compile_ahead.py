@@ -78,7 +78,7 @@ def some_work(kind: int, dtype: torch.dtype, head_dim: int, numbers: torch.dtype
         return torch.zeros(1, HEADS, SLOTS, dtype=dtype)
 
     scored = {"score": column()} | ({} if kind == EVICT else {"votes": column(numbers)})
-    averaged = {"log_mass": column(torch.float16), "average": column(), "rows": column(torch.uint8)}
+    averaged = {name: column() for name in ("log_mass", "average")} | {"rows": column(torch.uint8)}
     own: dict[int, dict[str, Any]] = {
         EVICT: scored,
         RESIDUAL: scored | {"residual": column(torch.bool), "decay": 0.98},

@@ -81,7 +81,8 @@ def test_each_head_takes_the_fit_that_serves_the_worst_of_the_held_back_queries(
         attention, weight = rows_of(given, b, h, WINDOW_WEIGHT)
         value, score = given.slots.values[b, h].double(), given.slots.score[b, h, stays]
         tried = {fit: fitted(fit, attention[~held], weight[~held], stays, value, score) for fit in fits}
-        judges, count = attention[held & (weight > 0)], max(1, int(worst * int(held.sum())))
+        judges = attention[held & (weight > 0)]
+        count = max(1, int(worst * len(judges)))
         best = min(fits, key=lambda fit: worst_error(judges, stays, value, *tried[fit], count))
         w, expected = fitted(best, attention, weight, stays, value, score)
         torch.testing.assert_close(after.log_mass[b, h, stays].double(), w.log(), rtol=1e-3, atol=2e-4)

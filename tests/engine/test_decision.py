@@ -27,12 +27,11 @@ def made(folder: Path, root: Path, *methods: str, **options) -> list[Run]:
 def test_scores_and_what_stayed_agree_with_the_events(tiny_model_folder: Path, tmp_path: Path):
     full, *runs = made(tiny_model_folder, tmp_path, "h2o", "snapkv", "keepkv", "d2o", "adakv")
     for run in runs:
-        step = 1 if run.record.method == "d2o" else 0
-        events = run.events[run.events["step"] == step]
+        events = run.events[run.events["step"] == 0]
         for layer in range(run.record.model.num_hidden_layers):
             for head in range(run.record.model.num_key_value_heads):
                 score, kept = run.decision(layer, head)
-                assert len(score) == run.record.prompt_tokens + step and not np.isnan(score).any()
+                assert len(score) == run.record.prompt_tokens and not np.isnan(score).any()
                 left = events[(events["layer"] == layer) & (events["head"] == head)]["source"]
                 assert set(np.flatnonzero(kept == 0)) == set(left)
     with pytest.raises(UserError, match="nothing had to leave"):

@@ -89,6 +89,8 @@ class CheckedMatch:
         """(B, H): mean relative output error of the worst served queries that were held back."""
         output = attention_to(observed, keep, weight) @ (view.slots.values.float() + amount)
         error = (output - observed.output).norm(dim=-1) / observed.output.norm(dim=-1).clamp_min(TINY)
-        error = error * (observed.weight > 0) * observed.held_back
-        count = max(1, int(self.worst * int(observed.held_back.sum())))
-        return error.topk(count, dim=-1).values.mean(-1)
+        judges = (observed.weight > 0) & observed.held_back  # (B, 1, N): a padded row has fewer
+        most = (self.worst * judges.sum(-1, keepdim=True)).floor().clamp_min(1)
+        ranked = (error * judges).sort(dim=-1, descending=True).values
+        taken = torch.arange(ranked.shape[-1], device=ranked.device) < most
+        return (ranked * taken).sum(-1) / most[..., 0]

@@ -93,11 +93,6 @@ class NearestMerge:
             return Mass(self.mass, self.mass_alpha).of_votes
         return None if self.rule == "bias" else 1.0
 
-    @property
-    def half_mass(self) -> bool:
-        """Predicted logits, by which log mass is fitted, are off by far more than a half of float16's last place."""
-        return self.predict == "ema" and self.mass == "rule"
-
     def prompt_rows(self, tokens: int) -> int:
         """The queries that a fit looks at."""
         return self.window if self.group == "least-squares" and self.predict == "ema" else 1
