@@ -86,10 +86,11 @@ def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Pat
     if file is not None:
         uploaded, count = evaluating.save_prompts(runs_root(), file.name, file.getvalue())
         st.caption(plain(f"{file.name}: {count:,} prompts."))
-    with st.expander("Files on this machine", key="eval_files_open"):
+    with st.expander("Files on this machine", key="eval_files_open", bind="query-params"):
         files = st.text_area(
             f"One a line as format=path; formats: {', '.join(listed.formats)}",
             key="eval_files",
+            bind="query-params",
             placeholder="ruler=/data/niah_single_1/validation.jsonl",
         )
     return {name: difficulty.get(name, {}) for name in names}, files, uploaded

@@ -10,7 +10,8 @@ from pydantic import JsonValue
 
 from kvlab.trace.schema import RunRecord
 
-WITHOUT_PAPER = ("full", "packed", "window", "compose", "exactmerge")  # methods nobody published settings of
+# Methods nobody published settings of.
+WITHOUT_PAPER = ("full", "packed", "window", "compose", "exactmerge", "exactmerge2")
 PRESET, PAPER = "preset", "paper"
 UNDER = "under "  # how the words begin, by which they are found in a line of origin
 PUBLISHED = f"{UNDER}preset=paper"

@@ -26,7 +26,10 @@ class Preset:
 
 
 # Presets run shapes with random weights, to which nothing can have been fitted.
-ON_RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {"less": {"weights": "untrained"}}
+ON_RANDOM_WEIGHTS: dict[str, dict[str, Any]] = {
+    "less": {"weights": "untrained"},
+    "duoattention": {"profile": "even"},
+}
 
 
 def _at(budget: float | int, *methods: str) -> tuple[MethodChoice, ...]:

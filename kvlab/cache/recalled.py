@@ -27,6 +27,7 @@ def recall(
         real = torch.cat([row_valid.new_ones(len(row_valid), rows), row_valid], 1)
         order = real.to(torch.uint8).argsort(stable=True, dim=-1)[:, -rows:]
         both = both.gather(3, order[:, None, None, :, None].expand(*both.shape[:3], rows, both.shape[4]))
-    table.note_heads({QUERIES: both[:, :, :, -rows:].contiguous()})
+    # Of a single head the slice is contiguous as it is, and as a view it would keep all queries of the prompt.
+    table.note_heads({QUERIES: both[:, :, :, -rows:].clone(memory_format=torch.contiguous_format)})
     age = torch.arange(rows - 1, -1, -1, device=query.device)
     return table.head_state[QUERIES].flatten(1, 2), tokens_seen[:, None] - 1 - age

@@ -32,7 +32,8 @@ def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) ->
             return split, _parts(split, buckets[0], lengths[0], settings)
     for bucket, own in zip(buckets, lengths, strict=True):
         flat = [length for stream in own for length in stream]
-        packed = bucket.table.packed(in_order(bucket.table.slots), _room(settings, bucket, max(flat)), flat)
+        most = None if bucket.quota is None else bucket.quota.largest
+        packed = bucket.table.packed(in_order(bucket.table.slots), _room(settings, most, max(flat)), flat)
         bucket.table = _stored(packed, settings)
     return streams, buckets
 
@@ -57,11 +58,14 @@ def _split(streams: Streams, bucket: Bucket, lengths: list[list[int]], settings:
 
 
 def _parts(split: Streams, bucket: Bucket, lengths: list[list[int]], settings: LayerSettings) -> list[Bucket]:
+    assert bucket.quota is not None
     order, parts = in_order(bucket.table.slots), []
     flat = [length for stream in lengths for length in stream]
+    budgets = bucket.quota.slots.flatten().tolist()
     for number, members in enumerate(split.members):
-        own = [flat[member * split.width + head] for member in members for head in range(split.width)]
-        table = bucket.table.packed(order, _room(settings, bucket, max(own)), own, members, split.width)
+        heads = [member * split.width + head for member in members for head in range(split.width)]
+        own, most = [flat[head] for head in heads], max(budgets[head] for head in heads)
+        table = bucket.table.packed(order, _room(settings, most, max(own)), own, members, split.width)
         parts.append(bucket.part(_stored(table, settings), partial(_of, split, number)))
     return parts
 
@@ -75,16 +79,16 @@ def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
     return split.by_head(tensor)[number].clone()
 
 
-def _room(settings: LayerSettings, bucket: Bucket, length: int) -> int:
+def _room(settings: LayerSettings, most: int | None, length: int) -> int:
     """Free slots for a table of `length`: where decoding keeps to a budget, up to that and the steps between decisions.
 
-    Pooling may leave less than its budget, and fills it up again.
+    `most` is the largest budget in the table. Pooling may leave less than its budget, and fills it up again.
     """
     if settings.store.packs:
         return 0  # it makes its own
-    if not settings.pipeline.decode or bucket.quota is None:
+    if not settings.pipeline.decode or most is None:
         return settings.period if settings.pipeline.decode else room_to_grow(length)
-    return min(max(bucket.quota.largest - length, 0), room_to_grow(length)) + settings.period
+    return min(max(most - length, 0), room_to_grow(length)) + settings.period
 
 
 def _apart(rows: list[list[int]]) -> list[list[int]]:

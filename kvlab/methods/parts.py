@@ -83,7 +83,8 @@ class _OnePart(Method):
     def pipeline(self) -> Pipeline:
         """Recency, equal budgets, four sinks and eviction, and the one part."""
         plain = Pipeline(Recency(), Uniform(), LowestScore(sinks=4), Evict(), self.decode)
-        return replace(plain, **{self.part: type(self).cls(**dict(self))})
+        own = {name: value for name, value in self if name not in Method.model_fields}
+        return replace(plain, **{self.part: type(self).cls(**own)})
 
 
 def _as_method(part: str, name: str, cls: type, decode: bool) -> type[Method]:

@@ -49,7 +49,8 @@ def test_every_method_has_seen_all_and_holds_its_budget(tiny: BenchModel, method
         tiny.model(random_token(tiny, 2, PROMPT), past_key_values=real, use_cache=True)
     step(tiny, real)
     assert memory.live_slots == pytest.approx(real.memory().live_slots, abs=2)
-    assert all(layer.physical_slots < PROMPT for layer in memory.layers)
+    gathers = cache.settings.pipeline.buffer  # there is room from the start for what waits for a decision
+    assert all(layer.physical_slots - gathers < PROMPT for layer in memory.layers)
     check_books(cache)
 
 

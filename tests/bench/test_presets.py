@@ -94,7 +94,9 @@ def test_every_merging_method_is_judged_beside_eviction_at_either_interval() -> 
     for request in requests:
         assert {choice.method for choice in request.choices} == {EVICTION, "compose", *merging}
         own = {choice.hyper_parameters["allocate"] for choice in request.choices if choice.method == "compose"}
-        assert own == {"pyramid-pool", "d2o", "exactmerge"}, "those that do not split the budget evenly"
+        assert own == {"pyramid-pool", "d2o", "exactmerge", "exactmerge2", "attention-matching"}, (
+            "those that do not split the budget evenly"
+        )
         assert len({choice.budget for choice in request.choices}) == 1
 
 

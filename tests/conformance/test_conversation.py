@@ -121,7 +121,8 @@ def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: in
         slots = layer.slots
         assert slots is not None and layer.budget is not None
         assert (layer.tokens_seen == tokens).all()
-        on_top = 0 if pipeline.decode and settings.get("decode") != "lots" else generated
+        # Of what waits for a decision there is more than `buffer` text here, so that keeping within it takes decisions.
+        on_top = pipeline.buffer if pipeline.decode and settings.get("decode") != "lots" else generated
         assert (slots.live() <= layer.budget + on_top).all(), "over budget"
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
         assert (newest == tokens[:, None] - 1).all(), "the newest token must stay"

@@ -19,7 +19,7 @@ from kvlab.models.load import prepare
 from tests.core.merging import ROTARY, Layer, column_mass, prompt
 from tests.families import ON_ANY_MODEL, tiny_model
 
-METHODS = [name for name in registered() if name not in ("full", "compose", "exactmerge")]
+METHODS = [name for name in registered() if name not in ("full", "packed", "compose", "exactmerge")]
 BUDGET, TOKENS = 14, 40
 ALL = {part: [name for name in names if name != "exactmerge"] for part, names in choices().items()}
 

@@ -34,6 +34,7 @@ BY_HAND = {
 # A file is not in an address; the others are typed and then saved in the folder of runs by a button.
 NOT_LINKED = {
     '"upload"',
+    '"eval_upload"',
     '"story-file"',
     '"story-name"',
     '"story-caption"',
@@ -51,12 +52,27 @@ VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
         {"methods": "KeepKV", "settings_of_all": "paper"},
         {"methods": "KeepKV", "keepkv.preset.default": "paper"},
     ),
+    "quality": (
+        {},
+        {"quality_view": "Results"},
+        {"tasks": "needle"},
+        {"methods": "KeepKV", "settings": "true"},
+        {"methods": "KeepKV", "keepkv.preset.default": "paper"},
+    ),
+    "speed": (
+        {},
+        {"speed_view": "Results"},
+        {"methods": "KeepKV", "settings_of_all": "paper"},
+    ),
     "similarity": ({"sets": "threshold"},),
     "merges": ({}, {"scope": "one head"}),
     "sag": ({}, {"scope": "all heads"}),
     "autopsy": ({"words": "the"},),
 }
-STEERING = {"source", "plant", "plant_repeats", "level", "sets", "scope", "words", "methods", "settings_of_all"}
+STEERING = {
+    "source", "plant", "plant_repeats", "level", "sets", "scope", "words", "methods", "settings_of_all", "tasks",
+    "quality_view", "speed_view",
+}  # fmt: skip
 
 
 def steers(key: str) -> bool:

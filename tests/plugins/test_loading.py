@@ -114,14 +114,14 @@ def test_a_path_is_made_absolute_and_named_once(tmp_path: Path, monkeypatch: pyt
 def test_a_package_is_found_by_its_entry_point_and_can_be_left_out(
     plugin: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "kvlab_of_a_stranger.py").write_text(METHOD.format(name="packed"))
+    (tmp_path / "kvlab_of_a_stranger.py").write_text(METHOD.format(name="posted"))
     monkeypatch.syspath_prepend(tmp_path)
     points = [EntryPoint("stranger", "kvlab_of_a_stranger", named.GROUP)]
     monkeypatch.setattr(named, "entry_points", lambda group: points if group == named.GROUP else [])
     monkeypatch.setenv(named.ALLOWED, "somebody")
-    assert "packed" not in registered()
+    assert "posted" not in registered()
     monkeypatch.setenv(named.ALLOWED, "somebody, stranger")
-    assert "packed" in registered()
+    assert "posted" in registered()
     assert load._loaded["stranger=kvlab_of_a_stranger"].origin.name == "stranger"
 
 

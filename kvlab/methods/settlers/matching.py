@@ -19,6 +19,7 @@ from kvlab.methods.view import Slots, View
 FALLBACK = 32  # last queries of the prompt, where no others are to be had
 TINY = 1e-12
 LEAST_RIDGE = 1e-6  # keeps systems solvable; the authors' fallback
+SMALL_RIDGE = 1e-3  # below it float32's rounding decides the result
 
 
 @dataclass(frozen=True)
@@ -133,11 +134,14 @@ def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
     """(B, H, S, d) the W that minimises ||rows W - gap||^2 + r ||W||^2 for `rows` (B, H, N, S), `gap` (B, H, N, d).
 
     r is `ridge`, at least `LEAST_RIDGE`, times the mean over the slots `of` (B, H, S) of the sum of a slot's squares.
+    Worked out in float64 below `SMALL_RIDGE`, where the device has it.
     """
+    if ridge < SMALL_RIDGE and rows.dtype == torch.float32 and rows.device.type != "mps":
+        return ridge_step(rows.double(), gap.double(), ridge, of).float()
     gram = rows @ rows.mT
     scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1) / of.sum(-1).clamp_min(1)
     damped = gram + (max(ridge, LEAST_RIDGE) * scale + TINY)[..., None, None] * torch.eye(
-        gram.shape[-1], device=gram.device
+        gram.shape[-1], dtype=gram.dtype, device=gram.device
     )
     return rows.mT @ torch.linalg.solve(damped, gap)
 
