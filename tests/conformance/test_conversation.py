@@ -121,7 +121,7 @@ def check(variant: Variant, compressed: CompressedCache, mask: Tensor, place: in
         slots = layer.slots
         assert slots is not None and layer.budget is not None
         assert (layer.tokens_seen == tokens).all()
-        # Of what waits for a decision there is more than `buffer` text here, so that keeping within it takes decisions.
+        # More tokens follow the prompt than `buffer`, so keeping within it takes decisions.
         on_top = pipeline.buffer if pipeline.decode and settings.get("decode") != "lots" else generated
         assert (slots.live() <= layer.budget + on_top).all(), "over budget"
         newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
