@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Iterable
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -19,7 +21,8 @@ MAY_IMPORT = {
     "stores": set(),
     "methods": {"stores"},
     "attention": {"methods", "stores"},
-    "cache": {"attention", "methods", "stores"},
+    "fitted": {"attention", "methods"},
+    "cache": {"fitted", "attention", "methods", "stores"},
     "models": {"attention"},
     "engine": {"models", "cache", "attention", "methods", "trace", "planning"},
     # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
@@ -34,9 +37,9 @@ MAY_IMPORT = {
     "checking": {"models", "cache", "methods"},
     # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
     "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
-    "fitting": {"models", "cache", "attention", "methods", "stores", "trace", "engine"},
+    "fitting": {"models", "fitted", "cache", "attention", "methods", "stores", "trace", "engine"},
     "tasks": {"models"},
-    "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
+    "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
     # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
     "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
@@ -72,6 +75,26 @@ def test_imports_go_one_way(room: str) -> None:
         rooms = {name.split(".")[1] for name in imported(path) if name.startswith("kvlab.")} - {"__version__"}
         unwanted = rooms - MAY_IMPORT[room] - SHARED - {room}
         assert not unwanted, f"{path.relative_to(ROOT)} imports {sorted(unwanted)}"
+
+
+def test_no_modules_import_in_a_circle() -> None:
+    """Wherever the import stands: one inside a function, or for types alone, ties two modules as well."""
+    paths = files("kvlab")
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    ties = {name: imported_modules(path, named) - {name} for name, path in named.items()}
+    TopologicalSorter(ties).prepare()  # raises CycleError, which names the circle
+
+
+def imported_modules(path: Path, known: Iterable[str]) -> set[str]:
+    """Those of `known` that a file imports; of a package's module only the module, not the package around it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= inside if inside <= set(known) else inside | {node.module}
+    return found & set(known)
 
 
 def test_streamlit_stays_in_the_web_rooms() -> None:

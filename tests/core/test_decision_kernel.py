@@ -14,7 +14,8 @@ from torch import Tensor
 
 from kvlab.attention import kernels
 from kvlab.cache import CompressedCache, deciding, fused, make_cache
-from kvlab.cache.fused import EVICT, NEAREST, SPREAD, Work, decides_whole
+from kvlab.cache.decision_work import EVICT, NEAREST, SPREAD, Work
+from kvlab.cache.fused import decides_whole
 from kvlab.methods import make_method, registered
 from kvlab.models.load import prepare
 from tests.core.compile_ahead import some_work

@@ -14,10 +14,10 @@ import torch
 
 from kvlab.assets import project_root
 from kvlab.cache import make_cache
-from kvlab.cache.feature_weights import signature
 from kvlab.engine import compare
 from kvlab.errors import UserError
 from kvlab.evaluate.fingerprint import model_digest
+from kvlab.fitted.signature import signature
 from kvlab.models import load, placing
 from kvlab.models.load import load_model
 from kvlab.requests import CompareRequest, MethodChoice
