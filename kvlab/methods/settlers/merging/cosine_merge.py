@@ -134,20 +134,7 @@ class CosineMerge:
         total = own_raw + parts_of_target
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, raw / total, own_raw / total, turns(view, source, target, self.space))
-        return Edges(
-            source=source,
-            target=target,
-            active=active,
-            key_weight=parts.key_weight,
-            value_weight=parts.key_weight,
-            self_key_weight=parts.self_key_weight,
-            self_value_weight=parts.self_key_weight,
-            votes_after=votes,
-            log_mass_after=self.mass.after(view, parts, votes),
-            score_after=at(slots.score, target),
-            similarity=likeness,
-            turn=parts.turn,
-        )
+        return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), likeness)
 
 
 def _by_position(view: View, victims: Victims) -> Victims:
