@@ -6,8 +6,8 @@ import logging
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,7 @@ from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
+from kvlab.trace.transactions import transaction
 
 Result = TypeVar("Result")
 
@@ -184,7 +185,7 @@ def rebuild(root: Path) -> list[str]:
     """
 
     def refill(database: sqlite3.Connection) -> list[str]:
-        with _transaction(database):
+        with transaction(database):
             return _refill(Path(root), database)
 
     return _in_database(root, refill)
@@ -275,7 +276,7 @@ def _open(root: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         if not _is_current(connection):
-            with _transaction(connection):
+            with transaction(connection):
                 _create(root, connection)
     except BaseException:
         connection.close()
@@ -295,14 +296,3 @@ def _create(root: Path, connection: sqlite3.Connection) -> None:
 
 def _is_current(connection: sqlite3.Connection) -> bool:
     return connection.execute("PRAGMA user_version").fetchone()[0] == VERSION
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
