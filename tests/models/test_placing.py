@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -111,10 +112,12 @@ def test_a_proxy_is_asked_and_not_gone_around(tmp_path: Path) -> None:
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
-        connection, _ = server.accept()
-        asked.append(connection.recv(200))
-        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
-        connection.close()
+        with suppress(OSError):  # until the server closes; who asks again and is not heard waits for seconds
+            while True:
+                connection, _ = server.accept()
+                asked.append(connection.recv(200))
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+                connection.close()
 
     threading.Thread(target=answer, daemon=True).start()
     address = f"http://127.0.0.1:{server.getsockname()[1]}"
