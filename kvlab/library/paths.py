@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kvlab.errors import UserError
-from kvlab.library.entries import result_path
+from kvlab.library.entries import result_path, result_paths
 from kvlab.trace import rescues
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.labels import Kind, label_path
@@ -26,10 +26,11 @@ def _of_one(root: Path, kind: Kind, name: str) -> list[Path]:
         found = comparison(root, name)
         if found.status == "running":
             raise UserError(f"{found.title[:60]} is still running: wait for its end, or cancel it first.")
+        name = found.comparison_id
         made = [Path(run.run_id) for run in found.runs] + [Path(rescues.FOLDER) / name]
     else:
-        made = [result_path(root, kind, name).relative_to(root)]
-        if Path(name).name != name or not (root / made[0]).exists():
+        made = [path.relative_to(root) for path in result_paths(root, kind) if path == result_path(root, kind, name)]
+        if not made:
             raise UserError(f"There is no {kind} {name[:80]!r} in {root}: `kvlab runs ls` names what is there.")
     labels = label_path(root, name, kind).relative_to(root)
     return [path for path in (*made, labels) if (root / path).exists()]

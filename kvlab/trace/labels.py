@@ -69,7 +69,7 @@ def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
         return Labels()
 
 
-def change_labels(root: Path, name: str, kind: Kind = "comparison", **changes: Any) -> Labels:
+def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes: Any) -> Labels:
     """Change some fields of the labels of a result, whole or not at all, and return them as they are now.
 
     Raises:
