@@ -7,26 +7,24 @@ import streamlit as st
 from app.parts import page
 from app.parts.runs_actions import actions, bin_and_import
 from app.parts.runs_filters import filters
-from app.parts.runs_table import read_further, runs_table
+from app.parts.runs_table import read_further, runs_table, shelf
 from app.parts.text import plain
-from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.figures.words import byte_size
-from kvlab.library import shelf as library
 
 
 def main() -> None:
     page.heading("Runs", "Comparisons, evaluations and benchmarks of this folder. Choose rows to act on them.")
-    shelf = library.look(runs_root())
-    if shelf.table.empty:
+    kept = shelf()
+    if kept.table.empty:
         st.info("Nothing is kept here yet. Make a comparison on the page **New run**, or import one.")
         bin_and_import()
         return
-    wanted = filters(shelf.table)
-    found = shelf.find(wanted)
-    counts = shelf.table["kind"].value_counts()
+    wanted = filters(kept.table)
+    found = kept.find(wanted)
+    counts = kept.table["kind"].value_counts()
     kinds = ", ".join(f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in counts.items())
-    size = shelf.table["bytes"].sum()
+    size = kept.table["bytes"].sum()
     words = f"{len(found):,} shown of {kinds}" + (f", {byte_size(float(size))} on disk" if size else "")
     st.caption(
         plain(words) + "." + (" A word is looked for in titles, notes, tags and prompts." if wanted.text else "")
@@ -34,8 +32,8 @@ def main() -> None:
     chosen = runs_table(found)
     actions(chosen)
     bin_and_import()
-    if shelf.unread:
-        read_further(shelf)
+    if kept.unread:
+        read_further(kept)
 
 
 try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,6 +10,8 @@ import pandas as pd
 import streamlit as st
 
 from app.parts.figure import slug
+from app.state import runs_root
+from kvlab.library import shelf as library
 from kvlab.library.entries import COLUMNS as KEPT
 from kvlab.library.shelf import Shelf
 
@@ -32,6 +35,17 @@ HELP: dict[str, Any] = {
     "answer": "Compressed runs whose own text holds the expected answer, of those that could be judged.",
     "runs": "Runs of a comparison, or rows of results.",
 }
+
+
+def shelf() -> Shelf:
+    """What is kept; read anew only when something there changed, or goes on."""
+    known = _shelf(runs_root(), library.stamp(runs_root()))
+    return library.look(runs_root()) if (known.table["status"] == "running").any() else known
+
+
+@st.cache_resource(max_entries=2, show_spinner=False)
+def _shelf(root: Path, stamp: tuple) -> Shelf:
+    return library.look(root)
 
 
 def runs_table(found: pd.DataFrame) -> pd.DataFrame:

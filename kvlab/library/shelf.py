@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 
+from kvlab.errors import UserError
+from kvlab.library.entries import FOLDERS as RESULTS
 from kvlab.library.entries import entries
 from kvlab.library.find import Wanted, find
 from kvlab.library.outcomes import Said, read_outcomes, unread
 from kvlab.trace import catalogue
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
+from kvlab.trace.labels import FOLDER as LABELS
+from kvlab.trace.labels import FOLDERS as LABEL_FOLDERS
 from kvlab.trace.labels import all_labels
 
 
@@ -47,6 +51,16 @@ def look(root: Path) -> Shelf:
     return Shelf(root, table, tuple(unread(comparisons, known, said)), said)
 
 
+def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
+    """Names what is kept as it is on disk now: equal stamps, equal shelves, but for runs that are still going."""
+    root = Path(root)
+    kept = [root, *(root / f"{catalogue.FILE}{suffix}" for suffix in ("", "-wal"))]
+    said = [root / LABELS / folder for folder in LABEL_FOLDERS.values()]
+    results = [folder for name in RESULTS.values() for folder in (root / name, *(root / name).glob("*"))]
+    found = ((path, path.stat()) for path in (*kept, *said, *results) if path.exists())
+    return tuple((str(path), state.st_mtime_ns, state.st_size) for path, state in found)
+
+
 def read_all(root: Path) -> None:
     """Read every outcome that is not known yet, as at the end of a comparison."""
     look(root).read(float("inf"))
@@ -54,8 +68,6 @@ def read_all(root: Path) -> None:
 
 def rows_of(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
     """The rows these names mean, in their order: `kind/id`, or an id that only one kind has."""
-    from kvlab.errors import UserError
-
     found = []
     for name in names:
         kind, slash, rest = name.partition("/")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -125,10 +125,17 @@ def test_more_than_may_be_taken_in_is_not_begun(parcel: Path, tmp_path: Path):
 
 def test_a_record_that_was_changed_is_refused(kept: Path, tmp_path: Path):
     run = next(kept.glob("one*h2o*"))
-    shutil.copy(run / "run.json", tmp_path / "kept.json")
     (run / "run.json").write_text((run / "run.json").read_text().replace('"seed": 0', '"seed": 1'))
-    assert (run / "run.json").read_text() != (tmp_path / "kept.json").read_text()
-    with pytest.raises(UserError):
-        pack(kept, "comparison", ["one"], "", tmp_path / "x.zip")
-        unpack(tmp_path / "there", tmp_path / "x.zip")
-    assert not contents(tmp_path / "there") if (tmp_path / "there").exists() else True
+    there = tmp_path / "there"
+    there.mkdir()
+    pack(kept, "evaluation", ["needles"], "", tmp_path / "x.zip")
+
+    def as_a_run(files: dict[str, bytes]) -> None:
+        manifest = json.loads(files[MANIFEST])
+        data, name = (run / "run.json").read_bytes(), f"{run.name}/run.json"
+        manifest["files"][name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        files |= {name: data, MANIFEST: json.dumps(manifest).encode()}
+
+    with pytest.raises(UserError, match="was changed after it was written"):
+        unpack(there, rewritten(tmp_path / "x.zip", as_a_run))
+    assert not contents(there)

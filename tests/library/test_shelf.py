@@ -99,7 +99,14 @@ def test_filters_and_order_are_those_of_a_plain_loop():
     table = pd.DataFrame(
         [
             dict(zip(VALUES, values[:-2], strict=True))
-            | {"id": f"{place}", "members": (f"{place}",), "title": f"t{place % 7}", "name": "", "note": "", "budgets": ()}
+            | {
+                "id": f"{place}",
+                "members": (f"{place}",),
+                "title": f"t{place % 7}",
+                "name": "",
+                "note": "",
+                "budgets": (),
+            }
             | {"judged": 0 if values[-2] is None else 2, "right": values[-2], "starred": values[-1], "archived": False}
             | {"created": f"2026-01-{1 + place % 28:02d}T00:00:00+00:00", "bytes": place % 5, "runs": 1, "tokens": 1}
             | {"least_kl": None if place % 3 == 0 else place % 11, "score": None}
@@ -127,11 +134,17 @@ words = some.text(some.characters(codec="utf-8", exclude_characters="~"), min_si
 
 @given(
     some.builds(
-        Wanted, text=words, sort=some.sampled_from(list(SORTS)), turned=some.booleans(), starred=some.booleans(),
-        archived=some.booleans(), since=some.dates().filter(lambda day: day.year > 1700).map(str), until=some.just(""),
+        Wanted,
+        text=words,
+        sort=some.sampled_from(list(SORTS)),
+        turned=some.booleans(),
+        starred=some.booleans(),
+        archived=some.booleans(),
+        since=some.dates().filter(lambda day: day.year > 1700).map(str),
+        until=some.just(""),
         **{name: some.lists(words, max_size=2).map(tuple) for name in FILTERS if name != "answers"},
         answers=some.lists(some.sampled_from(list(ANSWERS)), max_size=2).map(tuple),
-    )  # fmt: skip
+    )
 )
 def test_an_address_says_what_is_looked_for(wanted: Wanted):
     assert from_address(to_address(wanted)) == wanted
