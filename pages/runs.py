@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 
 from app.parts import page
@@ -22,18 +23,22 @@ def main() -> None:
         return
     wanted = filters(kept.table)
     found = kept.find(wanted)
-    counts = kept.table["kind"].value_counts()
-    kinds = ", ".join(f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in counts.items())
-    size = kept.table["bytes"].sum()
-    words = f"{len(found):,} shown of {kinds}" + (f", {byte_size(float(size))} on disk" if size else "")
-    st.caption(
-        plain(words) + "." + (" A word is looked for in titles, notes, tags and prompts." if wanted.text else "")
-    )
+    with st.container(key="runs-count"):
+        st.caption(plain(counted(kept.table, found)))
     chosen = runs_table(found)
     actions(chosen)
     bin_and_import()
     if kept.unread:
         read_further(kept)
+
+
+def counted(table: pd.DataFrame, found: pd.DataFrame) -> str:
+    """How many rows are shown of how many, and what all take on disk."""
+    kinds = ", ".join(
+        f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in table["kind"].value_counts().items()
+    )
+    size = float(table["bytes"].sum())
+    return f"{len(found):,} shown of {kinds}{f', {byte_size(size)} on disk' if size else ''}."
 
 
 try:
