@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "fitting": {"models", "cache", "attention", "methods", "stores", "trace", "engine"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
+    "lmeval": {"evaluate", "models", "cache", "methods", "engine"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
     # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
     "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
