@@ -121,6 +121,7 @@ def _evaluate(request: LmEvalRequest, tasks: Sequence[Any], chat: Chat | None, m
         bootstrap_iters=0,
         log_samples=True,
         use_cache=None,  # it knows neither model nor method
+        task_manager=TaskManager(include_defaults=False),  # the tasks are loaded: reading its list would take long
         apply_chat_template=chat is not None,
         system_instruction=chat.system or None if chat is not None else None,
         random_seed=request.seed,

@@ -69,8 +69,11 @@ def metric_of(task: str, asked: str, samples: Sequence[Sample], better: Mapping[
     return Metric(name or str(usable[0]), chosen or str(first))
 
 
-def _is_score(value: object) -> bool:
-    return isinstance(value, int | float) and 0 <= value <= 1
+def _is_score(value: Any) -> bool:
+    try:
+        return 0 <= float(value) <= 1
+    except (TypeError, ValueError):
+        return False
 
 
 def score_of(sample: Sample, metric: Metric) -> float:
