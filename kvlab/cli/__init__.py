@@ -12,6 +12,7 @@ from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.killed import killed
+from kvlab.cli.lm_eval import lm_eval
 from kvlab.cli.methods import methods
 from kvlab.cli.models import models
 from kvlab.cli.plan import plan
@@ -38,6 +39,7 @@ commands.command("compare")(with_plugins(compare))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("eval")(with_plugins(evaluate))
+commands.command("lm-eval")(with_plugins(lm_eval))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
