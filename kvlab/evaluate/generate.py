@@ -1,9 +1,10 @@
-"""Greedy answers to prompts of equal length under one compressed cache."""
+"""Answers to prompts of equal length under one compressed cache: greedy, or drawn at a temperature."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,6 +30,14 @@ class StopAtText(StoppingCriteria):
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """An answer that is drawn from all tokens at a temperature, with a seed of its own."""
+
+    temperature: float
+    seed: int
+
+
 def cut_answer(text: str, stop: str | None) -> str:
     """Return the answer up to the stop text, without white space at its ends."""
     text = text.strip() if stop is None else text.lstrip()
@@ -43,6 +52,7 @@ def generate_answers(
     max_new_tokens: int,
     stop: str | None,
     prefill_chunk: int | None = None,
+    drawing: Drawing | None = None,
 ) -> list[Outcome]:
     """Return one outcome a prompt; all prompts must be of one length.
 
@@ -59,7 +69,7 @@ def generate_answers(
             if end < whole.shape[1]:  # `generate` makes the last pass itself, for the first token of the answer
                 _prefill(loaded, whole[:, :end], begun, cache)
                 begun = end
-        answers = _continue(loaded, whole, cache, max_new_tokens, stop)
+        answers = _continue(loaded, whole, cache, max_new_tokens, stop, drawing)
     memory = read_memory(cache, len(prompts))
     texts = loaded.tokenizer.batch_decode(answers, skip_special_tokens=True)
     seconds = watch.seconds / len(prompts), sum(took) / len(prompts)
@@ -72,24 +82,44 @@ def _prefill(loaded: Loaded, seen: torch.Tensor, begun: int, cache: Cache) -> No
     loaded.model(seen[:, begun:], attention_mask=mask, past_key_values=cache, use_cache=True, logits_to_keep=1)
 
 
-def _continue(loaded: Loaded, whole: torch.Tensor, cache: Cache, max_new_tokens: int, stop: str | None) -> torch.Tensor:
+def _continue(
+    loaded: Loaded,
+    whole: torch.Tensor,
+    cache: Cache,
+    max_new_tokens: int,
+    stop: str | None,
+    drawing: Drawing | None,
+) -> torch.Tensor:
     tokenizer = loaded.tokenizer
     stopping = StoppingCriteriaList([StopAtText(tokenizer, whole.shape[1], stop)] if stop else [])
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     ends = sorted(end_ids(loaded)) or None
     generate: Any = loaded.model.generate  # transformers annotates it as a tensor
-    with _no_habits(loaded):
+    drawn = {} if drawing is None else {"temperature": drawing.temperature, "top_k": 0, "top_p": 1.0}
+    with _no_habits(loaded), _seeded(drawing, whole.device):
         ids = generate(
             whole,
             attention_mask=torch.ones_like(whole),
             past_key_values=cache,
             max_new_tokens=max_new_tokens,
-            do_sample=False,
+            do_sample=drawing is not None,
+            **drawn,
             stopping_criteria=stopping,
             pad_token_id=pad,
             eos_token_id=ends,
         )
     return ids[:, whole.shape[1] :]
+
+
+@contextmanager
+def _seeded(drawing: Drawing | None, device: torch.device) -> Iterator[None]:
+    """With the drawing's own random numbers; those of everything else go on afterwards as if nothing had been drawn."""
+    if drawing is None:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(drawing.seed)
+        yield
 
 
 @contextmanager
