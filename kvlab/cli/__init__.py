@@ -9,6 +9,7 @@ import typer
 from kvlab.cli.app import app_command
 from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
+from kvlab.cli.data import data_commands
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.killed import killed
@@ -21,6 +22,7 @@ from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
+from kvlab.cli.written import table
 from kvlab.errors import UserError
 
 commands = typer.Typer(
@@ -37,6 +39,7 @@ commands.command("compare")(with_plugins(compare))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("eval")(with_plugins(evaluate))
+commands.command("table")(with_plugins(table))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
@@ -44,6 +47,7 @@ commands.command("train-mini")(with_plugins(train_mini))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.add_typer(plugin_commands, name="plugin")
+commands.add_typer(data_commands, name="data")
 
 
 def main() -> None:
