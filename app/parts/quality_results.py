@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -29,7 +30,7 @@ COLUMNS = {
     "answer": "answer", "prediction": "what it wrote", "prediction_full": "what the full cache wrote",
 }  # fmt: skip
 MOST_PROMPTS = 500
-TABLES = {".md": (written.markdown, "Markdown"), ".tex": (written.latex, "LaTeX")}
+TABLES = {".md": "Markdown", ".tex": "LaTeX"}
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,10 @@ def results(name: str | None = None) -> None:
 def table_files(rows: pd.DataFrame) -> None:
     """Buttons for the scores as a table of a paper, made when one is pressed."""
     with st.container(horizontal=True, gap="small", key="quality-tables"):
-        for ending, (write, words) in TABLES.items():
+        for ending, words in TABLES.items():
             st.download_button(
                 f"Scores as {words}",
-                lambda write=write: "\n".join(map(write, written.score_tables(rows))),
+                partial(written.text_of, ending, rows),
                 f"scores-{slug(str(rows['name'].iloc[0]))}{ending}",
                 key=f"scores{ending}",
                 on_click="ignore",

@@ -120,9 +120,12 @@ def places() -> Mapping[str, str]:
     return dict(_data()["places"])
 
 
-def file_choices(found: Iterable[tuple[PaperFile, Path | None]]) -> tuple[FileChoice, ...]:
-    """The files that are there, as an evaluation takes them."""
-    return tuple(FileChoice(form=file.form, path=path) for file, path in found if path is not None)
+def file_choices(
+    found: Iterable[tuple[PaperFile, Path | None]], options: Mapping[str, JsonValue] | None = None
+) -> tuple[FileChoice, ...]:
+    """The files that are there, as an evaluation takes them; `options` are those of each."""
+    there = [(file, path) for file, path in found if path is not None]
+    return tuple(FileChoice(form=file.form, path=path, options=dict(options or {})) for file, path in there)
 
 
 def beside(table: PaperTable, rows: pd.DataFrame) -> pd.DataFrame:
@@ -223,5 +226,5 @@ def _read(name: str, given: dict[str, Any]) -> PaperTable:
     files = [PaperFile(**{**one, "find": tuple(one["find"])}) for one in given.pop("files", [])]
     for dataset, task in given.pop("longbench", {}).items():
         files.append(PaperFile(dataset, (f"{task}.jsonl",), "longbench", f"longbench/{task}", "longbench"))
-    listed = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    listed: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
     return PaperTable(name=name, files=tuple(files), **listed)

@@ -178,6 +178,11 @@ def _tex(cell: Cell) -> str:
 WRITERS = {".md": markdown, ".tex": latex}
 
 
+def text_of(ending: str, rows: pd.DataFrame) -> str:
+    """The score tables of result rows as a file with that ending would have them."""
+    return "\n".join(WRITERS[ending](table) for table in score_tables(rows))
+
+
 def check_file(path: Path) -> Path:
     """The path; raises UserError for a file that is neither Markdown nor LaTeX."""
     if path.suffix.lower() not in WRITERS:

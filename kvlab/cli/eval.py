@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -52,6 +52,9 @@ def evaluate(
             help="your own file, such as ruler=niah/validation.jsonl or gsm8k=test.jsonl:shots_from=train.jsonl"
         ),
     ] = None,
+    new_tokens: Annotated[
+        int | None, typer.Option(help="tokens an answer to a file's prompt may have; default: the benchmark's own")
+    ] = None,
     max_prompt: Annotated[
         int | None, typer.Option(help="tokens that prompts of files may have; default: window")
     ] = None,
@@ -90,7 +93,7 @@ def evaluate(
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
 
-    fields = {
+    fields: dict[str, Any] = {
         "samples": samples,
         "seed": seed,
         "skip_malformed": skip_malformed,
@@ -124,13 +127,14 @@ def evaluate(
             lengths=parse.parse_numbers(lengths, "--lengths", int),
             depths=parse.parse_numbers(depths, "--depths", float),
             question_aware=parse.parse_yes_no(question_aware, "--question-aware"),
+            new_tokens=new_tokens,
             **fields,
         )
         return
     _check_outputs(out, table, figure)
     request = parse.parse_request(
         tasks=tasks,
-        files=data or [],
+        files=[file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []],
         methods=methods,
         budgets=budgets,
         lengths=lengths,

@@ -31,6 +31,7 @@ def run_paper_table(
     written: Path | None,
     figure: Path | None,
     as_json: bool,
+    new_tokens: int | None,
     **asked: Any,
 ) -> None:
     """Say which files are there, run these, and show ours beside theirs; raises UserError where none is there.
@@ -47,7 +48,7 @@ def run_paper_table(
         texts.check_file(written)
     found = table.found(_folder(name, data))
     _list_files(table, found, errors)
-    files = paper_tables.file_choices(found)
+    files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
     if not files:
         raise UserError(f"None of the files of {name} lies in {data[0]}: see above for them and where to get them.")
     request = _request(table, files, _chosen(table, methods), asked)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import JsonValue
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
@@ -15,6 +16,7 @@ from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluate.rows import ANY_LENGTH, PromptIdentity, canonical_json
 from kvlab.given import shown
 from kvlab.tasks.loaders import load_file
+from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
 from kvlab.tasks.registry import Task, get_task
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import DEFAULT_LENGTHS
@@ -78,6 +80,7 @@ def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, A
     if file.form == "text":
         return {"length": lengths[0], **file.options}
     if file.form == "haystack":
+        lengths = tuple(dict.fromkeys(min(length, window - HAYSTACK_ANSWER) for length in lengths))
         return {"lengths": lengths, **({"depths": request.depths} if request.depths else {}), **file.options}
     return dict(file.options)
 
@@ -149,7 +152,9 @@ def cut_note(path: str, samples: Sequence[Sample], cut: Cut) -> str:
 def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> PlannedPrompt:
     content = "\0".join([sample.context, sample.question, *sample.answers])
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    cut = {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
+    cut: dict[str, JsonValue] = (
+        {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
+    )
     placed = sample.depth is not None  # a text in which a needle was hidden, at the length asked for
     seed = request.seed if sample.temperature else 0
     identity = PromptIdentity(
