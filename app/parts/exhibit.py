@@ -13,9 +13,10 @@ from app.parts.order import order_button
 from app.parts.text import plain, shorten
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
-from kvlab.atlas.exhibit import Choice, Claim, Control, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.errors import UserError
 from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
@@ -28,7 +29,7 @@ PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": p
 BADGES = {
     "holds": ("green", ":material/check_circle:"),
     "does not hold": ("red", ":material/cancel:"),
-    "cannot be judged": ("gray", ":material/help:"),
+    "not enough to say": ("gray", ":material/help:"),
 }
 
 

@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 import pandas as pd
 
 from kvlab.atlas.commands import bench_command
-from kvlab.atlas.exhibit import Claim, Needs
+from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.settings import of_rows
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.bench.cells import repeated
 from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.rows import Row

@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.settings import in_origin
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.counted import ONE_PROMPT_BEGINS
 from kvlab.figures.palette import Theme
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote"]
-Verdict = Literal["holds", "does not hold", "cannot be judged"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers
 # that the page asks for (a calculator).
 Source = Literal["run", "comparison", "eval", "bench", "calculator"]
@@ -48,22 +48,6 @@ class Entry:
     least: float
     most: float
     explanation: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
-
-    A finding from evaluations gives n and a 95 % interval with every mean over prompts. One from a recorded run is of
-    one prompt, which `Exhibit.draw` says before it; `of_prompts` is set where it rests on several and says so itself.
-    `setting` says under which settings it was judged; `Exhibit.draw` takes it from the origin.
-    """
-
-    paper: str
-    verdict: Verdict
-    finding: str
-    of_prompts: bool = False
-    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,10 +119,12 @@ class Exhibit:
 
 
 def _judged_under(drawn: Drawn) -> Claim | None:
-    return None if drawn.claim is None else replace(drawn.claim, setting=in_origin(drawn.origin))
+    if drawn.claim is None or drawn.claim.setting:
+        return drawn.claim
+    return replace(drawn.claim, setting=in_origin(drawn.origin))
 
 
 def _of_one_prompt(claim: Claim | None) -> Claim | None:
-    if claim is None or claim.of_prompts:
+    if claim is None or claim.basis.prompts > 1:
         return claim
     return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)

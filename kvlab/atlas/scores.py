@@ -14,9 +14,10 @@ import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.atlas.commands import amounts, eval_command, with_options
-from kvlab.atlas.exhibit import Needs, Verdict
+from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.settings import PAPER, PRESET, as_published, of_rows
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Verdict
 from kvlab.budget import Budget
 from kvlab.counted import mean_words
 from kvlab.evaluate.metrics import higher_is_better
@@ -271,14 +272,14 @@ def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], colu
 def verdict_of(gaps: Iterable[Interval | None]) -> Verdict:
     """`holds` where every gap's interval lies above zero, `does not hold` where one lies below it.
 
-    With zero inside an interval the prompts are too few to tell, or all scores are the same: `cannot be judged`; and
+    With zero inside an interval the prompts are too few to tell, or all scores are the same: `not enough to say`; and
     so is a gap of one prompt, which has no interval.
     """
     found = [one if one is not None and one.n > 1 else None for one in gaps]
     if any(one is not None and one.high < 0 for one in found):
         return "does not hold"
     decided = bool(found) and all(one is not None and one.low > 0 for one in found)
-    return "holds" if decided else "cannot be judged"
+    return "holds" if decided else "not enough to say"
 
 
 def score_words(one: Interval | None, show: Callable[[float], str] = number) -> str:

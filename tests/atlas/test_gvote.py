@@ -141,7 +141,7 @@ def test_the_claims_of_figure_3():
     assert probed.overlap_claim(heads(0.5, 0.1, 0.8)).verdict == "does not hold"
     assert probed.correlation_claim(heads(0.9, 0.5, 0.7)).verdict == "holds"
     assert probed.correlation_claim(heads(0.9, 0.5, 0.1)).verdict == "does not hold"
-    assert probed.correlation_claim(heads(0.9, 0.5, float("nan"))).verdict == "cannot be judged"
+    assert probed.correlation_claim(heads(0.9, 0.5, float("nan"))).verdict == "not enough to say"
 
 
 # figures 1 and 4 to 7
@@ -168,7 +168,7 @@ def test_half_the_memory_is_measured_at_the_same_score(tmp_path: Path, kept: flo
         claim = drawn(find("gvote", slug), sources)[0].claim
         assert claim is not None and claim.verdict == verdict
     (found,) = drawn(find("gvote", "fig-5"), sources)
-    assert found.claim is not None and found.claim.verdict == "cannot be judged"  # one model shows nothing
+    assert found.claim is not None and found.claim.verdict == "not enough to say"  # one model shows nothing
 
 
 def test_needed_usage_lies_on_the_line():
@@ -185,7 +185,7 @@ def test_budgets_differ_by_task_only_where_tasks_differ_more_than_prompts():
     tables = {
         "holds": pd.DataFrame({"task": ["a"] * 10 + ["b"] * 10, "kept": np.repeat([0.1, 0.3], 10) + noise}),
         "does not hold": pd.DataFrame({"task": ["a"] * 10 + ["b"] * 10, "kept": 0.2 + noise}),
-        "cannot be judged": pd.DataFrame({"task": ["a"] * 20, "kept": 0.2 + noise}),
+        "not enough to say": pd.DataFrame({"task": ["a"] * 20, "kept": 0.2 + noise}),
     }
     for verdict, table in tables.items():
         means = table.groupby("task", sort=False)["kept"].agg(kept="mean", prompts="size").reset_index()

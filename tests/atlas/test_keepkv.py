@@ -105,13 +105,13 @@ def test_rules_are_told_apart(recorded: Sources):
 def test_runs_that_merged_nothing_of_weight_are_not_judged(synthetic: Sources):
     table = sag_by_rule.sag_of_runs(synthetic.runs[:2])
     assert table.empty
-    assert merging.sag_claim(table).verdict == merging.exact_claim(table).verdict == "cannot be judged"
+    assert merging.sag_claim(table).verdict == merging.exact_claim(table).verdict == "not enough to say"
 
 
 def test_claims_that_need_another_run_are_not_judged(recorded: Sources):
     table = sag_by_rule.sag_of_runs(recorded.runs)
-    assert merging.sag_claim(table[table["rule"] != "convex"]).verdict == "cannot be judged"
-    assert merging.exact_claim(table[table["rule"] != "exact"]).verdict == "cannot be judged"
+    assert merging.sag_claim(table[table["rule"] != "convex"]).verdict == "not enough to say"
+    assert merging.exact_claim(table[table["rule"] != "exact"]).verdict == "not enough to say"
 
 
 # figure 2
@@ -246,7 +246,7 @@ def test_the_influence_claim_weighs_what_the_slot_gets_later():
     line = pd.DataFrame({"step": [3, 4, 5], "votes": 2, "true_mass": [0.1, 0.2, 0.2], "mass": [0.1, 0.02, 0.02]})
     assert merging.influence_claim(line).verdict == "does not hold"
     assert merging.influence_claim(line.assign(mass=line["true_mass"])).verdict == "holds"
-    assert merging.influence_claim(line[:1]).verdict == "cannot be judged"
+    assert merging.influence_claim(line[:1]).verdict == "not enough to say"
 
 
 # figures 4 and 5, tables 2 to 4
@@ -344,7 +344,7 @@ def speeds(factor: dict[str, float], scale: int) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    ("keepkv", "scale", "verdict"), [(2.2, 1, "holds"), (1.2, 1, "does not hold"), (2.2, 16, "cannot be judged")]
+    ("keepkv", "scale", "verdict"), [(2.2, 1, "holds"), (1.2, 1, "does not hold"), (2.2, 16, "not enough to say")]
 )
 def test_speed_is_judged_at_equal_batch_and_full_size(tmp_path: Path, keepkv: float, scale: int, verdict: str):
     results = ResultFile(tmp_path / "bench" / "keepkv-table1.parquet")

@@ -110,7 +110,7 @@ def test_runs_without_frequencies_do_without_that_map(synthetic: Sources) -> Non
     maps, by_distance = drawn("fig-2", synthetic)
     assert set(maps.frame["kind"]) == {KEYS, VALUES}
     assert by_distance.claim is not None
-    assert by_distance.claim.verdict == "cannot be judged"
+    assert by_distance.claim.verdict == "not enough to say"
 
 
 def test_locality_of_keys_and_not_of_values_is_found_where_it_is(synthetic: Sources) -> None:
@@ -169,7 +169,7 @@ def test_one_line_a_prompt_and_the_order_of_layers_is_compared(synthetic: Source
     alone, _ = drawn("fig-3b", sources)
     assert alone.frame["prompt"].nunique() == 1, "all runs of one comparison have one prompt"
     assert alone.claim is not None
-    assert alone.claim.verdict == "cannot be judged"
+    assert alone.claim.verdict == "not enough to say"
 
 
 def test_persistence_is_about_the_order_alone() -> None:

@@ -62,7 +62,7 @@ FULL = [row("full", 1.0, index) for index in range(PROMPTS)]
 
 @pytest.mark.parametrize(
     ("full", "ours", "random", "verdict"),
-    [(1, 0.9, 0.2, "holds"), (1, 0.2, 0.9, "does not hold"), (0, 0, 0, "cannot be judged")],
+    [(1, 0.9, 0.2, "holds"), (1, 0.2, 0.9, "does not hold"), (0, 0, 0, "not enough to say")],
 )
 def test_an_ablation_is_judged_by_its_rows(
     tmp_path: Path, full: float, ours: float, random: float, verdict: str
@@ -82,7 +82,7 @@ def test_a_mixed_result_is_not_judged(tmp_path: Path) -> None:
     rows += arm("cam", 0.1)
     (scores,) = drawn("tab-1", evaluation(tmp_path, rows))
     assert scores.claim is not None
-    assert scores.claim.verdict == "cannot be judged"
+    assert scores.claim.verdict == "not enough to say"
     assert "+0.4" in scores.claim.finding
 
 
@@ -100,7 +100,7 @@ def test_scores_are_of_prompts_that_every_arm_saw(tmp_path: Path) -> None:
     scores, _ = drawn("tab-3", evaluation(tmp_path, rows))
     assert scores.frame.set_index("arm")["prompts"].tolist() == [1, 1, 1]
     assert "one prompt" in scores.reading, "there is no interval of one prompt"
-    assert scores.claim is not None and scores.claim.verdict == "cannot be judged"
+    assert scores.claim is not None and scores.claim.verdict == "not enough to say"
 
 
 def grid(method: str, score: float, own: float | None, merged: float | None) -> list[dict[str, object]]:
@@ -136,7 +136,7 @@ def test_prompts_at_random_depths_are_no_needle_map(tmp_path: Path) -> None:
 
 def test_fates_on_one_side_are_not_judged() -> None:
     rows = pd.DataFrame(grid("h2o", 0.0, 0.1, 0.0))
-    assert fate_claim(rows).verdict == "cannot be judged"
+    assert fate_claim(rows).verdict == "not enough to say"
 
 
 @pytest.mark.parametrize("slug", EVALUATED)
@@ -201,5 +201,5 @@ def test_memory_of_other_models_has_nothing_beside_it() -> None:
     rows = sources.benchmarks.assign(model="shape:tiny")
     frame = shares(rows)
     assert frame["paper"].isna().all()
-    assert memory_claim(frame).verdict == "cannot be judged"
+    assert memory_claim(frame).verdict == "not enough to say"
     assert pd.isna(paper_share("Llama2-7B-chat", 0.2))

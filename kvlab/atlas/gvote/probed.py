@@ -7,8 +7,9 @@ import pandas as pd
 from kvlab.analysis import hidden_states, sampled_queries
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.figures import hidden_states as gaussian
 from kvlab.figures import sampled_queries as figures
 from kvlab.figures.palette import Theme
@@ -140,7 +141,7 @@ def correlation_claim(heads: pd.DataFrame) -> Claim:
     paper = "Attention of sampled and true queries is strongly correlated."
     known = heads["correlation"].dropna()
     if known.empty:
-        return Claim(paper, "cannot be judged", "In no head do both rows vary.")
+        return Claim(paper, "not enough to say", "In no head do both rows vary.")
     median = float(known.median())
     verdict: Verdict = "holds" if median >= CORRELATES else "does not hold"
     reached = float((known >= PAPER_CORRELATION).mean())

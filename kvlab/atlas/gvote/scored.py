@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Exhibit, Needs
 from kvlab.atlas.scores import (
     FULL,
     OWN_TASKS,
@@ -23,6 +23,7 @@ from kvlab.atlas.scores import (
     verdict_of,
 )
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import canonical_json
 from kvlab.evaluate.summary import with_measures
@@ -105,10 +106,10 @@ def trade_off_claim(means: pd.DataFrame) -> Claim:
     says = "GVote needs half the memory of fixed budgets at the same accuracy."
     ours, full = means[means["method"] == OURS], means[means["method"] == FULL]
     if ours.empty or full.empty:
-        return Claim(says, "cannot be judged", "GVote and the full cache were not both evaluated on every task.")
+        return Claim(says, "not enough to say", "GVote and the full cache were not both evaluated on every task.")
     if full["score"].iloc[0] < ABLE:
         beside = figures.line_words(full.iloc[0])
-        return Claim(says, "cannot be judged", f"The full cache itself scores {beside} on these tasks.")
+        return Claim(says, "not enough to say", f"The full cache itself scores {beside} on these tasks.")
     kept, score = float(ours["kept"].iloc[0]), float(ours["score"].iloc[0])
     needed, parts = [], []
     for arm, group in means[~means["method"].isin((OURS, FULL))].groupby("arm", sort=False):
@@ -117,7 +118,7 @@ def trade_off_claim(means: pd.DataFrame) -> Claim:
         never = f"not with {percent(group['kept'].max())}"
         parts.append(f"{arm} {percent(enough) if np.isfinite(enough) else never}")
     if not needed:
-        return Claim(says, "cannot be judged", "No fixed budget was evaluated beside it.")
+        return Claim(says, "not enough to say", "No fixed budget was evaluated beside it.")
     verdict: Verdict = "holds" if min(needed) >= TWICE else "does not hold"
     return Claim(
         says,
@@ -147,7 +148,7 @@ def budgets_claim(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
     """
     says = "Different tasks need different budgets, and GVote finds them."
     if len(means) < 2:
-        return Claim(says, "cannot be judged", "Only one kind of prompt was evaluated.")
+        return Claim(says, "not enough to say", "Only one kind of prompt was evaluated.")
     within = used.groupby("task", sort=False)["kept"].std().mean()
     least, most = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
     ratio = most["kept"] / least["kept"]
@@ -194,7 +195,7 @@ def models_claim(table: pd.DataFrame) -> Claim:
     models = list(table["task"].unique())
     if len(models) < 2:
         more = "evaluate another with --model into the same folder"
-        return Claim(says, "cannot be judged", f"Only {len(models)} model was evaluated ({models[0]}): {more}.")
+        return Claim(says, "not enough to say", f"Only {len(models)} model was evaluated ({models[0]}): {more}.")
     ahead = [trade_off_claim(table[table["task"] == model]).verdict == "holds" for model in models]
     verdict: Verdict = "holds" if all(ahead) else "does not hold"
     return Claim(says, verdict, f"Half the memory at equal score in {sum(ahead)} of {len(models)} models.")
@@ -224,11 +225,11 @@ def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str)
     `means` has a row a value of the option, in order, with its arm.
     """
     if len(means) < 2:
-        return Claim(says, "cannot be judged", f"Only one value of {option} was evaluated.")
+        return Claim(says, "not enough to say", f"Only one value of {option} was evaluated.")
     best = means.loc[means["score"].idxmax()]
     if best["score"] < ABLE:
         shown = figures.line_words(best)
-        return Claim(says, "cannot be judged", f"No value of {option} scores above {shown} on these tasks.")
+        return Claim(says, "not enough to say", f"No value of {option} scores above {shown} on these tasks.")
     first, last = means.iloc[0], means.iloc[-1]
     score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))
     return Claim(

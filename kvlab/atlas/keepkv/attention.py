@@ -10,9 +10,10 @@ from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors_of_heads
 from kvlab.analysis.return_of_evicted import OWN, WINDOW_MEAN, returning_of_heads
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.figures import attention_rows as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number, percent, plural

@@ -10,9 +10,10 @@ from kvlab.analysis import one_merge, sag_by_rule
 from kvlab.analysis.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.keepkv.recorded import RULES, merging_runs
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.figures import one_merge as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import lost, number, percent
@@ -73,7 +74,7 @@ def sag_claim(frame: pd.DataFrame) -> Claim:
     """From `sag_of_runs`: whether convex merges lose attention."""
     convex = frame[frame["rule"] == "convex"]
     if convex.empty:
-        return Claim(SAG_CLAIM, "cannot be judged", "No run of this comparison merges by a plain convex combination.")
+        return Claim(SAG_CLAIM, "not enough to say", "No run of this comparison merges by a plain convex combination.")
     sag = -float((convex["total"] * convex["merges"]).sum() / convex["merges"].sum())
     shown = "; ".join(
         f"{row.label} {lost(-row.total)}, {percent(row.sagging)} of its {row.merges:,} merges sag"
@@ -90,7 +91,7 @@ def exact_claim(frame: pd.DataFrame) -> Claim:
     """From `sag_of_runs`: whether KeepKV's merges keep it, at the present query and at the predicted scores."""
     ours = frame[frame["rule"].isin((*AT_THIS_QUERY, "predicted"))]
     if ours.empty:
-        return Claim(EXACT_CLAIM, "cannot be judged", "No run of this comparison merges by KeepKV's rule.")
+        return Claim(EXACT_CLAIM, "not enough to say", "No run of this comparison merges by KeepKV's rule.")
     exact = ours[ours["rule"].isin(AT_THIS_QUERY)]
     shown = "; ".join(
         f"{row.label} ({figures.RULES[row.rule]}) {lost(-row.total)} in all {row.merges:,} merges, "
@@ -101,7 +102,7 @@ def exact_claim(frame: pd.DataFrame) -> Claim:
     if exact.empty:
         return Claim(
             EXACT_CLAIM,
-            "cannot be judged",
+            "not enough to say",
             f"{shown}; predicted scores are those of no query: compare keepkv:predict=current, and with per_head_mass "
             "where query heads share a slot.",
         )
@@ -146,7 +147,7 @@ def influence_claim(later: pd.DataFrame) -> Claim:
     paper = "With its votes the merged slot keeps the influence its tokens had."
     after = later[later["step"] > later["step"].min()]
     if after.empty:
-        return Claim(paper, "cannot be judged", "The slot did not live for a further step.")
+        return Claim(paper, "not enough to say", "The slot did not live for a further step.")
     error = float((after["mass"] - after["true_mass"]).abs().sum() / max(after["true_mass"].sum(), 1e-12))
     ratio = float(after["mass"].sum() / max(after["true_mass"].sum(), 1e-12))
     verdict: Verdict = "holds" if KEEPS[0] <= ratio <= KEEPS[1] else "does not hold"

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas import benchmarks
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import throughput
 from kvlab.figures.palette import Theme
 
@@ -43,11 +44,13 @@ def faster_claim(frame: pd.DataFrame, small: bool) -> Claim:
     """Twice the full cache, above D2O, below H2O; not judged on a smaller shape."""
     ratio = frame.set_index("method")["our_ratio"].dropna()
     if not {"keepkv", "d2o", "h2o"} <= set(ratio.index):
-        return Claim(SAYS, "cannot be judged", "KeepKV, D2O and H2O were not all measured.")
+        return Claim(SAYS, "not enough to say", "KeepKV, D2O and H2O were not all measured.")
     shown = ", ".join(f"{name} {value:.2f}" for name, value in ratio.items())
     finding = f"Times the full cache at equal batch: {shown}; in the paper, at batch 8 against 2, KeepKV 2.20."
     if small:
-        return Claim(SAYS, "cannot be judged", f"{finding} A smaller shape was measured, where fixed costs weigh more.")
+        return Claim(
+            SAYS, "not enough to say", f"{finding} A smaller shape was measured, where fixed costs weigh more."
+        )
     holds = ratio["keepkv"] >= 2 and ratio["d2o"] < ratio["keepkv"] < ratio["h2o"]
     return Claim(SAYS, "holds" if holds else "does not hold", finding)
 

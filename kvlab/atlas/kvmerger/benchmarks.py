@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Paper
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
@@ -27,6 +27,7 @@ from kvlab.atlas.scores import (
     verdict_of,
 )
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import percent
@@ -90,7 +91,7 @@ def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:
     """
     full = full_score(rows)
     if full is None or full.mean < ABLE:
-        return Claim(says, "cannot be judged", f"The full cache itself scores {score_words(full)} on these tasks.")
+        return Claim(says, "not enough to say", f"The full cache itself scores {score_words(full)} on these tasks.")
     budgets = sorted(rows.loc[rows["method"] != FULL, "budget"].unique(), reverse=True)
     gaps = {
         f"{first.label} minus {second.label} at {percent(budget)}": gap(rows, first.label, second.label, budget)

@@ -7,9 +7,10 @@ import pandas as pd
 
 from kvlab.analysis.merging_walkthrough import Walkthrough, key_error, represented, walkthrough
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim
 from kvlab.errors import UserError
 from kvlab.figures import merging_steps as figures
 from kvlab.figures.palette import Theme

@@ -6,9 +6,10 @@ import pandas as pd
 
 from kvlab.atlas.benchmarks import bench_origin, by_method
 from kvlab.atlas.commands import bench_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.figures import cache_share as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import percent
@@ -80,7 +81,7 @@ def memory_claim(frame: pd.DataFrame) -> Claim:
     """Ours within `CLOSE` of the paper's share at every budget."""
     known = frame.dropna(subset="paper")
     if known.empty:
-        return Claim(SAYS, "cannot be judged", "Neither of the paper's models was measured.")
+        return Claim(SAYS, "not enough to say", "Neither of the paper's models was measured.")
     gap = (known["ours"] - known["paper"]).abs()
     verdict: Verdict = "holds" if gap.max() <= CLOSE else "does not hold"
     parts = [f"{row.row}: {percent(row.ours)}, the paper {percent(row.paper)}" for row in known.itertuples()]

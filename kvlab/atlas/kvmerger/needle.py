@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest
 from kvlab.atlas.scores import FULL, Experiment, origin_of, score_words
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.evaluate.summary import mean_over_tasks, over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.palette import Theme
@@ -72,7 +73,7 @@ def fate_claim(rows: pd.DataFrame) -> Claim:
         say = (
             f"All {plural(len(compressed), 'answer')} are on one side: {percent(alive.mean())} kept half of the needle."
         )
-        return Claim(FATE, "cannot be judged", say)
+        return Claim(FATE, "not enough to say", say)
     verdict: Verdict = "holds" if kept.mean() > gone.mean() + 0.1 else "does not hold"
     held, lost = (score_words(mean_over_tasks(compressed[side], "score", "score")) for side in (alive, ~alive))
     finding = (

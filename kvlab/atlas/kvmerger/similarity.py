@@ -10,9 +10,10 @@ import pandas as pd
 from kvlab.analysis import similarity as maps
 from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, readable_heads, spread_heads
 from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
-from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.recorded import run_with_keys
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.figures import similarity as walls
 from kvlab.figures import similarity_panels as panels
 from kvlab.figures.palette import Theme
@@ -142,7 +143,7 @@ def _differs_by_head(frame: pd.DataFrame) -> Claim:
         f"{number(heads.min(), 2)} to {number(heads.max(), 2)}."
     )
     if len(heads) < 2:
-        verdict, finding = "cannot be judged", "The run recorded one head only."
+        verdict, finding = "not enough to say", "The run recorded one head only."
     return Claim("How alike a key and its neighbours are differs from head to head.", verdict, finding)
 
 
@@ -166,10 +167,10 @@ def _made_by_rotation(found: pd.DataFrame, heads: int) -> Claim:
     """The rise of neighbours over any two, with the rotation and without it."""
     if BEFORE not in found.index:
         why = "This run did not record its rotary frequencies (record it again), or its model does not rotate its keys."
-        return Claim(ROTATION, "cannot be judged", why)
+        return Claim(ROTATION, "not enough to say", why)
     after, before = found.loc[KEYS], found.loc[BEFORE]
     if after.rise < RISE:
-        return Claim(ROTATION, "cannot be judged", f"Neighbouring keys rise by {number(after.rise, 2)} only.")
+        return Claim(ROTATION, "not enough to say", f"Neighbouring keys rise by {number(after.rise, 2)} only.")
     verdict: Verdict = "holds" if before.rise < after.rise / 2 else "does not hold"
     return Claim(
         ROTATION,

@@ -7,9 +7,10 @@ import pandas as pd
 
 from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
 from kvlab.analysis.head_states import readable_heads, spread_heads
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Basis, Claim, Verdict
 from kvlab.counted import mean_words, prompts
 from kvlab.figures import compression_ratio as figures
 from kvlab.figures.palette import Theme
@@ -76,13 +77,13 @@ def _persists(tables: Ratios) -> Claim:
     )
     if len(layers) < 2 or np.isnan(layers).any():
         why = f"{prompts(len(tables)).capitalize()}: it takes 2, and layers that differ."
-        return Claim(SAME, "cannot be judged", why, of_prompts=True)
+        return Claim(SAME, "not enough to say", why, Basis(len(tables)))
     verdict: Verdict = "holds" if pairs_interval(layers).mean >= RANK else "does not hold"
     finding = (
         f"The rank correlation of two prompts' layers is {_pair_words(layers)} on average, of their heads "
         f"{_pair_words(heads)} (threshold {PAPER_THRESHOLD}; {RANK} counts as the same order)."
     )
-    return Claim(SAME, verdict, finding, of_prompts=True)
+    return Claim(SAME, verdict, finding, Basis(len(tables)))
 
 
 def _pair_words(correlations: np.ndarray) -> str:

@@ -8,9 +8,10 @@ import pandas as pd
 from kvlab.analysis.gaussian_weights import kernel, merged_pairs
 from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, merging_run
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.figures import gaussian_kernel as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number, percent, plural
@@ -56,7 +57,7 @@ def near_claim(points: pd.DataFrame) -> Claim:
     larger = points[points["others"] > 1].groupby(["layer", "head", "target"])["weight"]
     pairs = float((points["others"] == 1).sum() / (1 / points["others"]).sum())
     if not len(larger):
-        return Claim(NEARER, "cannot be judged", "All sets are pairs: their weight does not depend on the distance.")
+        return Claim(NEARER, "not enough to say", "All sets are pairs: their weight does not depend on the distance.")
     ratio = float((larger.max() / larger.min().clip(lower=1e-6)).median())
     verdict: Verdict = "holds" if ratio >= CLEARLY else "does not hold"
     finding = (

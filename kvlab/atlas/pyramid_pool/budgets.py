@@ -5,9 +5,10 @@ from __future__ import annotations
 from kvlab.analysis.memory import budgets_by_layer
 from kvlab.analysis.pyramid import layer_budgets, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.heads import recorded
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import pyramid as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number
@@ -37,7 +38,7 @@ def _two_axes(run: Run, step: int) -> Claim:
         f"a layer {number(spread['heads'])}."
     )
     if run.record.method != PYRAMIDS[0]:
-        return Claim(paper, "cannot be judged", f"{finding} It is not a run of PyramidPool.")
+        return Claim(paper, "not enough to say", f"{finding} It is not a run of PyramidPool.")
     holds = spread["layers"] > UNEQUAL >= spread["heads"]
     return Claim(paper, "holds" if holds else "does not hold", finding)
 
@@ -65,7 +66,7 @@ def _falls(run: Run, asked: list[float], explained: float) -> Claim:
         f"{touched:,} of {all_sinks:,} sinks took part in a merge or left."
     )
     if len(asked) < 3:
-        return Claim(paper, "cannot be judged", f"{finding} Fewer than three layers make no line.")
+        return Claim(paper, "not enough to say", f"{finding} Fewer than three layers make no line.")
     falls = asked[0] > asked[-1] or beta == 1
     holds = explained >= STRAIGHT and falls and touched == 0
     return Claim(paper, "holds" if holds else "does not hold", finding)

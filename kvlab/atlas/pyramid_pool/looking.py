@@ -10,10 +10,11 @@ from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.tables import event_steps
 from kvlab.analysis.pooling import MOST_SLOTS, age_and_tokens, spans
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.heads import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import attended, pooling
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number
@@ -63,7 +64,7 @@ def _older_is_coarser(table: pd.DataFrame) -> Claim:
     paper = "The oldest tokens are compressed most and the most recent are kept as they are."
     trend = age_and_tokens(table)
     if np.isnan(trend):
-        return Claim(paper, "cannot be judged", "No slot of this head stands for more than one token.")
+        return Claim(paper, "not enough to say", "No slot of this head stands for more than one token.")
     newest = int(table["tokens"].to_numpy()[np.argsort(-table["first"].to_numpy())][:1].sum())
     finding = (
         f"Rank correlation of a slot's age with its tokens {trend:.2f} ({CLEAR_TREND} or more counts as a trend); the "
@@ -96,7 +97,7 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
 def _localises(layers: pd.DataFrame) -> Claim:
     paper = "Attention gets more local from layer to layer."
     if len(layers) < 3:
-        return Claim(paper, "cannot be judged", f"{len(layers)} layers are too few for a trend.")
+        return Claim(paper, "not enough to say", f"{len(layers)} layers are too few for a trend.")
     trend = float(layers["layer"].rank().corr(layers["share"].rank()))
     finding = (
         f"Rank correlation of layer with attended distance {number(trend)} over {len(layers)} layers (-{CLEAR_TREND} "

@@ -6,7 +6,7 @@ import pandas as pd
 
 from kvlab.analysis.evaluated_tasks import evaluated_tasks
 from kvlab.atlas.commands import eval_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Paper, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
@@ -26,6 +26,7 @@ from kvlab.atlas.scores import (
     verdict_of,
 )
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim, Verdict
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures import tasks as task_figures
@@ -66,7 +67,7 @@ def _best_wins(rows: pd.DataFrame, budgets: list[float]) -> Claim:
     paper = "At small budgets best pooling beats mean and mean beats max; at large ones mean and best beat max."
     pairs = {budgets[0]: (("best", "mean"), ("mean", "max")), budgets[-1]: (("mean", "max"), ("best", "max"))}
     if len(pairs) < 2:
-        return Claim(paper, "cannot be judged", "Two budgets or more are needed; this is one.")
+        return Claim(paper, "not enough to say", "Two budgets or more are needed; this is one.")
     gaps = {
         f"{better} minus {worse} at {budget:g}": gap(rows, _pooling(better), _pooling(worse), budget)
         for budget, wanted in pairs.items()
@@ -119,7 +120,7 @@ def _more_is_better(rows: pd.DataFrame) -> Claim:
     ours = rows[(rows["method"] == OURS) & rows["metric"].map(higher_is_better)]
     budgets = sorted(ours["budget"].unique())
     if len(budgets) < 2:
-        return Claim(paper, "cannot be judged", "Two budgets or more are needed; this is one.")
+        return Claim(paper, "not enough to say", "Two budgets or more are needed; this is one.")
     small, large = budgets[0], budgets[-1]
     gaps = {str(task): _between_budgets(group, small, large) for task, group in ours.groupby("task", sort=False)}
     words = f"Mean score at {large:g} minus at {small:g} slots: {_listed(gaps)}."
@@ -158,7 +159,7 @@ def _like_the_papers(frame: pd.DataFrame) -> Claim:
         f"{frame['longest'].max():,} tokens."
     )
     holds = len(shared) == len(PAPER_TASKS)
-    return Claim("Five datasets with four kinds of tasks decide.", "holds" if holds else "cannot be judged", finding)
+    return Claim("Five datasets with four kinds of tasks decide.", "holds" if holds else "not enough to say", finding)
 
 
 def _paper_tasks() -> pd.DataFrame:
@@ -200,7 +201,7 @@ def _competes(rows: pd.DataFrame) -> Claim:
     gaps = {f"minus {rival}": gap(rows, _pooling("best"), rival) for rival in ("streaming-llm", "h2o")}
     behind = [one is None or (one.n > 1 and one.high < 0) for one in gaps.values()]
     ahead_or_even = [one is not None and one.n > 1 and one.low >= 0 for one in gaps.values()]
-    verdict: Verdict = "does not hold" if any(behind) else "holds" if all(ahead_or_even) else "cannot be judged"
+    verdict: Verdict = "does not hold" if any(behind) else "holds" if all(ahead_or_even) else "not enough to say"
     return Claim(paper, verdict, f"Mean score of PyramidPool over all tasks {_listed(gaps)}.")
 
 

@@ -8,9 +8,10 @@ from kvlab.analysis.compare import headline, unique_labels
 from kvlab.analysis.lineage.mosaic import mosaic
 from kvlab.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.heads import head_of, recorded
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import fates, regions
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number, percent, plural
@@ -51,7 +52,7 @@ def _closer(runs: list[Run]) -> Claim:
     evicting, merging = (row for _, row in table.iterrows())
     losses = (evicting["mean_kl"], merging["mean_kl"])
     if any(pd.isna(loss) for loss in losses):
-        return Claim(paper, "cannot be judged", "These runs recorded no distance from the full cache.")
+        return Claim(paper, "not enough to say", "These runs recorded no distance from the full cache.")
     words = ", ".join(
         f"{row['label']} {number(row['mean_kl'])} ({percent(row['live_ratio'])} of the bytes)"
         for row in (evicting, merging)

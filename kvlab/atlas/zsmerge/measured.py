@@ -5,10 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas import benchmarks
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table, verdict_of
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores, throughput
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import byte_size, number
@@ -66,7 +67,7 @@ def _steady(frame: pd.DataFrame, small: bool) -> Claim:
     ours = frame[(frame["method"] == "zsmerge") & (frame["status"] == "ok")].sort_values("context")
     rate, size = (ours.loc[ours["measure"] == measure, "value"] for measure in ("rate", "bytes"))
     if len(rate) < 2 or len(size) < 2:
-        return Claim(paper, "cannot be judged", "Fewer than two lengths were measured.")
+        return Claim(paper, "not enough to say", "Fewer than two lengths were measured.")
     kept, grown = rate.iloc[-1] / rate.iloc[0], size.iloc[-1] / size.iloc[0]
     holds = kept >= STEADY and grown <= 1.02
     finding = (
@@ -81,7 +82,7 @@ def _judged(paper: str, holds: bool, finding: str, small: bool) -> Claim:
     """A speed measured on a model made smaller says nothing of the paper's: its fixed costs weigh too much."""
     if small:
         return Claim(
-            paper, "cannot be judged", f"{finding} A smaller shape was measured, where fixed costs weigh more."
+            paper, "not enough to say", f"{finding} A smaller shape was measured, where fixed costs weigh more."
         )
     return Claim(paper, "holds" if holds else "does not hold", finding)
 
@@ -114,7 +115,7 @@ def _faster(frame: pd.DataFrame, small: bool) -> Claim:
     paper = "ZSMerge has a higher throughput than the full cache in every setting, 1.23 to 2.24 times where both ran."
     ours = frame[frame["method"] == "zsmerge"].dropna(subset=["our_ratio"])
     if ours.empty:
-        return Claim(paper, "cannot be judged", "No setting of ZSMerge was measured.")
+        return Claim(paper, "not enough to say", "No setting of ZSMerge was measured.")
     faster = int((ours["our_ratio"] > 1).sum())
     ratios = f"{ours['our_ratio'].min():.2f} to {ours['our_ratio'].max():.2f} times the full cache of equal batch"
     finding = f"Faster in {faster} of {len(ours)} settings: {ratios}."
