@@ -60,6 +60,11 @@ def bench_origin(rows: pd.DataFrame) -> str:
     return " · ".join(part for part in parts if part)
 
 
+def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, str]:
+    """(made smaller than the paper's, repeats, the command for the paper's own size), as the claims take them."""
+    return is_small(rows), int(rows["repeats"].max()), bench_command(sources, "--preset", preset)
+
+
 def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:
     """The claim with what its numbers are over said before them."""
     return replace(claim, finding=f"{repeated(rows['repeats']).capitalize()}. {claim.finding}")

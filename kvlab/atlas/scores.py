@@ -7,7 +7,7 @@ evaluation that asked for the same, so that one large evaluation can feed many e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -17,7 +17,6 @@ from kvlab.atlas.commands import amounts, eval_command, with_options
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.settings import PAPER, PRESET, as_published, of_rows
 from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import Verdict
 from kvlab.budget import Budget
 from kvlab.counted import mean_words
 from kvlab.evaluate.metrics import higher_is_better
@@ -123,6 +122,10 @@ class Experiment:
         """What is missing while `scores` is empty."""
         names = ", ".join(arm.name for arm in self.arms)
         return Needs(f"No evaluation of {names} was found.", self.command(sources))
+
+    def more_prompts(self, sources: Sources, times: int = 4) -> str:
+        """The command for so many times the prompts: four times as many halve an interval."""
+        return replace(self, samples=times * self.samples).command(sources)
 
     def on_paper_data(self, sources: Sources, model: str, *data: str) -> Needs:
         """The same on the paper's own model and files, which the user has to have: `data` such as `longbench=FILE`."""
@@ -267,19 +270,6 @@ def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], colu
     both = one[[*keys, column]].merge(other[[*keys, column]], on=list(keys), suffixes=("", "_other"))
     kind: Kind = "difference" if column == "score" else "any"
     return mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap", kind) if len(both) else None
-
-
-def verdict_of(gaps: Iterable[Interval | None]) -> Verdict:
-    """`holds` where every gap's interval lies above zero, `does not hold` where one lies below it.
-
-    With zero inside an interval the prompts are too few to tell, or all scores are the same: `not enough to say`; and
-    so is a gap of one prompt, which has no interval.
-    """
-    found = [one if one is not None and one.n > 1 else None for one in gaps]
-    if any(one is not None and one.high < 0 for one in found):
-        return "does not hold"
-    decided = bool(found) and all(one is not None and one.low > 0 for one in found)
-    return "holds" if decided else "not enough to say"
 
 
 def score_words(one: Interval | None, show: Callable[[float], str] = number) -> str:
