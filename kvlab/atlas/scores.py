@@ -101,9 +101,8 @@ class Experiment:
         return _one_model(found, sources) if len(found) else found
 
     def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
-        wanted = {(arm.method, canonical_json(own)) for arm, own in zip(self.arms, options, strict=True)}
-        asked = list(zip(rows["method"], rows["hyper_parameters"], strict=True))
-        found = rows[[pair in wanted or pair[0] == FULL for pair in asked]]
+        parts = [rows_of_arm(rows, arm.method, own) for arm, own in zip(self.arms, options, strict=True)]
+        found = pd.concat([rows[rows["method"] == FULL], *parts]).sort_index(kind="stable")
         if self.only_budgets:
             found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL)]
         if self.only_tasks:
@@ -137,6 +136,31 @@ class Experiment:
     def origin(self, sources: Sources) -> str:
         """Where the scores came from, as `origin_of`."""
         return origin_of(self.rows(sources))
+
+
+def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -> pd.DataFrame:
+    """The rows of a method under the given options, and those that were asked for with fewer words and had the same.
+
+    An option that stands at what its preset has makes no other measurement: of two exhibits' evaluations in one folder
+    it is made once, under the words that came first.
+    """
+    text, mine = canonical_json(own), rows[rows["method"] == method]
+    exact = mine[mine["hyper_parameters"] == text]
+    if "settings" not in mine:
+        return exact
+    asked = list(zip(mine["hyper_parameters"], mine["settings"].fillna(""), strict=True))
+    same = {pair for pair in set(asked) if pair[0] != text and _is_same(*pair, own)}
+    others = mine[pd.Series([pair in same for pair in asked], mine.index, dtype=bool)]
+    others = others[~others["key"].isin(exact["key"])]
+    return pd.concat([exact, others.assign(hyper_parameters=text)])
+
+
+def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
+    """Whether what was asked for in other words ran under the options `own`, as its settings say."""
+    given, real = _values(asked or "{}"), _values(settings or "{}")
+    if any(own.get(name) != value for name, value in given.items()):
+        return False
+    return all(name in real and real[name] == value for name, value in own.items() if name not in given)
 
 
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed"]

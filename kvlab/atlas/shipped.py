@@ -7,7 +7,7 @@ of recorded runs, `drawn.parquet` with their figures as they were drawn, and `ma
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from io import StringIO
@@ -26,7 +26,6 @@ from kvlab.intervals import Interval
 
 FOLDER = "results"
 EVIDENCE, DRAWN, MADE = "evidence", "drawn.parquet", "made.json"
-WORDS = "shipped with kvlab, mini, two CPU cores"
 MODEL = "mini"
 
 
@@ -51,13 +50,18 @@ class Shipped:
         """A row a figure: exhibit, name, theme, figure (JSON), frame (JSON), reading, origin, claim (JSON or empty)."""
         return pd.read_parquet(self.root / DRAWN)
 
-    def drawn(self, exhibit: Exhibit, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    def drawn(self, exhibit: Exhibit, sources: Sources, theme: Theme) -> tuple[Drawn, ...] | Needs:
         """The exhibit as it ships; what evaluations and benchmarks draw is drawn anew from their rows."""
         if exhibit.source not in RECORDED:
-            return exhibit.draw(Sources(self.root, shipped=self), Choice(), theme)
+            return exhibit.draw(Sources(sources.root, shipped=self), Choice(), theme)
         rows = self.drawings
         mine = rows[(rows["exhibit"] == exhibit.key) & (rows["theme"] == theme)]
         return tuple(_read(row) for row in mine.to_dict("records")) or Needs("It is not among what ships.", "")
+
+    @property
+    def words(self) -> str:
+        """Where it came from, in words: `shipped with kvlab, mini, two CPU cores`."""
+        return f"shipped with kvlab, {self.made['model']}, {self.made['machine']}"
 
 
 @cache
@@ -67,38 +71,35 @@ def shipped() -> Shipped | None:
     return Shipped(root) if (root / MADE).exists() else None
 
 
-def stands_in(own: tuple[Drawn, ...] | Needs, model: str) -> bool:
-    """Whether what ships is shown instead of what the reader has: nothing yet, and no other model in view."""
-    return isinstance(own, Needs) and model in ("", MODEL)
+def merged(
+    exhibit: Exhibit, own: tuple[Drawn, ...] | Needs, theirs: Shipped | None, sources: Sources, theme: Theme
+) -> tuple[Drawn, ...] | Needs:
+    """What is shown of an exhibit: the reader's own data, and what ships where that is nothing or decides less.
 
-
-def judged(drawn: Sequence[Drawn]) -> Claim | None:
-    """The first claim of an exhibit, which its card shows."""
-    return next((one.claim for one in drawn if one.claim), None)
-
-
-def better_judged(own: Claim | None, theirs: Claim | None, model: str) -> bool:
-    """Whether what ships says more of a claim than the reader's own data, which is of the same model."""
-    if theirs is None or theirs.verdict == OPEN or model not in ("", MODEL):
-        return False
-    return own is None or (own.verdict == OPEN and own.basis.prompts < theirs.basis.prompts)
-
-
-def with_shipped_claims(own: tuple[Drawn, ...], theirs: tuple[Drawn, ...] | Needs, model: str) -> tuple[Drawn, ...]:
-    """The reader's own figures, each with the shipped verdict where the own data is too little for one."""
-    if isinstance(theirs, Needs):
+    What ships is of `mini` and says nothing of another model in view.
+    """
+    if theirs is None or sources.model not in ("", MODEL) or exhibit.source == "calculator":
         return own
-    by_paper = {one.claim.paper: one.claim for one in theirs if one.claim}
+    if isinstance(own, tuple) and all(one.claim is None or one.claim.verdict != OPEN for one in own):
+        return own
+    found = theirs.drawn(exhibit, sources, theme)
+    if isinstance(found, Needs):
+        return own
+    if isinstance(own, Needs):
+        return tuple(replace(one, origin=f"{theirs.words} · {one.origin}") for one in found)
+    by_words = {one.claim.paper: one.claim for one in found if one.claim}
+    return tuple(replace(one, claim=_decided(one.claim, by_words, theirs)) for one in own)
 
-    def better(one: Drawn) -> Drawn:
-        claim = by_paper.get(one.claim.paper) if one.claim else None
-        if not better_judged(one.claim, claim, model):
-            return one
-        assert claim is not None and one.claim is not None
-        of_own = f"Own data: {one.claim.basis.words or 'nothing'}, not enough to say. Judged on what was {WORDS}: "
-        return replace(one, claim=replace(claim, finding=of_own + claim.finding, settle=one.claim.settle))
 
-    return tuple(better(one) for one in own)
+def _decided(own: Claim | None, theirs: Mapping[str, Claim], ships: Shipped) -> Claim | None:
+    """The reader's claim, or the shipped one where the reader's rests on fewer prompts and is left open."""
+    other = theirs.get(own.paper) if own else None
+    if own is None or other is None or own.verdict != OPEN or other.verdict == OPEN:
+        return own
+    if own.basis.prompts >= other.basis.prompts > 0:
+        return own
+    mine = f"Own data ({own.basis.words or 'nothing'}) is not enough to say; judged on what is {ships.words}. "
+    return replace(other, finding=mine + other.finding, settle=own.settle)
 
 
 def rows_of(exhibit: Exhibit, drawn: Sequence[Drawn], theme: Theme) -> list[dict[str, str]]:

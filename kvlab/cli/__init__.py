@@ -7,6 +7,7 @@ import sys
 import typer
 
 from kvlab.cli.app import app_command
+from kvlab.cli.atlas import atlas_commands
 from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
@@ -44,6 +45,7 @@ commands.command("train-mini")(with_plugins(train_mini))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.add_typer(plugin_commands, name="plugin")
+commands.add_typer(atlas_commands, name="atlas")
 
 
 def main() -> None:
