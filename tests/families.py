@@ -176,7 +176,10 @@ MORE["gemma3n-shared"][1].update(
 )
 EVERY = FAMILIES | MORE
 # What a method needs besides its defaults to run on a model that nothing was fitted to.
-ON_ANY_MODEL: dict[str, dict] = {"less": {"weights": "untrained"}, "duoattention": {"profile": "even"}}
+ON_ANY_MODEL: dict[str, dict] = {
+    "less": {"weights": "untrained"}, "duoattention": {"profile": "even"}, "kvzap": {"heads": "untrained"},
+    "kvzap-threshold": {"heads": "untrained"},
+}  # fmt: skip
 # transformers 5.23 adds Falcon's ALiBi twice under `eager`: to the mask, and to the logits again.
 PLAIN = {"falcon-alibi": "sdpa", "falcon-alibi-grouped": "sdpa"}
 OUTSIDE = {

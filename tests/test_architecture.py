@@ -41,8 +41,8 @@ MAY_IMPORT = {
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
-    # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
-    "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
+    # Of evaluate, bench, fitting the queue knows what is asked for, free of torch; the worker calls the rest by name.
+    "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting"},
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",

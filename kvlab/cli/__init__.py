@@ -11,6 +11,7 @@ from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
+from kvlab.cli.fit import fit
 from kvlab.cli.killed import killed
 from kvlab.cli.methods import methods
 from kvlab.cli.models import models
@@ -41,6 +42,7 @@ commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
+commands.command("fit")(with_plugins(fit))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.add_typer(plugin_commands, name="plugin")

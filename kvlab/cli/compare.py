@@ -202,7 +202,7 @@ def _execute(
     from kvlab.answers import find_facts
     from kvlab.cli.fitting import check_fits
     from kvlab.cli.prompt import read_prompt
-    from kvlab.evaluate.parse import parse_choices
+    from kvlab.evaluate.parse import own_bytes, parse_choices
     from kvlab.recording import Recording
 
     text = read_prompt(*source)
@@ -211,6 +211,8 @@ def _execute(
     request = _request(
         prompt=text, choices=parse_choices(methods, budgets), max_new_tokens=new_tokens, title=_title(source), **options
     )
+    if told := own_bytes(methods, budgets):
+        typer.echo(told, err=True)
     if not force:
         check_fits(request, out)
     if request.repeats:

@@ -97,6 +97,8 @@ def evaluate(
         thinking=thinking_of(thinking),
     )
     errors = Console(stderr=True)
+    if told := parse.own_bytes(methods, budgets):
+        errors.print(told, markup=False)
     with shown_progress(errors) as listener:
         result = run(request, out, on_progress=listener)
     for note in result.notes:
