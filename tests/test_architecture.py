@@ -7,7 +7,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Set
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning"]
+SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning", "library"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
     "stores": set(),
@@ -34,13 +35,16 @@ MAY_IMPORT = {
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
     "plugins": set(),
+    # What is kept, as a table and as files; of evaluations and benchmarks it reads the Parquet files alone.
+    "library": {"analysis", "trace"},
     "checking": {"models", "cache", "methods"},
     # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
     "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
     "fitting": {"models", "fitted", "cache", "attention", "methods", "stores", "trace", "engine"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
-    "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
+    "bench": {"models", "cache", "attention", "methods", "engine", "trace", "library"},
+    "lmeval": {"evaluate", "models", "cache", "methods", "engine"},
     # Of evaluate, bench, fitting the queue knows what is asked for, free of torch; the worker calls the rest by name.
     "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting"},
 }
@@ -54,15 +58,21 @@ SHARED = {
 UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao"}
 
 
-def imported(path: Path) -> set[str]:
-    """Dotted names of every module a file imports, wherever in the file."""
-    names: set[str] = set()
+@cache
+def imports(path: Path) -> list[tuple[str, list[str]]]:
+    """Every import of a file, wherever in the file: a module, and the names taken from it (none: the module itself)."""
+    found: list[tuple[str, list[str]]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found += [(alias.name, []) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            found.append((node.module, [alias.name for alias in node.names]))
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of every module a file imports, and of what it takes from them."""
+    return {name for module, names in imports(path) for name in (module, *(f"{module}.{one}" for one in names))}
 
 
 def files(*folders: str) -> list[Path]:
@@ -81,20 +91,17 @@ def test_no_modules_import_in_a_circle() -> None:
     """Wherever the import stands: one inside a function, or for types alone, ties two modules as well."""
     paths = files("kvlab")
     named = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
-    ties = {name: imported_modules(path, named) - {name} for name, path in named.items()}
+    ties = {name: imported_modules(path, named.keys()) - {name} for name, path in named.items()}
     TopologicalSorter(ties).prepare()  # raises CycleError, which names the circle
 
 
-def imported_modules(path: Path, known: Iterable[str]) -> set[str]:
+def imported_modules(path: Path, known: Set[str]) -> set[str]:
     """Those of `known` that a file imports; of a package's module only the module, not the package around it."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            inside = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= inside if inside <= set(known) else inside | {node.module}
-    return found & set(known)
+    for module, names in imports(path):
+        inside = {f"{module}.{name}" for name in names} & known
+        found |= inside if names and len(inside) == len(set(names)) else inside | {module}
+    return found & known
 
 
 def test_streamlit_stays_in_the_web_rooms() -> None:
