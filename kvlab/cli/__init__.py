@@ -7,6 +7,7 @@ import sys
 import typer
 
 from kvlab.cli.app import app_command
+from kvlab.cli.atlas import atlas_commands
 from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
 from kvlab.cli.data import data_commands
@@ -56,6 +57,7 @@ commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(plugin_commands, name="plugin")
 commands.add_typer(data_commands, name="data")
+commands.add_typer(atlas_commands, name="atlas")
 
 
 def main() -> None:

@@ -137,8 +137,8 @@ def is_sound(drawn: Drawn) -> None:
     assert "\n" not in drawn.reading
     assert drawn.origin
     if drawn.claim is not None:
-        assert drawn.claim.verdict in ("holds", "does not hold", "cannot be judged")
-        assert drawn.claim.verdict == "cannot be judged" or re.search(r"\d", drawn.claim.finding)
+        assert drawn.claim.verdict in ("holds", "does not hold", "not enough to say")
+        assert drawn.claim.verdict == "not enough to say" or re.search(r"\d", drawn.claim.finding)
         assert str(math.nan) not in drawn.claim.finding.lower().split()
 
 
