@@ -22,6 +22,7 @@ from app.state import current_comparison
 from app.state import theme as page_theme
 from kvlab.analysis import compare
 from kvlab.analysis.board import ranked, telling_cell
+from kvlab.analysis.settings import differing_settings
 from kvlab.analysis.textdiff import diff
 from kvlab.atlas.sources import comparison_origin
 from kvlab.counted import ONE_PROMPT
@@ -76,6 +77,7 @@ def main() -> None:
     if board is not None:
         board_section(runs, board)
     answer_form(runs, board)
+    what_differs(runs)
     headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     focus = in_focus(table)
@@ -113,6 +115,15 @@ def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
         runs = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
         told.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
     return [f"- **{kind}**, {'; '.join(told)}"] if kind else [f"- {line}" for line in told]
+
+
+def what_differs(runs: Sequence[Run]) -> None:
+    """The settings that are not the same in all runs, where more than method and budget differ."""
+    table = differing_settings([run.record for run in runs])
+    further = table.drop(index=["method", "budget"], errors="ignore")
+    if len(further):
+        with st.expander(f"What differs between these runs: {', '.join(further.index)}", expanded=len(further) <= 6):
+            st.dataframe(table, alt="One row a setting, one column a run")
 
 
 def notes(runs: Sequence[Run]) -> None:
