@@ -54,6 +54,7 @@ MENU = {
         ("pyramid_pool", "PyramidPool", "article"),
         ("keepkv", "KeepKV", "article"),
         ("gvote", "GVote", "article"),
+        ("beyond", "Beyond the five", "article"),
     ],
 }
 

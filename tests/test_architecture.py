@@ -46,8 +46,8 @@ MAY_IMPORT = {
     "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace", "library"},
     "lmeval": {"evaluate", "models", "cache", "methods", "engine"},
-    # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
-    "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
+    # Of evaluate, bench, fitting the queue knows what is asked for, free of torch; the worker calls the rest by name.
+    "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting"},
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",

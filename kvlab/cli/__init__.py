@@ -13,6 +13,7 @@ from kvlab.cli.compare import compare, run
 from kvlab.cli.data import data_commands
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
+from kvlab.cli.fit import fit
 from kvlab.cli.killed import killed
 from kvlab.cli.lm_eval import lm_eval
 from kvlab.cli.methods import methods
@@ -49,6 +50,7 @@ commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
+commands.command("fit")(with_plugins(fit))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.command("report")(report)
