@@ -173,6 +173,7 @@ def _views(
             in_lots=layer.settings.pipeline.buffer > 0,
             smallest_budget=quota.smallest,
             remembered=quota.remembered,
+            store=layer.settings.store,
         )
         views.append(view)
     return views

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
+from kvlab.budget import BYTE_SHARE, Budget
 from kvlab.errors import UserError
 from kvlab.plugins.registry import Registry
 from kvlab.stores.code import Code
@@ -11,7 +15,8 @@ from kvlab.stores.eight import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
 
-NATIVE = "native"
+NATIVE, AUTO = "native", "auto"
+MANY = 1 / 3  # of the bytes: from there on 8 bits hold enough slots, and 4 would be too coarse
 
 
 @dataclass(frozen=True)
@@ -36,6 +41,15 @@ class Store:
         """Whether slots are held in other than their own type."""
         return self.keys is not None
 
+    def coded(self, live: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """(places (B, H, room), whether there is one) of what gets codes of a head's `live` (B, H) slots, in order.
+
+        No head has more than `longest`; the room is in whole lots.
+        """
+        room = -(-max(longest - min(self.sinks, longest) - self.residual, 0) // self.lot) * self.lot
+        place = min(self.sinks, longest) + torch.arange(room, device=live.device).expand(*live.shape, -1)
+        return place.clamp_max(longest - 1), place < live[..., None] - self.residual
+
 
 KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
 STORES: Registry[Store] = Registry(
@@ -48,6 +62,8 @@ STORES: Registry[Store] = Registry(
         "kivi2": Store("KIVI, 2 bits", PerChannel(2), PerToken(2), paper=KIVI, lot=GROUP),
         "turbo4": Store("TurboQuant, 4 bits", Rotated(4), Rotated(4), paper=TURBO),
         "turbo3": Store("TurboQuant, 3 bits", Rotated(3), Rotated(3), paper=TURBO),
+        "lean4": Store("TurboQuant, 4 bits, all but 2 slots", Rotated(4), Rotated(4), sinks=1, residual=1, paper=TURBO),
+        AUTO: Store("lean4 for a budget in bytes, int8 from a third of them on, else native"),
     },
 )
 
@@ -57,3 +73,14 @@ def store_of(name: str) -> Store:
     if name not in STORES:
         raise UserError(f"There is no store called {name!r}; choose one of {', '.join(STORES)}.")
     return STORES[name]
+
+
+def store_under(name: str, budget: Budget) -> Store:
+    """The store of that name, `auto` decided by the budget: more slots help only where bytes are what is limited.
+
+    A size in bytes says nothing of its share, and is taken for a small one.
+    """
+    if name != AUTO:
+        return store_of(name)
+    many = budget.unit == BYTE_SHARE and budget.number >= MANY
+    return store_of(NATIVE if not isinstance(budget.amount, str) else "int8" if many else "lean4")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -15,6 +15,7 @@ from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.observed import Observed
 from kvlab.methods.view import Slots, View
+from kvlab.stores.rounding import as_held
 
 FALLBACK = 32  # last queries of the prompt, where no others are to be had
 TINY = 1e-12
@@ -52,6 +53,8 @@ class MatchAttention:
     state: Mapping[str, float] = field(default_factory=dict)
     fills_budget: ClassVar[bool] = True
     mass_of_votes: ClassVar[None] = None  # a slot's own
+    counts: ClassVar[bool] = False  # a slot is one token
+    still: ClassVar[bool] = True  # decoding evicts
 
     @property
     def merges(self) -> bool:
@@ -67,9 +70,9 @@ class MatchAttention:
         slots = view.slots
         victims = select.victims(view, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
-        if view.phase == "decode":
+        if view.phase == "decode" or not (self.bias or self.values):
             return Plan(keep, lost=victims.votes(slots.votes))
-        observed = observe(view, self.references, self.window, self.window_weight)
+        observed = observe_held(view, keep, self.references, self.window, self.window_weight)
         weight = torch.ones_like(slots.score)
         if self.bias:
             weight = self.mass_weights(observed, keep)
@@ -85,7 +88,7 @@ class MatchAttention:
         if self.flat:
             heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits, the largest being 1
         rows = observed.mass * keep[:, :, None] * heard[..., None]
-        whole = observed.mass.sum(-1, keepdim=True) * heard[..., None]  # 1 each, but for what a learned sink takes
+        whole = (1 - observed.beside) * heard[..., None]
         gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
         weight = (1 + ridge_step(rows, gap, self.ridge, keep)[..., 0]).clamp(low, high)
@@ -128,6 +131,17 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
         return Observed.of(view, window or FALLBACK)
     observed = Observed.of_queries(view, kept.query, kept.real)
     return observed.with_more(Observed.of(view, window).weighing(window_weight)) if window else observed
+
+
+def observe_held(view: View, keep: Tensor, references: int, window: int, window_weight: float) -> Observed:
+    """As `observe`, with the attention to the keys of `keep` (B, H, S) as they will be held, where slots are packed."""
+    observed = observe(view, references, window, window_weight)
+    if not view.store.packs:
+        return observed
+    kept = view.slots.with_columns(valid=keep)
+    keys = as_held(view.store, view.store.keys, kept.keys, kept.in_text(), kept.live())
+    held = replace(view, slots=view.slots.with_columns(keys=keys), seen=view.seen.of_keys(keys))
+    return observed.through(observe(held, references, window, window_weight))
 
 
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:

@@ -87,6 +87,10 @@ class Observed:
         """The same queries, each counting `factor` times as much."""
         return replace(self, weight=self.weight * factor)
 
+    def through(self, others: Observed) -> Observed:
+        """The same queries and what they got, with the attention that `others`, of the same queries, give."""
+        return replace(self, mass=others.mass * (others.normalizer - self.normalizer).exp())
+
     def with_more(self, more: Observed) -> Observed:
         """These queries and others of the same layer."""
         rows = ("logits", "mass", "normalizer", "beside", "output", *(("places",) if self.places is not None else ()))
