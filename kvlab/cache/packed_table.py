@@ -142,7 +142,7 @@ class PackedTable(SlotTable):
     @property
     def _stays(self) -> int:
         """Native slots that are not packed yet: the first, the newest, and as many as two decisions have changed."""
-        return self.first_native + max(self.scheme.residual, 2 * self.restless)
+        return self.first_native + max(self.scheme.residual, self.scheme.gathered, 2 * self.restless)
 
     def _hold_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
         """Put slots `index` (B, H, E), where `real`, into the native part with the states they have in `after`."""

@@ -20,7 +20,7 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
     if getattr(pipeline.settle, "changes_many", False):
         return UNLIMITED, 3
     changed = 0 if getattr(pipeline.settle, "still", False) else compress_every - 1 + max(pipeline.buffer, 1)
-    return store.sinks + max(store.residual, 2 * changed) + store.lot + 1 + changed, 3
+    return store.sinks + max(store.residual, store.gathered, 2 * changed) + store.lot + 1 + changed, 3
 
 
 def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | None:

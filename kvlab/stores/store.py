@@ -23,9 +23,9 @@ MANY = 1 / 3  # of the bytes: from there on 8 bits hold enough slots, and 4 woul
 class Store:
     """A code for keys and one for values; without them slots stay as the model made them.
 
-    The first `sinks` slots of a head and its newest `residual` stay native, and so does what has gathered since slots
-    were last packed, `lot` at a time. KIVI's authors keep 128 newest tokens and no sinks, TurboQuant's keep both; a
-    residual of 128 would leave nothing to pack at the budgets kvlab compares at.
+    The first `sinks` slots of a head and its newest `residual` stay native, while decoding at least its newest
+    `gathered`, and what has come since slots were last packed, `lot` at a time. KIVI's authors keep 128 newest tokens
+    and no sinks, TurboQuant's keep both; 128 would leave nothing to pack at budgets as compared here.
     """
 
     title: str
@@ -35,6 +35,7 @@ class Store:
     residual: int = 16
     paper: str = ""
     lot: int = 8  # slots packed at a time; a multiple of what a code takes together
+    gathered: int = 0
 
     @property
     def packs(self) -> bool:
@@ -62,7 +63,7 @@ STORES: Registry[Store] = Registry(
         "kivi2": Store("KIVI, 2 bits", PerChannel(2), PerToken(2), paper=KIVI, lot=GROUP),
         "turbo4": Store("TurboQuant, 4 bits", Rotated(4), Rotated(4), paper=TURBO),
         "turbo3": Store("TurboQuant, 3 bits", Rotated(3), Rotated(3), paper=TURBO),
-        "lean4": Store("TurboQuant, 4 bits, all but 2 slots", Rotated(4), Rotated(4), sinks=1, residual=1, paper=TURBO),
+        "lean4": Store("TurboQuant, 4 bits, all of a prompt but two", Rotated(4), Rotated(4), 1, 1, TURBO, gathered=16),
         AUTO: Store("lean4 for a budget in bytes, int8 from a third of them on, else native"),
     },
 )
