@@ -14,9 +14,9 @@ from kvlab.budget import Budget
 from kvlab.cache import executor, make_cache
 from kvlab.methods import make_method
 from kvlab.methods.columns import Columns
-from kvlab.methods.scorers.alternating import Alternating
+from kvlab.methods.scorers.around.alternating import Alternating
 from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.matching import MatchAttention
+from kvlab.methods.settlers.refitting.matching import MatchAttention
 from kvlab.stores import STORES, store_under
 from tests.conformance.test_matrix import lab_model
 from tests.core.layers import draw
