@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 RUNS ?= runs
 PORT ?=
 # Image export and the browser tests use the machine's own Chromium; nothing here downloads a browser.
-METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv
+METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
 .PHONY: demo compare test conformance kernels parity lint format clean
 
