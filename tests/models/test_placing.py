@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ import torch
 
 from kvlab.assets import project_root
 from kvlab.cache import make_cache
-from kvlab.cache.feature_weights import signature
 from kvlab.engine import compare
 from kvlab.errors import UserError
 from kvlab.evaluate.fingerprint import model_digest
+from kvlab.fitted.signature import signature
 from kvlab.models import load, placing
 from kvlab.models.load import load_model
 from kvlab.requests import CompareRequest, MethodChoice
@@ -131,10 +132,12 @@ def test_a_proxy_is_asked_and_not_gone_around(tmp_path: Path) -> None:
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
-        connection, _ = server.accept()
-        asked.append(connection.recv(200))
-        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
-        connection.close()
+        with suppress(OSError):  # until the server closes; who asks again and is not heard waits for seconds
+            while True:
+                connection, _ = server.accept()
+                asked.append(connection.recv(200))
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+                connection.close()
 
     threading.Thread(target=answer, daemon=True).start()
     address = f"http://127.0.0.1:{server.getsockname()[1]}"

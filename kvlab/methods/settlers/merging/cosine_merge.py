@@ -1,0 +1,143 @@
+"""D2O: what must go is merged into its nearest retained slot if it is similar enough by a moving threshold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector, Victims
+from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.settlers.groups import at, nearest_pair, nearest_slot, sum_to_target, votes_without
+from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
+from kvlab.methods.view import View
+
+THRESHOLD = "threshold"
+NOT_YET = -2.0  # below every cosine
+
+
+@dataclass(frozen=True)
+class CosineMerge:
+    """Nearest-key merging under an average of similarities (D2O).
+
+    The threshold tau starts at the mean over the leaving tokens of their cosine to the nearest retained key; later it
+    is (1 - smoothing) tau + smoothing * that mean. A token at least as similar merges, any other is evicted.
+
+    - `paper`: each head has its own threshold and each token is judged by itself. Weights are exp(cosine) of each
+      source and e for the target, normalised.
+    - `code`, as the authors': one threshold for all heads, and the j-th leaving token of every head is judged by the
+      mean similarity of all heads' j-th tokens (in order of position), although these are different tokens. The merged
+      key is (k + sum of cosine_j * k_j) / (1 + n), which shrinks it.
+
+    The threshold is state of the head, one number.
+    """
+
+    rule: Literal["paper", "code"] = "paper"
+    smoothing: float = 0.5
+    mass: Mass = AS_PUBLISHED
+    space: Space = "rotated"
+    state: Mapping[str, float] = field(default_factory=dict)
+    fills_budget: ClassVar[bool] = True
+    seeks: ClassVar = True
+    merges: ClassVar = True
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
+
+    def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
+        """Bytes of the moving threshold."""
+        return 4
+
+    @property
+    def across_heads(self) -> bool:
+        """The code judges the heads of a row together."""
+        return self.rule == "code"
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merges for what is similar enough, evictions for the rest."""
+        slots = view.slots
+        victims = _by_position(view, select.victims(view, view.excess(), view.most_excess))
+        keep = victims.keep(slots.valid)
+        one = victims.certain and victims.index.shape[-1] == 1
+        if one and self.rule == "paper" and self.mass.rule == "none" and THRESHOLD in view.head_state:
+            return self._one(view, keep, victims.index)
+        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
+        judged = victims.active & torch.isfinite(likeness)
+        likeness = torch.where(judged, likeness, 0.0)
+        before = view.head_state.get(THRESHOLD, torch.full_like(slots.score[..., 0], NOT_YET))
+        passed, threshold = self._judge(likeness, judged, before)
+        active = judged & passed
+        return Plan(
+            keep=keep,
+            edges=self._edges(view, victims.index, torch.where(active, target, victims.index), active, likeness),
+            head_state={THRESHOLD: threshold.expand_as(before).contiguous()},
+        )
+
+    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+        """One token a head, as after most decode steps; one that is not alike is merged into itself as it goes.
+
+        The newest token stays, so there is a nearest one, and the mean similarity is its own.
+        """
+        likeness, ends, keys = nearest_pair(view.slots, source, keep, view.never())
+        old = view.head_state[THRESHOLD][..., None]
+        threshold = torch.where(old == NOT_YET, likeness, old.lerp(likeness, self.smoothing))
+        active = likeness >= threshold - 1e-6
+        target = ends[..., 1:]
+        share = (likeness - 1).sigmoid()  # exp(likeness) of exp(likeness) + e
+        votes = at(view.slots.votes, ends)
+        edges = Edges(
+            source=source,
+            target=torch.where(active, target, source),
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=None,
+            self_value_weight=None,
+            votes_after=votes[..., :1] + votes[..., 1:],
+            log_mass_after=None,
+            score_after=None,
+            similarity=likeness,
+            turn=turns(view, source, target, self.space),
+            ends=ends,
+            end_keys=keys,
+            harmless=True,
+            shares=True,
+        )
+        lost = votes_without(view, votes[..., :1], active)
+        return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)
+
+    def _judge(self, likeness: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """(which pass (B, H, E), the new threshold (B, H))."""
+        over = (1, 2) if self.rule == "code" else (2,)
+        count = judged.sum(over, keepdim=True)
+        mean = likeness.sum(over, keepdim=True) / count.clamp_min(1)
+        old = before[..., None]
+        smoothed = torch.where(old == NOT_YET, mean, (1 - self.smoothing) * old + self.smoothing * mean)
+        threshold = torch.where(count > 0, smoothed, old)
+        if self.rule == "code":
+            likeness = likeness.sum(1, keepdim=True) / judged.sum(1, keepdim=True).clamp_min(1)
+        # A mean equals its only term but for rounding, which must not decide.
+        return likeness >= threshold - 1e-6, threshold[..., 0]
+
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor) -> Edges:
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        raw = likeness if self.rule == "code" else likeness.exp()
+        parts_of_target = sum_to_target(torch.ones_like(raw) if self.rule == "code" else raw, target, active, width)
+        own_raw = 1.0 if self.rule == "code" else torch.e
+        total = own_raw + parts_of_target
+        votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
+        parts = Parts(source, target, active, raw / total, own_raw / total, turns(view, source, target, self.space))
+        return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), likeness)
+
+
+def _by_position(view: View, victims: Victims) -> Victims:
+    if victims.index.shape[-1] == 1:
+        return victims
+    position = at(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
+    order = position.argsort(dim=-1, stable=True)
+    return Victims(victims.index.gather(2, order), victims.active.gather(2, order))
