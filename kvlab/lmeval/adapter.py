@@ -195,7 +195,8 @@ class KvlabLM(TemplateLM):
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
         """Texts up to a stop string or the model's end."""
-        keys, asked = [], []
+        keys: list[str] = []
+        asked: list[Asking] = []
         end = self.tokenizer.decode([self.eot_token_id], skip_special_tokens=False)
         for place, (context, settings) in enumerate(request.args for request in requests):
             given: dict[str, Any] = dict(normalize_gen_kwargs(settings, MOST_WRITTEN))

@@ -63,7 +63,7 @@ class Answering:
         for key, one in zip(keys, asked, strict=True):
             if key not in found or one.drawn:
                 alike.setdefault(one.alike, []).append(one)
-        backoff, answers = Backoff(self.loaded, self._write), {}
+        backoff, answers = Backoff(self.loaded, self._write), dict[int, str]()
         for group in alike.values():
             for start in range(0, len(group), self.rows):
                 batch = group[start : start + self.rows]
@@ -73,7 +73,7 @@ class Answering:
                     self.journal.add(keys[one.place], text, now, keep=not one.drawn)
                     self.told(1)
         self._note(backoff.note)
-        return [answers.get(one.place, self.journal.found[key][0]) for key, one in zip(keys, asked, strict=True)]
+        return [answers.get(one.place) or str(self.journal.found[key][0]) for key, one in zip(keys, asked, strict=True)]
 
     def _known(self, keys: Sequence[str]) -> dict[str, tuple[Answer, Measured]]:
         known = {key: self.journal.found[key] for key in keys if key in self.journal.found}

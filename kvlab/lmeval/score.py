@@ -75,7 +75,7 @@ def _continuations(
     found, best = [], []
     predicted = logits[rows]
     if longest > 1:
-        cache.reorder_cache(rows)
+        cache.reorder_cache(rows)  # type: ignore[arg-type]  # any tensor of whole numbers
     for place in range(longest):
         if place:
             predicted = _pass(loaded, cache, tokens[:, place - 1 : place])[:, -1]
