@@ -18,6 +18,7 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
@@ -45,6 +46,9 @@ commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
+commands.command("export")(export)
+commands.command("import")(take_in)
+commands.add_typer(runs_commands, name="runs")
 commands.add_typer(plugin_commands, name="plugin")
 
 

@@ -106,4 +106,5 @@ def evaluate(
     if as_json:
         typer.echo(summary_json(summary, result.notes, str(out)))
     else:
-        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary))
+        table = summary_table(summary, result.rows["device"].dropna())
+        Console(width=max(Console().width, TABLE_WIDTH)).print(table)
