@@ -21,6 +21,7 @@ from kvlab.lmeval.answering import Answering
 from kvlab.lmeval.journal import merged, request_key
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, Sample
+from kvlab.lmeval.texts import Tokens
 from kvlab.lmeval.write import Asking, options_of
 from kvlab.models.chat import SWITCH, Chat
 
@@ -176,7 +177,9 @@ class KvlabLM(TemplateLM):
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Each text in windows that do not overlap, as HFLM cuts them."""
-        keys, pairs, owners = [], [], []
+        keys: list[str] = []
+        pairs: list[tuple[Tokens, Tokens]] = []
+        owners: list[int] = []
         for owner, (text,) in enumerate(request.args for request in requests):
             ids, most = self.tok_encode(text), self.answering.window
             for window in windows.get_rolling_token_windows(ids, self.prefix_token_id, most, 1):

@@ -11,7 +11,7 @@ from kvlab.evaluate.outcome import Loaded, Memory
 from kvlab.lmeval.journal import Answer, Journal, Measured
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.score import Scored, score_decoded, score_simulated
-from kvlab.lmeval.texts import Asked, Tokens, apart, in_window, of_equal_length, together
+from kvlab.lmeval.texts import Asked, Tokens, in_window, of_equal_length, of_one_text, together
 from kvlab.lmeval.write import Asking, write_texts
 from kvlab.requests import MethodChoice
 
@@ -43,7 +43,7 @@ class Answering:
         if any(len(new[0]) < len(pairs[place][0]) for place, new in zip(missing, fitting, strict=True)):
             self.notes["Contexts longer than the model's window lost their beginning, as the harness has it."] = None
         simulated = self.request.protocol == "simulated"
-        asked = apart(fitting) if simulated else together(fitting)
+        asked = of_one_text(fitting) if simulated else together(fitting)
         backoff = Backoff(self.loaded, self._score)
         rows = max(self.rows, SIMULATED_ROWS) if simulated else self.rows
         for batch in of_equal_length(asked, simulated, rows):
