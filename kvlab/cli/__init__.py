@@ -9,6 +9,7 @@ import typer
 from kvlab.cli.app import app_command
 from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
+from kvlab.cli.data import data_commands
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.killed import killed
@@ -23,6 +24,7 @@ from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
+from kvlab.cli.written import table
 from kvlab.errors import UserError
 
 commands = typer.Typer(
@@ -40,6 +42,7 @@ commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("eval")(with_plugins(evaluate))
 commands.command("lm-eval")(with_plugins(lm_eval))
+commands.command("table")(with_plugins(table))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
@@ -50,6 +53,7 @@ commands.command("export")(export)
 commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(plugin_commands, name="plugin")
+commands.add_typer(data_commands, name="data")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Greedy answers to prompts of equal length under one compressed cache."""
+"""Answers to prompts of equal length under one compressed cache: greedy, or drawn at a temperature."""
 
 from __future__ import annotations
 
@@ -30,6 +30,14 @@ class StopAtText(StoppingCriteria):
         return torch.tensor(ended, dtype=torch.bool, device=input_ids.device)
 
 
+@dataclass(frozen=True)
+class Drawing:
+    """An answer that is drawn from all tokens at a temperature, with a seed of its own."""
+
+    temperature: float
+    seed: int
+
+
 def cut_answer(text: str, stop: str | None) -> str:
     """Return the answer up to the stop text, without white space at its ends."""
     text = text.strip() if stop is None else text.lstrip()
@@ -44,6 +52,7 @@ def generate_answers(
     max_new_tokens: int,
     stop: str | None,
     prefill_chunk: int | None = None,
+    drawing: Drawing | None = None,
 ) -> list[Outcome]:
     """Return one outcome a prompt; all prompts must be of one length.
 
@@ -51,7 +60,7 @@ def generate_answers(
     the same cache. Raises UserError for a method that chunks would change.
     """
     stopping = [StopAtText(loaded.tokenizer, len(prompts[0]), stop)] if stop else []
-    written = write(loaded, prompts, cache, in_sight, max_new_tokens, stopping, prefill_chunk)
+    written = write(loaded, prompts, cache, in_sight, max_new_tokens, stopping, prefill_chunk, drawing)
     texts = loaded.tokenizer.batch_decode(written.ids, skip_special_tokens=True)
     seconds = written.seconds, written.prompt_seconds
     return [Outcome(cut_answer(text, stop), written.memory, *seconds) for text in texts]
@@ -75,6 +84,7 @@ def write(
     max_new_tokens: int,
     stopping: Sequence[StoppingCriteria],
     prefill_chunk: int | None = None,
+    drawing: Drawing | None = None,
     **options: Any,
 ) -> Written:
     """As `generate_answers`, with the ids themselves; `options` such as `do_sample` go to transformers' `generate`."""
@@ -88,7 +98,7 @@ def write(
             if end < whole.shape[1]:  # `generate` makes the last pass itself, for the first token of the answer
                 _prefill(loaded, whole[:, :end], begun, cache)
                 begun = end
-        ids = _continue(loaded, whole, cache, max_new_tokens, stopping, options)
+        ids = _continue(loaded, whole, cache, max_new_tokens, stopping, drawing, options)
     count = len(prompts)
     return Written(ids, read_memory(cache, count), watch.seconds / count, sum(took) / count)
 
@@ -105,13 +115,15 @@ def _continue(
     cache: Cache,
     max_new_tokens: int,
     stopping: Sequence[StoppingCriteria],
+    drawing: Drawing | None,
     options: Mapping[str, Any],
 ) -> torch.Tensor:
     tokenizer = loaded.tokenizer
     pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     ends = sorted(end_ids(loaded)) or None
     generate: Any = loaded.model.generate  # transformers annotates it as a tensor
-    with _no_habits(loaded):
+    drawn: dict[str, Any] = {} if drawing is None else {"temperature": drawing.temperature, "top_k": 0, "top_p": 1.0}
+    with _no_habits(loaded), _seeded(drawing, whole.device):
         ids = generate(
             whole,
             attention_mask=torch.ones_like(whole),
@@ -120,9 +132,20 @@ def _continue(
             stopping_criteria=StoppingCriteriaList(stopping),
             pad_token_id=pad,
             eos_token_id=ends,
-            **{"do_sample": False, **options},
+            **{"do_sample": drawing is not None, **drawn, **options},
         )
     return ids[:, whole.shape[1] :]
+
+
+@contextmanager
+def _seeded(drawing: Drawing | None, device: torch.device) -> Iterator[None]:
+    """With the drawing's own random numbers; those of everything else go on afterwards as if nothing had been drawn."""
+    if drawing is None:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(drawing.seed)
+        yield
 
 
 @contextmanager

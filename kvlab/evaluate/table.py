@@ -12,7 +12,7 @@ from rich.table import Table
 
 from kvlab.budget import Budget
 from kvlab.counted import ONE_PROMPT
-from kvlab.evaluate.metrics import higher_is_better
+from kvlab.evaluate.metrics import higher_is_better, packages
 from kvlab.evaluate.rows import ANY_LENGTH
 from kvlab.requests import MethodChoice
 
@@ -97,7 +97,8 @@ def _caption(summary: pd.DataFrame, timed: bool) -> str:
     aware = {True: "question in sight when compressed", False: "question out of sight when compressed"}
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
-    told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks])
+    scored = packages(summary["metric"])
+    told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks, *([scored] if scored else [])])
     also = "; prompt s: until it was read and compressed, a second reading included" if timed else ""
     kept = "kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
     return f"{told}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"
