@@ -279,3 +279,16 @@ def test_without_the_package_the_command_says_how_to_get_it(monkeypatch, tmp_pat
     found = CliRunner().invoke(commands, ["lm-eval", "--out", str(tmp_path), "--tasks", "piqa"])
     assert isinstance(found.exception, UserError) and "pip install" in str(found.exception)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--protocol", "both"), ("--limit", "0"), ("--tasks", ","), ("--hold-back", "-1"), ("--methods", "nobody")],
+)
+def test_bad_options_are_one_sentence_before_anything_is_looked_for(tmp_path, option, value) -> None:
+    given = {"--out": str(tmp_path / "out"), "--tasks": "piqa"} | {option: value}
+    found = CliRunner().invoke(commands, ["lm-eval", *[word for pair in given.items() for word in pair]])
+    assert isinstance(found.exception, UserError), found.output
+    said = str(found.exception)
+    assert "\n" not in said and said.endswith(".") and (value in said or option in said), said
+    assert not (tmp_path / "out").exists()
