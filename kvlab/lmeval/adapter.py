@@ -182,9 +182,10 @@ class KvlabLM(TemplateLM):
         owners: list[int] = []
         for owner, (text,) in enumerate(request.args for request in requests):
             ids, most = self.tok_encode(text), self.answering.window
-            for window in windows.get_rolling_token_windows(ids, self.prefix_token_id, most, 1):
+            cut = windows.get_rolling_token_windows(ids, self.prefix_token_id, most, 1)
+            for number, window in enumerate(cut):
                 context, continuation = windows.make_disjoint_window(window)
-                keys.append(request_key(ROLLING, [text, len(keys)]))
+                keys.append(request_key(ROLLING, [text, number]))
                 pairs.append((tuple(context), tuple(continuation)))
                 owners.append(owner)
         found, journal = self.answering.likelihoods(keys, pairs), self.answering.journal

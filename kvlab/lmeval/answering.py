@@ -73,7 +73,9 @@ class Answering:
                     self.journal.add(keys[one.place], text, now, keep=not one.drawn)
                     self.told(1)
         self._note(backoff.note)
-        return [answers.get(one.place) or str(self.journal.found[key][0]) for key, one in zip(keys, asked, strict=True)]
+        for key, one in zip(keys, asked, strict=True):
+            answers.setdefault(one.place, str(self.journal.found[key][0]))
+        return [answers[one.place] for one in asked]
 
     def _known(self, keys: Sequence[str]) -> dict[str, tuple[Answer, Measured]]:
         known = {key: self.journal.found[key] for key in keys if key in self.journal.found}
