@@ -77,17 +77,24 @@ class LayerSettings:
     unrotated: frozenset[int] = frozenset()  # layers that do not rotate though the model does
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
     prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
+    text_tokens: int = 0  # tokens of the text that budgets are for; 0: those of the first prompt
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
     store: Store = field(default_factory=lambda: store_of(NATIVE))  # how settled slots are held
     held: dict[int, Held] | None = field(default=None, repr=False)  # by layer, prompts not decided about yet
     stays_held: bool = False  # nobody decides about the prompt: others go on from it (`prefix`)
     rehearsal: RehearsalState | None = field(default=None, repr=False)  # where the method wants one
+    prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) of its passes, where the method reads
     rehearsal_seconds: float = 0.0  # how long it took, where `timed`
 
     @property
     def period(self) -> int:
         """Decode steps from one decision to the next."""
         return self.compress_every - 1 + max(self.pipeline.buffer, 1)
+
+    def token_ids(self, slots: int) -> Tensor | None:
+        """(B, `slots`) of the prompt, for a method that reads it; None where nobody told them."""
+        known = torch.cat(self.prompt_ids, 1) if self.prompt_ids else None
+        return known if known is not None and known.shape[1] == slots else None
 
     @property
     def watched_closely(self) -> bool:

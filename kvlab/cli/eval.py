@@ -143,6 +143,8 @@ def evaluate(
         **fields,
     )
     errors = Console(stderr=True)
+    if told := parse.own_bytes(methods, budgets):
+        errors.print(told, markup=False)
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:
@@ -156,7 +158,8 @@ def evaluate(
     if as_json:
         typer.echo(summary_json(summary, result.notes, str(out)))
     else:
-        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary))
+        shown = summary_table(summary, result.rows["device"].dropna())
+        Console(width=max(Console().width, TABLE_WIDTH)).print(shown)
 
 
 def _leaves_out(preset: str, **left_out: bool) -> None:

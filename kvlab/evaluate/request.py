@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -96,8 +97,13 @@ class EvalRequest(ModelRequest):
     @property
     def all_choices(self) -> tuple[MethodChoice, ...]:
         """Return the full cache first, then each asked-for choice once."""
-        others = [choice for choice in self.choices if choice.method != FULL.method]
-        return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
+        return full_first(self.choices)
+
+
+def full_first(choices: Iterable[MethodChoice]) -> tuple[MethodChoice, ...]:
+    """Return the full cache, then each other choice once."""
+    others = [choice for choice in choices if choice.method != FULL.method]
+    return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
 
 
 class EvalJob(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import zip_longest
 
 import pandas as pd
@@ -16,12 +17,16 @@ from kvlab.evaluate.rows import ANY_LENGTH
 from kvlab.requests import MethodChoice
 
 
-def summary_table(summary: pd.DataFrame) -> Table:
-    """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each."""
+def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
+    """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each.
+
+    `devices` are those that its rows were made on.
+    """
     timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
     scores = "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else [])
     table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
-    table.caption = _caption(summary, timed)
+    on = ", ".join(dict.fromkeys(devices))
+    table.caption = _caption(summary, timed) + (f"; on {on}" if on else "")
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
     for _, group in summary.groupby(by, sort=False, dropna=False):
         heads = _heads(group.iloc[0])

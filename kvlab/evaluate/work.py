@@ -60,7 +60,7 @@ class RowMaker:
     chat: str | None = None  # JSON
 
     @cached_property
-    def backoff(self) -> Backoff:
+    def backoff(self) -> Backoff[PreparedPrompt, Outcome]:
         """Runs as many prompts together as fit."""
         return Backoff(self.measurer.loaded, self.measurer.measure)
 

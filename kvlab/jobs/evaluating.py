@@ -29,6 +29,7 @@ from kvlab.requests import LARGEST_PROMPT_BYTES, MethodChoice
 from kvlab.tasks.prompt_table import TableRecord
 from kvlab.trace.atomic import replace_text
 
+HARNESS = "lm-eval:"  # begins the names of tasks whose prompts lm-eval makes
 PROMPTS = "prompts"  # the folder with the queue where uploaded tables of prompts lie
 SPREAD = 1.6  # seconds seen on other prompts may be off by this factor, either way
 ANSWER_TOKENS = 24
@@ -227,6 +228,8 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> Sampl
     Raises:
         UserError: the prompt is from a file that is not known here.
     """
+    if row["task"].startswith(HARNESS):
+        raise UserError("Prompts of lm-eval are the harness's: save one as a file for `kvlab compare --file`.")
     difficulty = json.loads(row["difficulty"] or "{}")
     choice = MethodChoice(
         method=row["method"],

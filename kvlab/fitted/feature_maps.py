@@ -1,0 +1,98 @@
+"""LESS's feature maps as a file of `kvlab train-less`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from kvlab.attention.alibi import uses_alibi
+from kvlab.errors import UserError
+from kvlab.fitted.files import Kind, name_of, write_fitted
+from kvlab.fitted.signature import same_weights
+from kvlab.methods.feature_maps import FeatureMaps
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.settlers.absorb import UNTRAINED, Absorb
+
+MAPS = Kind("file of feature maps", "kvlab train-less", {"mini": "less/mini.safetensors"})
+
+
+def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
+    """The same pipeline, with the maps its settler names read from their file; others are returned as they are.
+
+    `name` is what the model was asked for by. Raises UserError for a file that is not there, not one of feature maps,
+    of another rank, or fitted to other weights than the model's, and for any maps of a model with ALiBi.
+    """
+    settle = pipeline.settle
+    if isinstance(settle, Absorb):
+        refuse_alibi(model)
+        refuse_sinks(model)
+    if not isinstance(settle, Absorb) or settle.weights == UNTRAINED:
+        return pipeline
+    maps, fitted_to, _ = read_maps(MAPS.path(settle.weights))
+    if not same_weights(fitted_to, model):
+        name = name_of(model, name)
+        raise UserError(
+            f"The feature maps {settle.weights!r} were not fitted to these weights of {name}: "
+            f"run `kvlab train-less --model {name} --out FILE` and give weights=FILE (for timing, weights=untrained)."
+        )
+    if maps[0].rank != settle.rank:
+        raise UserError(
+            f"The feature maps {settle.weights!r} have rank {maps[0].rank}, not {settle.rank}: "
+            f"give rank={maps[0].rank}, or fit others with `kvlab train-less --rank {settle.rank}`."
+        )
+    return replace(pipeline, settle=replace(settle, fitted=maps))
+
+
+def refuse_alibi(model: nn.Module) -> None:
+    """Raises UserError for a model on which LESS has no meaning."""
+    if uses_alibi(model):
+        raise UserError(
+            "This model tells distances by ALiBi, and what LESS absorbs has no place in the text any more: use another "
+            "method."
+        )
+
+
+def refuse_sinks(model: nn.Module) -> None:
+    """Raises UserError for a model with learned attention sinks, which LESS's slot beside the others does not know."""
+    if any(isinstance(getattr(module, "sinks", None), nn.Parameter) for module in model.modules()):
+        raise UserError("This model has learned attention sinks, beside which LESS is not defined: use another method.")
+
+
+def write_maps(path: Path, maps: Sequence[FeatureMaps], model: nn.Module, about: dict[str, str]) -> None:
+    """Write the maps of every compressed layer, with the model's signature and what `about` says of the fitting."""
+    stacked = {name: torch.stack([layer.tensors()[name] for layer in maps]).cpu() for name in maps[0].tensors()}
+    write_fitted(path, stacked, model, about | {"form": maps[0].form})
+
+
+def read_maps(path: Path) -> tuple[tuple[FeatureMaps, ...], Tensor, dict[str, str]]:
+    """(maps of every compressed layer, signature of the model they were fitted to, what is said of the fitting).
+
+    Raises UserError for a file that is not there or does not hold feature maps.
+    """
+    return _read(path, path.stat().st_mtime_ns if path.is_file() else 0)
+
+
+@lru_cache(maxsize=4)
+def _read(path: Path, changed: int) -> tuple[tuple[FeatureMaps, ...], Tensor, dict[str, str]]:
+    return MAPS.read(path, _maps)
+
+
+def _maps(tensors: dict[str, Tensor], about: dict[str, str]) -> tuple[FeatureMaps, ...]:
+    layers, form = range(len(tensors["key_bias"])), about["form"]
+    maps = tuple(FeatureMaps(form, **{name: tensor[i] for name, tensor in tensors.items()}) for i in layers)  # type: ignore[arg-type]
+    _try_out(maps[0])
+    return maps
+
+
+def _try_out(maps: FeatureMaps) -> Any:
+    """Fails where the shapes of a layer's tensors do not fit each other."""
+    heads, group, head_dim = maps.query_in.shape[:3]
+    phi = maps.of_queries(torch.zeros(1, heads, group, 1, head_dim))
+    psi = maps.of_keys(torch.zeros(1, heads, 1, maps.key_in.shape[1]))
+    return phi @ psi[:, :, None].transpose(-1, -2)

@@ -1,0 +1,144 @@
+"""The dashboard as people use it: served with synthetic runs and no model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvlab.assets import project_root
+from tests.browser.settle import settle
+
+WITH_A_PLOT = ("timeline", "similarity", "merges", "compare")
+
+
+@pytest.mark.parametrize(
+    ("path", "scheme"),
+    [
+        ("", "light"), ("new_run", "light"), ("timeline", "light"), ("similarity", "light"), ("merges", "light"),
+        ("compare", "light"), ("", "dark"), ("timeline", "dark"),
+        ("atlas", "light"), ("zsmerge", "dark"), ("pyramid_pool", "light"),
+    ],
+)  # fmt: skip
+def test_every_page_opens_without_a_trace_and_shows_no_markup_of_a_prompt(
+    visit: Callable[..., Any], path: str, scheme: str
+):
+    if path and not (project_root() / "pages" / f"{path}.py").exists():
+        pytest.skip("no such page")
+    page = visit(f"{path}?comparison=nasty&token=3", scheme=scheme)
+    if path in WITH_A_PLOT:
+        page.wait_for_selector(".js-plotly-plot", state="attached")
+    page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+    page.wait_for_timeout(500)
+    assert page.locator("[data-testid=stException]").count() == 0
+    assert page.title() != "broken into"
+    assert page.locator("img[src='x']").count() == 0
+    colour = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
+    assert colour == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(18, 21, 28)")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280, "nothing is cut on the right"
+
+
+@pytest.mark.parametrize("name", ["timeline", "merges", "regret", "memory"])
+def test_a_small_window_names_the_run_and_gives_a_chart_its_width(visit: Callable[..., Any], name: str):
+    page = visit(f"{name}?run=sample-keepkv-25pc-0", 853, 480)
+    page.locator(".st-key-context-line p", has_text="keepkv").wait_for()
+    page.locator(".js-plotly-plot:visible").first.wait_for()
+    widths = page.evaluate(  # a chart in a tab that is not open has no width yet
+        "[...document.querySelectorAll('.js-plotly-plot')].filter(c => c.checkVisibility())"
+        ".map(c => c.getBoundingClientRect().width)"
+    )
+    assert min(widths) > 853 / 2, "no two beside each other"
+    assert page.evaluate("(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=stMain]'))") <= 1
+
+
+def test_from_the_start_page_to_an_ended_comparison_that_another_session_can_open(
+    visit: Callable[..., Any], address: str
+):
+    page = visit("")
+    page.get_by_text("Try the sample prompt").click()
+    page.get_by_role("button", name="Compare the runs").wait_for()
+    assert "job=" in page.url
+    other = visit(page.url.removeprefix(f"{address}/"))
+    other.get_by_role("button", name="Compare the runs").wait_for()
+    other.get_by_role("button", name="Compare the runs").click()
+    other.wait_for_url("**/compare?comparison=*")
+
+
+def test_the_menu_keeps_what_is_looked_at(visit: Callable[..., Any], address: str):
+    page = visit("timeline?run=sample-keepkv-25pc-0&layer=1&head=1")
+    page.get_by_test_id("stSidebar").get_by_role("link", name="Merges").click()
+    page.wait_for_url("**/merges?**run=sample-keepkv-25pc-0**")
+    page.get_by_test_id("stSidebar").get_by_role("link", name="Lineage").click()
+    page.wait_for_url(re.compile(r"/lineage\?.*layer=1.*head=1"))
+
+
+@pytest.mark.parametrize("name", ["timeline", "merges", "compare", "regret", "autopsy", "keepkv"])
+def test_the_bar_stays_in_sight_while_the_page_scrolls(visit: Callable[..., Any], name: str):
+    page = visit(f"{name}?run=sample-keepkv-25pc-0", 1440, 900)
+    bar = page.locator(".st-key-context-bar")
+    bar.wait_for()
+    page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+    page.get_by_test_id("stPopoverButton").first.wait_for()
+    assert "keepkv" in bar.inner_text()
+    for down in (0, 700):
+        page.evaluate("down => document.querySelector('[data-testid=stMain]').scrollTo(0, down)", down)
+        page.wait_for_function(
+            "() => { const bar = document.querySelector('.st-key-context-bar').getBoundingClientRect();"
+            " return bar.top >= 0 && bar.top < 40 && bar.bottom < 180; }"
+        )
+    page.wait_for_function(  # what scrolls under it does not show through; the page may be drawing it anew
+        "() => getComputedStyle(document.querySelector('.st-key-context-bar').parentElement).backgroundColor"
+        " === 'rgb(255, 255, 255)'"
+    )
+
+
+def test_a_click_on_a_cell_of_a_map_goes_there(visit: Callable[..., Any], address: str):
+    page = visit("regret?run=sample-keepkv-25pc-0&layer=0&head=1&step=3")
+    settle(page, ".st-key-regret-map .nsewdrag")
+    page.wait_for_function("document.querySelector('.st-key-regret-map .nsewdrag').style.cursor === 'pointer'")
+    plot = page.locator(".st-key-regret-map .nsewdrag").first.bounding_box()
+    page.mouse.click(plot["x"] + 0.5 * plot["width"], plot["y"] + 0.75 * plot["height"])
+    page.wait_for_url(re.compile("layer=1"))
+    assert re.search("head=1", page.url) and not re.search("step=3(&|$)", page.url)
+
+
+def test_the_first_page_answers_by_its_own_name(visit: Callable[..., Any], address: str):
+    page = visit("start")
+    page.get_by_text("Try the sample prompt").wait_for()
+    assert page.get_by_text("Page not found").count() == 0
+
+
+def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., Any], address: str):
+    page = visit("atlas?comparison=papers")
+    page.get_by_text("can be drawn").wait_for()
+    # Cards come one by one, not always the first one first.
+    card = page.locator("a[href^='zsmerge?exhibit=fig-1&']").first
+    card.wait_for()
+    link = card.get_attribute("href")
+    assert page.get_by_role("link", name="Fig 1", exact=True).first.get_attribute("href") == link
+    page.goto(f"{address}/{link}")
+    page.get_by_text("What to look for.").wait_for()
+    page.locator(".js-plotly-plot .updatemenu-button").first.wait_for()
+    last = page.evaluate("document.querySelector('.js-plotly-plot')._transitionData._frames.length - 1")
+    assert last > 1
+    page.locator(".js-plotly-plot .updatemenu-button", has_text="play").click()
+    page.wait_for_function(
+        "last => document.querySelector('.js-plotly-plot')._fullLayout.sliders[0].active < last", arg=last
+    )
+    page.get_by_test_id("stMain").get_by_text("Tab 2", exact=True).click()
+    page.wait_for_url("**exhibit=tab-2**")
+    page.get_by_text("kvlab eval", exact=False).first.wait_for()
+
+
+def test_a_page_of_the_atlas_is_one_file(visit: Callable[..., Any], address: str):
+    page = visit("pyramid_pool?exhibit=fig-1&kv_batch=64")
+    page.get_by_text("batch 64").wait_for()
+    with page.expect_download() as waiting:
+        page.get_by_role("button", name="This page as one HTML file").click()
+    written = Path(waiting.value.path()).read_text(encoding="utf-8")
+    assert "What the uncompressed cache takes" in written
+    assert "batch 64" in written
+    assert 'src="http' not in written

@@ -1,0 +1,203 @@
+"""The views in real Chromium: charts and text light each other, keys move steps and heads, a story is told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvlab.trace.stories import Story, save_story
+from tests.browser.settle import settle
+
+RUN = "some-keepkv-25pc-0"
+
+
+def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&layer=1&head=0", height=1400)
+    chart = page.locator(".js-plotly-plot[data-linked]").first
+    chart.wait_for()
+    word = page.locator(".kv-text-panel .t[data-p='62']")
+    word.scroll_into_view_if_needed()
+    settle(page, ".kv-text-panel")
+    word.hover()
+    page.wait_for_selector(".kv-token-mark", state="attached")
+    chart.scroll_into_view_if_needed()
+    settle(page, ".js-plotly-plot[data-linked]")
+    box = chart.locator(".nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.5)
+    page.mouse.move(box["x"] + box["width"] * 0.52, box["y"] + box["height"] * 0.55)
+    page.wait_for_selector(".kv-text-panel .t.lit", state="attached")
+    lit = int(page.locator(".kv-text-panel .t.lit").get_attribute("data-p"))
+    assert 59 <= lit <= 65, "steps 0 to 6 are tokens 59 to 65"
+
+
+@pytest.mark.parametrize(
+    ("name", "last"), [("merges", "Where it happened"), ("regret", "Budget beside regret"), ("lineage", "Half-life")]
+)
+def test_the_rest_of_a_page_follows_its_first_picture(visit: Callable[..., Any], name: str, last: str):
+    page = visit(f"{name}?run={RUN}", height=1400)
+    page.locator("h3", has_text=last).wait_for()
+    page.get_by_text("Drawing the rest").wait_for(state="detached")
+
+
+def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url(re.compile("step=4"))
+    page.wait_for_selector(".kv-scrubber[data-step='4']")
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("head=1"))
+    page.keyboard.press("j")
+    page.wait_for_url(re.compile("layer=1"))
+    page.keyboard.press("?")
+    page.locator(".kv-keys dialog[open] dl").wait_for()
+    assert "next head" in page.locator(".kv-keys dialog").inner_text()
+
+
+def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    for wait in (0, 40, 150):  # into each part of what a press starts
+        for _ in range(3):
+            page.keyboard.press("j")
+            page.wait_for_timeout(wait)
+    # Nine on, over two layers of two heads: two rounds and one.
+    page.wait_for_function("document.querySelector('.js-plotly-plot')?.layout?.meta?.place === '0/1'")
+    page.wait_for_function("/layer=0.*head=1|head=1.*layer=0/.test(location.search)")
+
+
+def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.locator(".kv-keys button.open").click()
+    page.locator(".kv-keys button.close").click()
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_selector(".kv-scrubber[data-step='2']")
+
+
+def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='3']")
+    page.keyboard.press("?")
+    listed = page.locator(".kv-keys dialog dt").all_inner_texts()
+    assert listed == ["← →", "Home, End", "n", "space", "j or ]", "k or [", "?"]
+    page.keyboard.press("?")
+    page.locator(".kv-keys dialog:not([open])").wait_for(state="attached")
+    for key, step in (("ArrowLeft", 2), ("ArrowRight", 3), ("End", 6), ("Home", 0), ("n", 1)):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".kv-scrubber[data-step='{step}']")
+    page.keyboard.press("Space")
+    page.wait_for_selector(".kv-scrubber[data-step='6']")
+    for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
+        page.keyboard.press(key)
+        shown = place.removeprefix("head=")
+        page.wait_for_function(
+            "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", arg=f"0/{shown}"
+        )
+
+
+def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
+    page = visit(f"similarity?run={RUN}", height=1400)
+    page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
+    page.keyboard.press("?")
+    assert {"+ and -", "arrows", "0"} <= set(page.locator(".kv-keys dialog dt").all_inner_texts())
+    page.keyboard.press("?")
+    page.locator(".kv-map canvas").focus()
+    for key, window in (
+        ("+", "17,50,17,50"),
+        ("ArrowRight", "17,50,21,54"),
+        ("ArrowDown", "21,54,21,54"),
+        ("0", "0,66,0,66"),
+    ):
+        page.keyboard.press(key)
+        page.wait_for_selector(f".kv-map[data-window='{window}']")
+    page.keyboard.press("+")
+    page.wait_for_selector(".kv-map:not([data-window='0,66,0,66'])")
+    page.keyboard.press("-")
+    page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
+
+
+def test_words_are_chosen_in_the_text(visit: Callable[..., Any]):
+    page = visit(f"autopsy?run={RUN}", height=1400)
+    settle(page, ".kv-text-panel .t[data-p='9']")
+    page.locator(".kv-text-panel .t[data-p='9']").click()
+    page.wait_for_url(re.compile("span=9-9"))
+    page.wait_for_selector(".kv-text-panel .t.chosen", state="attached")
+    settle(page, ".kv-text-panel .t[data-p='12']")
+    page.locator(".kv-text-panel .t[data-p='12']").click(modifiers=["Shift"])
+    page.wait_for_url(re.compile("span=9-12"))
+    page.get_by_text("What if they had stayed?").wait_for()
+
+
+def test_a_story_leads_from_view_to_view(visit: Callable[..., Any]):
+    page = visit("story", height=1400)
+    page.get_by_role("button", name="Tell it").click()
+    page.get_by_text("First, the sag.").wait_for()
+    page.wait_for_url(re.compile(r"/sag\?.*head=1"))
+    page.get_by_role("link", name="Next").click()
+    page.get_by_text("Then <b>bytes</b>.").wait_for()
+    page.wait_for_url(re.compile("/memory"))
+    page.get_by_role("link", name="Previous").click()
+    page.wait_for_url(re.compile(r"/sag\?.*head=1"))
+    page.get_by_text("First, the sag.").wait_for()
+    page.get_by_role("link", name="Stop").click()
+    page.wait_for_url(lambda url: "telling" not in url and "head=1" in url)
+    page.wait_for_selector(".kv-scrubber")
+    assert not page.get_by_text("First, the sag.").count()
+
+
+def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[..., Any]):
+    page = visit(f"memory?run={RUN}&telling=Two+views&place=2", height=1400)
+    chosen = page.locator(".st-key-shape button[aria-checked=true]")
+    first = chosen.inner_text()
+    page.get_by_role("link", name="Next").click()
+    page.get_by_text("As lines.").wait_for()
+    page.wait_for_function(
+        "first => document.querySelector('.st-key-shape button[aria-checked=true]')?.innerText !== first", arg=first
+    )
+    page.get_by_role("link", name="Next").click()
+    page.get_by_text("As before.").wait_for()
+    chosen.wait_for()
+    assert chosen.inner_text() == first
+
+
+@pytest.mark.parametrize("name", ["sag", "lineage", "regret", "difference", "autopsy", "memory", "heads", "story"])
+def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any], name: str):
+    wide, narrow = (int(width / 1.25) for width in (1920, 1280))
+    page = visit(f"{name}?run={RUN}&words=the", wide, 900, scheme="dark")
+    for width in (wide, narrow):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+        page.wait_for_timeout(800)
+        assert page.locator("[data-testid=stException]").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_stories_live_beside_the_runs(tmp_path: Path):
+    file = save_story(tmp_path, Story(name="A b!"))
+    assert file == tmp_path / "stories" / "a-b.json"
+
+
+def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: Callable[..., Any]):
+    page = visit("compare?comparison=some", height=1400)
+    word = page.locator(".kv-text").first.inner_text().split()[0]
+    page.get_by_label("Expected answer").fill(word)
+    page.get_by_role("button", name="Score the runs").click()
+    page.get_by_text("Did it still get the answer?").wait_for()
+    settle(page, ".js-plotly-plot")
+    chart = page.locator(".js-plotly-plot").first
+    words = chart.locator(".annotation-text")
+    clear = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
+    for method, index in (("keepkv", 1), ("h2o", 0)):
+        card = chart.locator(".barlayer .point path").nth(0).bounding_box()
+        plot = chart.locator(".nsewdrag").first.bounding_box()
+        page.mouse.click(card["x"] + 4, plot["y"] + plot["height"] * (0.25 + 0.5 * index))
+        page.get_by_text(re.compile(f"{method} .*: the fact's tokens by head")).wait_for()
+        page.wait_for_url(re.compile(f"cell=some-{method}"))
+    after = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
+    assert clear == after == ["1"] * len(clear)
+    assert len(clear) == 6, "two runs, each with its verdict, bytes and KL"
