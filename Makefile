@@ -8,7 +8,7 @@ PORT ?=
 # Image export and the browser tests use the machine's own Chromium; nothing here downloads a browser.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv
 
-.PHONY: demo compare test conformance kernels parity lint format clean
+.PHONY: demo compare test conformance kernels parity ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -32,6 +32,16 @@ parity: $(VENV)/.installed-dev
 	test -x .venv-kvpress/bin/python || $(PYTHON) -m venv .venv-kvpress
 	.venv-kvpress/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" kvpress==0.5.5
 	KVLAB_KVPRESS_PYTHON=.venv-kvpress/bin/python $(BIN)/python -m pytest tests/parity -s
+
+# Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
+ray: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	KVLAB_RAY=1 $(BIN)/python -m pytest tests/sweep/test_ray.py -s
+
+# Sweeps on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
+slurm: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sweep]'
+	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/sweep/test_slurm.py -s
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -39,6 +39,8 @@ MAY_IMPORT = {
     "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
     # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
+    # Starts evaluations elsewhere, and reads from files how far they are.
+    "sweep": {"evaluate", "engine", "models", "trace"},
     "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
 }
 SHARED = {

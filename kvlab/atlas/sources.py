@@ -54,7 +54,7 @@ class Sources:
     def stamp(self) -> tuple[str, ...]:
         """Names everything that can be drawn from as it is on disk now: equal stamps, equal pictures."""
         runs = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
-        results = [*(self.root / EVAL_FOLDER).glob("*/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
+        results = [*(self.root / EVAL_FOLDER).glob("**/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
         index = self.root / "catalogue.sqlite"  # some exhibits look at every prompt in the folder
         files = sorted(path for path in (*runs, *results, index) if path.exists())
         chosen = str(self.run.path) if self.run else ""

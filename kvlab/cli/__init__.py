@@ -17,6 +17,7 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
@@ -44,6 +45,7 @@ commands.command("train-mini")(with_plugins(train_mini))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
 commands.add_typer(plugin_commands, name="plugin")
+commands.add_typer(sweep_commands, name="sweep")
 
 
 def main() -> None:

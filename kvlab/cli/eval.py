@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,9 @@ from kvlab.cli.loading import (
     Thinking,
     thinking_of,
 )
+
+if TYPE_CHECKING:
+    from kvlab.evaluate.request import EvalRequest
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
@@ -66,16 +69,15 @@ def evaluate(
     # Imported here so that `kvlab --help` does not wait for torch.
     from rich.console import Console
 
-    from kvlab.evaluate import parse
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
 
-    request = parse.parse_request(
+    request = requested(
         model=model,
         tasks=tasks,
-        files=data or [],
+        data=data,
         methods=methods,
         budgets=budgets,
         lengths=lengths,
@@ -83,7 +85,7 @@ def evaluate(
         samples=samples,
         seed=seed,
         question_aware=question_aware,
-        batch_rows=batch,
+        batch=batch,
         prefill_chunk=prefill_chunk,
         skip_malformed=skip_malformed,
         device=device,
@@ -94,7 +96,7 @@ def evaluate(
         cache_dir=cache_dir,
         chat=chat,
         system=system,
-        thinking=thinking_of(thinking),
+        thinking=thinking,
     )
     errors = Console(stderr=True)
     with shown_progress(errors) as listener:
@@ -107,3 +109,10 @@ def evaluate(
         typer.echo(summary_json(summary, result.notes, str(out)))
     else:
         Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary))
+
+
+def requested(*, data: list[str] | None, batch: int | None, thinking: str | None, **options: Any) -> EvalRequest:
+    """The request that options of the command line ask for. Raises UserError for the first bad one."""
+    from kvlab.evaluate.parse import parse_request
+
+    return parse_request(files=data or [], batch_rows=batch, thinking=thinking_of(thinking), **options)

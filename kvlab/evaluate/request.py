@@ -63,6 +63,11 @@ class EvalRequest(ModelRequest):
         others = [choice for choice in self.choices if choice.method != FULL.method]
         return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
 
+    def with_whole_paths(self) -> EvalRequest:
+        """The same for processes with another current folder."""
+        files = tuple(FileChoice(form=file.form, path=file.path.absolute()) for file in self.files)
+        return self.model_copy(update={"files": files})
+
 
 class EvalJob(BaseModel):
     """An evaluation for the queue: its results lie in `<runs>/eval/<name>`, and what lies there is not made again."""
