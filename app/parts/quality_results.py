@@ -107,6 +107,7 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
         found = st.selectbox("Evaluation", names, key="evaluation", bind="query-params")
     sweep_progress(found)
     if rows.empty or found not in set(rows["name"]):
+        st.info("No row of this evaluation is there yet, or all of them are an earlier one's too.")
         return rows.iloc[:0]
     rows = rows[rows["name"] == found]
     rows = _pick(rows, "model", "Model", middle)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import pandas as pd
@@ -85,5 +85,11 @@ def _folders(root: Path) -> list[Path]:
 
 def _parts(folder: Path) -> pd.DataFrame:
     """All parts of an evaluation as one frame; a column that only some parts have is empty in the others."""
-    tables = [pq.read_table(path, partitioning=None) for path in sorted(folder.rglob("*.parquet"))]
+    tables = [_table(path, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.parquet"))]
     return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+
+
+@lru_cache(maxsize=8192)
+def _table(path: Path, stamp: int) -> pa.Table:
+    """A file as it was at `stamp`: a sweep at work adds one every few seconds to thousands that stay."""
+    return pq.read_table(path, partitioning=None)
