@@ -51,7 +51,7 @@ def _of_head(run: Run, layer: int, head: int) -> pd.DataFrame:
 
 
 def _sigma(table: pd.DataFrame, others: pd.Series, rule: object) -> pd.Series:
-    """Each set's width as `kvlab.methods.settlers.gaussian_sets` computes it."""
+    """Each set's width as `kvlab.methods.settlers.merging.gaussian_sets` computes it."""
     if rule in ("mean", "mean_l2"):
         mean = table.groupby("target")["distance"].transform("sum") / others
         return mean / math.sqrt(2) if rule == "mean_l2" else mean

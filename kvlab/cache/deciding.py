@@ -14,7 +14,7 @@ from kvlab.cache.regroup import settled
 from kvlab.cache.settings import Held, LayerSettings
 from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
-from kvlab.methods.settlers.lots import ThinInLots
+from kvlab.methods.settlers.eviction.lots import ThinInLots
 from kvlab.methods.view import Slots, View
 
 if TYPE_CHECKING:

@@ -12,17 +12,17 @@ from torch import Tensor
 
 from kvlab.attention.kernels import kernels_on, launching_on, warn_without
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.scorers.accumulated import AccumulatedAttention
-from kvlab.methods.scorers.ema import EMA, SEEN_ROWS, EmaScore
+from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.attention.ema import EMA, SEEN_ROWS, EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.oldest import Oldest
-from kvlab.methods.settlers.cosine_merge import THRESHOLD, CosineMerge
-from kvlab.methods.settlers.draws import MIX, stream_start
-from kvlab.methods.settlers.evict import Evict
-from kvlab.methods.settlers.nearest_merge import NearestMerge
-from kvlab.methods.settlers.residual import RESIDUAL as RESIDUAL_COLUMN
-from kvlab.methods.settlers.residual import ResidualMerge
-from kvlab.methods.settlers.value_merge import ValueMerge
+from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.methods.settlers.merging.cosine_merge import THRESHOLD, CosineMerge
+from kvlab.methods.settlers.merging.draws import MIX, stream_start
+from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
+from kvlab.methods.settlers.merging.value_merge import ValueMerge
+from kvlab.methods.settlers.residuals.residual import RESIDUAL as RESIDUAL_COLUMN
+from kvlab.methods.settlers.residuals.residual import ResidualMerge
 from kvlab.methods.view import KEY_LENGTH, View, is_constant
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layer import CompressedLayer
-from kvlab.methods.settlers.lots import ThinInLots
+from kvlab.methods.settlers.eviction.lots import ThinInLots
 
 HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 

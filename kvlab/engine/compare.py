@@ -30,8 +30,8 @@ from kvlab.engine.watch import Cancelled, Watch, before_steps
 from kvlab.errors import UserError
 from kvlab.given import in_one_sentence, path_of, shown
 from kvlab.methods import Method, make_method
+from kvlab.methods.eviction.gvote import GVote
 from kvlab.methods.giving_back import giving_back
-from kvlab.methods.gvote import GVote
 from kvlab.methods.presets import PAPER
 from kvlab.methods.selectors.keeping import keeping
 from kvlab.models.chat import chat_of

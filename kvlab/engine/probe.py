@@ -23,9 +23,9 @@ from kvlab.cache.chunks import chunk_sizes
 from kvlab.engine.gaussian import HiddenStatistics
 from kvlab.engine.sampled import sampled_queries
 from kvlab.errors import UserError
-from kvlab.methods.gvote import GVote
+from kvlab.methods.eviction.gvote import GVote
 from kvlab.methods.plan import Plan
-from kvlab.methods.scorers.ballots import Ballots
+from kvlab.methods.scorers.to_come.ballots import Ballots
 from kvlab.methods.view import Slots, View
 from kvlab.models.load import LoadedModel
 from kvlab.planning.limits import MOST_FUTURE, PROMPT_ROWS

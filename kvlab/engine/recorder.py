@@ -20,7 +20,7 @@ from kvlab.engine.measure import Answer, answer, given_answer, mass_columns, row
 from kvlab.engine.pending import LEFT, PendingRows
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.plan import Plan
-from kvlab.methods.scorers.ema import EMA
+from kvlab.methods.scorers.attention.ema import EMA
 from kvlab.methods.view import Slots, View
 from kvlab.recording import Recording
 from kvlab.requests import RecordLevel

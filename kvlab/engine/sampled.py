@@ -8,8 +8,8 @@ from torch import Tensor
 from kvlab.attention.seen import PassSeen
 from kvlab.engine.gaussian import Moments
 from kvlab.methods.allocators.ballots import ChosenSlots
-from kvlab.methods.gvote import GVote
-from kvlab.methods.scorers.ballots import Ballots, chosen, nucleus_size
+from kvlab.methods.eviction.gvote import GVote
+from kvlab.methods.scorers.to_come.ballots import Ballots, chosen, nucleus_size
 from kvlab.methods.view import Slots, View
 
 

@@ -1,7 +1,8 @@
 """Compression methods: each decides, and nothing here touches a model or a file.
 
-Importing a method's module registers it, and every module of this folder is imported: first those named here, in the
-order in which methods are shown, then any other.
+A method is a file in the folder that says what becomes of what must go (`eviction`, `merging`; `whole`: nothing must).
+Importing it registers it, and every module of these folders and of this one is imported: first those named here, in
+the order in which methods are shown, then any other.
 """
 
 import sys
@@ -20,11 +21,17 @@ SHOWN = (
     "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
     "simcalkv", "grkv", "asymkv", "kvslimmer", "exactmerge", "exactmerge2",
 )  # fmt: skip
+FOLDERS = ("", "eviction.", "merging.", "whole.")
 LAST = "compose"  # made of all the others
 
-_others = sorted({module.name for module in iter_modules(__path__) if not module.ispkg} - {*SHOWN, LAST})
-for _name in (*SHOWN, *_others, LAST):
-    import_module(f"{__name__}.{_name}")
+_homes = {
+    module.name: f"{__name__}.{folder}{module.name}"
+    for folder in FOLDERS
+    for module in iter_modules([f"{__path__[0]}/{folder.rstrip('.')}"])
+    if not module.ispkg
+}
+for _name in (*SHOWN, *sorted(_homes.keys() - {*SHOWN, LAST}), LAST):
+    import_module(_homes[_name])
 
 
 class _AlsoTheCatalogue(ModuleType):

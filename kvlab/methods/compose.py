@@ -16,20 +16,20 @@ from kvlab.methods.allocators.variance import Variance
 from kvlab.methods.base import Method, make_method, register
 from kvlab.methods.choices import PARTS, SELECTORS, choices, distributed, pipeline_of, selector, source
 from kvlab.methods.pipeline import Pipeline, Scorer, Selector, Settler
-from kvlab.methods.scorers.accumulated import AccumulatedAttention
-from kvlab.methods.scorers.ballots import Ballots
-from kvlab.methods.scorers.beside import Beside
-from kvlab.methods.scorers.ema import EmaScore
-from kvlab.methods.scorers.none import Recency, Unscored
-from kvlab.methods.scorers.prompt_only import PromptOnly
-from kvlab.methods.scorers.rehearsed import RehearsedAttention
-from kvlab.methods.settlers.exact_residual import ExactResidual
-from kvlab.methods.settlers.gaussian_sets import GaussianSets
-from kvlab.methods.settlers.nearest_merge import NearestMerge
-from kvlab.methods.settlers.pair_merge import PairMerge
-from kvlab.methods.settlers.pool import Pool
-from kvlab.methods.settlers.reposition import EvictAndReposition
-from kvlab.methods.settlers.value_merge import ACCUMULATED, ValueMerge
+from kvlab.methods.scorers.around.beside import Beside
+from kvlab.methods.scorers.around.prompt_only import PromptOnly
+from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.scorers.attention.ema import EmaScore
+from kvlab.methods.scorers.contents.none import Recency, Unscored
+from kvlab.methods.scorers.to_come.ballots import Ballots
+from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
+from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
+from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
+from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
+from kvlab.methods.settlers.merging.pair_merge import PairMerge
+from kvlab.methods.settlers.merging.value_merge import ACCUMULATED, ValueMerge
+from kvlab.methods.settlers.pooling.pool import Pool
+from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
 
 # Scores that are set at the prompt, or follow from the slot; so do those that can be recalled.
 COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, Recency)

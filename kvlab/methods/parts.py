@@ -12,9 +12,9 @@ from kvlab.errors import UserError
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import METHODS, Method
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.scorers.none import Recency
+from kvlab.methods.scorers.contents.none import Recency
 from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.evict import Evict
+from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.plugins.registry import Registry
 
 Part = TypeVar("Part", bound=type)

@@ -21,7 +21,7 @@ from kvlab.bench.rows import ResultFile, Row
 from kvlab.cache import make_cache
 from kvlab.engine.compare import compare
 from kvlab.methods import make_method
-from kvlab.methods.settlers.nearest_merge import NearestMerge
+from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods import make_method
 from kvlab.methods.settlers.absorb import Absorb
-from kvlab.methods.settlers.value_merge import ValueMerge
+from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.models.load import prepare
 from kvlab.stores import NATIVE
 from tests.conformance.variants import Variant, every_variant

@@ -16,7 +16,7 @@ from kvlab.methods.columns import Columns
 from kvlab.methods.plan import Plan
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.pursuit import Pursuit
-from kvlab.methods.settlers.matching import MatchAttention
+from kvlab.methods.settlers.refitting.matching import MatchAttention
 from kvlab.methods.view import References, View
 from kvlab.models.load import LoadedModel, prepare
 from tests.core.layers import draw

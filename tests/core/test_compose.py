@@ -12,9 +12,9 @@ from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.methods.choices import PARTS, PLAIN_NAMES
 from kvlab.methods.compose import choices, compose
-from kvlab.methods.scorers.ema import EMA, RAW_EMA, SEEN_ROWS
-from kvlab.methods.settlers.pool import Pool
-from kvlab.methods.settlers.value_merge import ACCUMULATED
+from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS
+from kvlab.methods.settlers.merging.value_merge import ACCUMULATED
+from kvlab.methods.settlers.pooling.pool import Pool
 from kvlab.models.load import prepare
 from tests.core.merging import ROTARY, Layer, column_mass, prompt
 from tests.families import ON_ANY_MODEL, tiny_model

@@ -13,9 +13,9 @@ from kvlab.cache import executor, make_cache
 from kvlab.errors import UserError
 from kvlab.methods import make_method
 from kvlab.methods.compose import compose
-from kvlab.methods.scorers.future import FutureQueries
-from kvlab.methods.settlers.exact_residual import ExactResidual
-from kvlab.methods.settlers.observed import Observed
+from kvlab.methods.scorers.to_come.future import FutureQueries
+from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
+from kvlab.methods.settlers.residuals.observed import Observed
 from kvlab.methods.view import Slots, View
 from kvlab.models.load import prepare
 from tests.core.layers import DIM, HandLayer, draw

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from kvlab.cache import executor
 from kvlab.methods.columns import Columns
-from kvlab.methods.scorers.alternating import Alternating
+from kvlab.methods.scorers.around.alternating import Alternating
 from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.checked_match import CheckedMatch, Fit
+from kvlab.methods.settlers.refitting.checked_match import CheckedMatch, Fit
 from tests.core.layers import draw
 from tests.core.test_attention_matching import ASKED, BATCH, GROUP, HEADS, SLOTS, WINDOW, rows_of, solved, view
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods import make_method
-from kvlab.methods.settlers.global_ridge import ridge_step
+from kvlab.methods.settlers.refitting.global_ridge import ridge_step
 from tests.core.layers import DIM, draw
 from tests.core.merging import ROTARY, Layer
 from tests.core.test_selection import TOKENS, prompt

@@ -14,8 +14,8 @@ from kvlab.attention.seen import PassSeen
 from kvlab.cache import make_cache
 from kvlab.cache.layer import CompressedLayer
 from kvlab.methods import registered
-from kvlab.methods.scorers import future as future_module
-from kvlab.methods.scorers.ballots import Ballots, chosen, nucleus_size
+from kvlab.methods.scorers.to_come import future as future_module
+from kvlab.methods.scorers.to_come.ballots import Ballots, chosen, nucleus_size
 from kvlab.models.load import prepare
 from tests.conformance.test_matrix import COMPRESSIBLE
 from tests.core.layers import draw

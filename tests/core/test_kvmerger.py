@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.methods import make_method
-from kvlab.methods.settlers.consecutive import anchors, find_sets, nearness, thetas
+from kvlab.methods.settlers.merging.consecutive import anchors, find_sets, nearness, thetas
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer, column_mass
 

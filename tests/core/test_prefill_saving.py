@@ -16,7 +16,7 @@ from kvlab.engine import compare
 from kvlab.errors import UserError
 from kvlab.methods import make_method
 from kvlab.methods.compose import compose
-from kvlab.methods.scorers.recent_rows import RecentRows
+from kvlab.methods.scorers.attention.recent_rows import RecentRows
 from kvlab.models.load import prepare
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run

@@ -12,8 +12,8 @@ from kvlab.attention.queries import project_queries
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import make_cache
 from kvlab.methods.rotary import Rotary
-from kvlab.methods.scorers import future as future_module
-from kvlab.methods.scorers.future import FutureQueries, average_turn, moments
+from kvlab.methods.scorers.to_come import future as future_module
+from kvlab.methods.scorers.to_come.future import FutureQueries, average_turn, moments
 from kvlab.models.load import prepare
 from tests.conformance.test_matrix import COMPRESSIBLE
 from tests.core.layers import draw

@@ -13,7 +13,7 @@ from torch import Tensor
 from kvlab.engine import compare
 from kvlab.engine.room import room
 from kvlab.errors import UserError
-from kvlab.methods.scorers.window import WindowAttention
+from kvlab.methods.scorers.attention.window import WindowAttention
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
 

@@ -22,9 +22,9 @@ from kvlab.methods import Method, make_method
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.pipeline import Pipeline, Selector, Victims
 from kvlab.methods.plan import Plan
-from kvlab.methods.scorers.none import Recency
+from kvlab.methods.scorers.contents.none import Recency
 from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.evict import Evict
+from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.view import Seen, Slots, View
 
 BY_NAME = {held.name: held for held in PROPERTIES}

@@ -25,7 +25,7 @@ from kvlab.plugins.registry import Registry
 METHOD = """
 from typing import ClassVar
 from kvlab.methods.base import Method, register
-from kvlab.methods.window import Window
+from kvlab.methods.eviction.window import Window
 
 __version__ = "1.2"
 
@@ -39,7 +39,7 @@ PARTS = """
 from dataclasses import dataclass
 from typing import ClassVar
 from kvlab.methods.parts import register_scorer, register_settler
-from kvlab.methods.settlers.evict import Evict
+from kvlab.methods.settlers.eviction.evict import Evict
 
 @register_scorer("loudest")
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.pipeline import Victims
-from kvlab.methods.scorers.value_norms import output_norms
+from kvlab.methods.scorers.contents.value_norms import output_norms
 from kvlab.methods.selectors.lowest_score import LowestScore, ascending
 from kvlab.methods.view import View
 

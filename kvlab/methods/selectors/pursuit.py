@@ -9,7 +9,7 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Victims
 from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.matching import TINY, observe, ridge_step
+from kvlab.methods.settlers.refitting.matching import TINY, observe, ridge_step
 from kvlab.methods.view import View
 
 

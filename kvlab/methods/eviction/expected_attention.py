@@ -1,0 +1,79 @@
+"""ExpectedAttention: slots that Gaussian queries of the text to come would attend to."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvlab.methods.allocators.adaptive import HeadAdaptive
+from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.base import register
+from kvlab.methods.going_on import GOING_ON, GoesOn
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import Preset
+from kvlab.methods.scorers.to_come.expected import ExpectedAttention as Expected
+from kvlab.methods.scorers.to_come.expected import Weight
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.eviction.evict import Evict
+
+PRESS = "kvpress, expected_attention_press.py"
+
+
+@register
+class ExpectedAttention(GoesOn):
+    """Keeps the slots to which the queries to come are expected to give most, were they Gaussian like those so far.
+
+    Mean and covariance of each query head's queries before rotation, turned ahead by the mean rotation, give the
+    expected attention in closed form; the value's length weighs it. Acts once, after the prompt, unless
+    `decode=budget`.
+    """
+
+    name: ClassVar[str] = "expected-attention"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "ExpectedAttention"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2510.00636"
+
+    presets: ClassVar = {
+        "paper": Preset(
+            "the expected contribution to the residual stream",
+            {
+                "covariance": (True, "the closed form of a Gaussian's expected exponential"),
+                "weight": ("output", "the contribution of a slot is its attention times the length of W_o v"),
+                "adaptive": (True, "its experiments add AdaKV's budgets by head"),
+            },
+        ),
+        "code": Preset(
+            "the class as it stands",
+            {
+                "n_future": (512, f"{PRESS}, n_future_positions"),
+                "sinks": (4, f"{PRESS}, n_sink"),
+                "covariance": (True, f"{PRESS}, use_covariance"),
+                "weight": ("value", f"{PRESS}, use_vnorm: the length of v, not projected"),
+                "epsilon": (0.0, f"{PRESS}, epsilon"),
+                "adaptive": (False, f"{PRESS}: equal heads by itself"),
+                "decode": ("keep", f"{PRESS}: the prompt, unless wrapped in decoding_press.py"),
+            },
+        ),
+    }
+    reasons: ClassVar = {
+        "n_future": "the code's",
+        "sinks": "the code's",
+        "weight": "the code's: no projection of every value is needed",
+        "epsilon": "the code's; with AdaKV kvpress evaluates .01",
+        "adaptive": "the code's; heads compete in the paper's experiments",
+        "floor": "AdaKV's own",
+        **GOING_ON,
+    }
+
+    n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
+    sinks: int = Field(4, ge=0, description="first tokens left out of the Gaussian, which always stay")
+    covariance: bool = Field(True, description="the variance of queries counts, not only their mean")
+    weight: Weight = Field("value", description="weigh by the length of the value, of its projection, or not at all")
+    epsilon: float = Field(0.0, ge=0, description="added to the attention before the value weighs it")
+    adaptive: bool = Field(False, description="heads compete for a layer's budget as in AdaKV")
+    floor: float = Field(0.2, ge=0, le=1, description="with `adaptive`: share of the equal budget no head can lose")
+
+    def pipeline(self) -> Pipeline:
+        """Expected attention, the sinks protected, prefill only."""
+        score = Expected(self.n_future, self.sinks, self.covariance, self.weight, self.epsilon)
+        allocate = HeadAdaptive(window=1, floor=self.floor) if self.adaptive else Uniform()
+        return self.going_on(Pipeline(score, allocate, LowestScore(self.sinks), Evict(), decode=False))

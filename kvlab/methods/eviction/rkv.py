@@ -1,0 +1,83 @@
+"""R-KV: while a long text is generated, what is both looked at and said only once stays."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.base import register
+from kvlab.methods.going_on import GoesOn
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import Preset
+from kvlab.methods.scorers.contents.redundancy import Redundancy
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.eviction.evict import Evict
+
+README, CODE, UTILS = "R-KV, README, default hyper-parameters", "rkv/compression/r1_kv.py", "rkv/utils.py"
+FLAT = "A softmax over mean cosines is nearly flat, about 1/S, so `balance` weighs two numbers of that size."
+
+
+@register
+class RKV(GoesOn):
+    """Decides whenever `buffer` tokens were generated: attention of the last queries less the likeness of keys.
+
+    The prompt is compressed by the same score. With `balance=1` likeness plays no part, which is SnapKV while decoding
+    as its authors compare with it.
+    """
+
+    name: ClassVar[str] = "rkv"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "R-KV"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2505.24133"
+
+    presets: ClassVar = {
+        "paper": Preset(
+            "the values of its experiments",
+            {
+                "window": (8, README),
+                "balance": (0.1, README),
+                "decode": ("budget", "decoding-time compression"),
+                "buffer": (128, README),
+            },
+            f"The number of recent similar tokens that are excused is not given. {FLAT}",
+        ),
+        "code": Preset(
+            "the authors' class as its runner calls it",
+            {
+                "window": (8, f"{CODE}, window_size"),
+                "kernel": (7, f"{CODE}, kernel_size"),
+                "balance": (0.07, f"{CODE}, mix_lambda"),
+                "threshold": (0.5, f"{UTILS}, cal_similarity"),
+                "excused": (1, f"{UTILS}, cal_similarity, retain_direction last"),
+                "decode": ("budget", "rkv/modeling.py"),
+                "buffer": (128, "run_math.py, divide_length"),
+            },
+            "There a key without a similar one excuses the first slot, and later ones lie in the order of their scores "
+            f"where here it is the text's. {FLAT}",
+        ),
+    }
+    reasons: ClassVar = {
+        "kernel": "the code's",
+        "balance": "the paper's; its code has .07",
+        "threshold": "the code's",
+        "excused": "the code's: the last similar one",
+    }
+
+    window: int = Field(8, ge=1, description="last queries that vote; these tokens always stay")
+    kernel: int = Field(7, ge=1, description="width of the maximum over neighbours, odd")
+    balance: float = Field(0.1, ge=0, le=1, description="weight of attention; the rest is the weight of unlikeness")
+    threshold: float = Field(0.5, ge=-1, le=1, description="cosine from which a key says the same as another")
+    excused: int = Field(1, ge=0, description="last similar ones that a key does not count as redundant")
+    decode: Literal["keep", "budget"] = Field("budget", description="generated tokens stay on top, or compete")
+
+    @field_validator("kernel")
+    @classmethod
+    def _odd(cls, kernel: int) -> int:
+        if kernel % 2 == 0:
+            raise ValueError("the kernel must be odd")
+        return kernel
+
+    def pipeline(self) -> Pipeline:
+        """Attention less redundancy, the window protected, again and again."""
+        score = Redundancy(self.window, self.kernel, self.balance, self.threshold, self.excused)
+        return self.going_on(Pipeline(score, Uniform(), LowestScore(recent=self.window), Evict(), decode=False))

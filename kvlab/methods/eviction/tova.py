@@ -1,0 +1,46 @@
+"""TOVA: what the newest query looks at least goes, the same tokens in every head of a layer."""
+
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.base import Method, register
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import Preset
+from kvlab.methods.scorers.attention.last_query import LastQuery
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.eviction.evict import Evict
+
+
+@register
+class Tova(Method):
+    """Keeps what the newest query attends to, averaged over all heads of the layer, at every step anew.
+
+    Nothing is protected but the newest token; a token once dropped cannot come back, whatever later queries want.
+    """
+
+    name: ClassVar[str] = "tova"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "TOVA"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2401.06104"
+
+    presets: ClassVar = {
+        "paper": Preset(
+            "the paper's policy",
+            {
+                "sinks": (0, "the paper's policy has no fixed tokens; kvpress, tova_press.py, has none"),
+                "recent": (1, "the current token is in the cache; kvpress, tova_press.py, gives it the highest score"),
+                "heads": ("shared", "the layer-wise form of the paper; kvpress, tova_press.py, averages over heads"),
+            },
+        )
+    }
+    reasons: ClassVar = dict.fromkeys(("sinks", "recent", "heads"), "the paper's")
+
+    sinks: int = Field(0, ge=0, description="first tokens that always stay")
+    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    heads: Literal["shared", "each"] = Field("shared", description="whether all heads of a layer keep the same tokens")
+
+    def pipeline(self) -> Pipeline:
+        """The newest query's attention, nothing else remembered."""
+        return Pipeline(LastQuery(self.heads), Uniform(), LowestScore(self.sinks, self.recent), Evict())

@@ -1,0 +1,58 @@
+"""The hyper-parameters that all methods scoring by SnapKV's observation window share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from kvlab.methods.base import Method
+from kvlab.methods.going_on import GoesOn
+from kvlab.methods.scorers.attention.window import Edges, WindowAttention
+
+SHARED_HEADS = (
+    "The query heads that share a KV head vote together and keep the same slots; theirs each choose their own, and "
+    "keys are stored once for every query head."
+)
+POOLED_EDGES = "zeros beyond the ends would damp the sink by up to 2/5; max pooling, the default, knows no difference"
+
+
+class WindowScored(Method):
+    """A method whose score is the pooled attention of the prompt's last queries."""
+
+    window: int = Field(32, ge=1, description="last prompt queries that vote; these tokens always stay")
+    kernel: int = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
+    pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
+
+    @field_validator("kernel")
+    @classmethod
+    def _odd(cls, kernel: int) -> int:
+        if kernel % 2 == 0:
+            raise ValueError("the kernel must be odd")
+        return kernel
+
+    def window_attention(self) -> WindowAttention:
+        """The scorer these hyper-parameters describe."""
+        return WindowAttention(self.window, self.kernel, self.pooling)
+
+
+class WindowEvicting(WindowScored, GoesOn):
+    """A method that evicts by this score and nothing else, as SnapKV and those that allot its budgets do."""
+
+    edges: Edges = Field(
+        "tokens", description="average pooling at the ends of the text: over real tokens, or zeros beyond them too"
+    )
+
+    def window_attention(self) -> WindowAttention:
+        """The scorer these hyper-parameters describe."""
+        return replace(super().window_attention(), edges=self.edges)
+
+    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+        """Says so where the window takes the whole budget."""
+        if budget_slots > self.window or budget_slots >= prompt_tokens:
+            return []
+        return [
+            f"The budget of {budget_slots:,} slots a head does not exceed the observation window of {self.window:,}: "
+            f"{self.title} keeps the last {budget_slots:,} tokens and nothing else, as a local window does."
+        ]

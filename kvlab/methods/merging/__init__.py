@@ -1,0 +1,1 @@
+"""Methods that merge what must go into slots that stay, or into a state beside them."""

@@ -1,0 +1,92 @@
+"""D2O: layer budgets by attention variance, and cosine merging under a moving threshold."""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from kvlab.methods.allocators.variance import Variance
+from kvlab.methods.base import Method, register
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import Preset
+from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
+from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
+
+
+@register
+class D2O(Method):
+    """Gives layers with flat attention more, and merges leaving tokens into similar retained ones.
+
+    Variant `paper` (default) follows the formulas, with a threshold for each head. `code` does what the authors' code
+    does: similarities are averaged over heads although each head lets other tokens go, the mean shrinks keys, and
+    variances are scaled within a layer before they are compared between layers. In the code layers 0, 1 and the last
+    are never compressed and not counted: `spare_layers` does that too, and then exceeds the budget. As in the code the
+    prompt is compressed at the first pass after it, when every layer's variance is known, so the whole prompt's cache
+    exists until then.
+    """
+
+    name: ClassVar[str] = "d2o"
+    family: ClassVar[str] = "merging"
+    title: ClassVar[str] = "D2O"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2406.13035"
+
+    presets: ClassVar = {
+        "paper": Preset(
+            "the paper's formulas, at the proportions of its scripts",
+            {
+                "variant": ("paper", "the formulas of layer sizes, threshold and weights"),
+                "recent": (0.5, "README.md: hh_ratio = recent_ratio = .1"),
+                "mass": ("none", "the formulas have no such term"),
+                "space": ("rotated", "keys are merged as they are cached"),
+            },
+            "Each query head has its own scores and slots.",
+        ),
+        "code": Preset(
+            "the authors' code as their README runs it",
+            {
+                "variant": ("code", "modeling_llama3_7b_13b_d2o.py, D2O_LayerKVCache"),
+                "sinks": (4, "D2O_LayerKVCache: the first 4 scores are infinite"),
+                "recent": (0.5, "README.md: hh_ratio = recent_ratio = .1, half of 20 % each"),
+                "smoothing": (0.5, "D2O_LayerKVCache, belta"),
+                "spare_layers": (True, "LlamaAttention3_D2O.forward: layers 0, 1 and the last keep all"),
+                "mass": ("none", "D2O_LayerKVCache"),
+                "space": ("rotated", "D2O_LayerKVCache"),
+            },
+            "It repeats keys for every query head, and its budgets average over a batch.",
+        ),
+    }
+    reasons: ClassVar = {
+        "variant": "the code's threshold mixes different tokens of different heads, and its mean shrinks keys",
+        "sinks": "the code's; the paper names none",
+        "smoothing": "the code's; with half and half the threshold is the mean of the old one and the newest",
+        "spare_layers": "keeping three layers whole exceeds the budget: all of them in models of three layers",
+        "alpha": "used by mass `alpha` alone, which is not D2O's; the value is ZSMerge's",
+    }
+
+    variant: Literal["paper", "code"] = Field("paper", description="threshold, weights and layer shares")
+    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    recent: float = Field(0.5, gt=0, lt=1, description="share of the budget for recent tokens, the rest is heavy")
+    smoothing: float = Field(0.5, gt=0, le=1, description="weight of the newest mean similarity in the threshold")
+    spare_layers: bool = Field(False, description="variant code: layers 0, 1 and last keep all, beyond the budget")
+    mass: MassRule = Field("none", description=MASS_HELP)
+    alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
+    space: Space = Field("rotated", description=SPACE_HELP)
+
+    @model_validator(mode="after")
+    def _spares_as_the_code(self) -> D2O:
+        if self.spare_layers and self.variant != "code":
+            raise ValueError("only variant 'code' spares layers")
+        return self
+
+    def pipeline(self) -> Pipeline:
+        """Accumulated attention, layer budgets by variance, sinks and recent tokens protected, cosine merging."""
+        return Pipeline(
+            AccumulatedAttention(),
+            Variance("heads" if self.variant == "code" else "layers", self.spare_layers),
+            LowestScore(sinks=self.sinks, recent=self.recent),
+            CosineMerge(self.variant, self.smoothing, Mass(self.mass, self.alpha), self.space),
+            deferred=True,
+        )

@@ -1,0 +1,1 @@
+"""Scorers made of other scorers."""

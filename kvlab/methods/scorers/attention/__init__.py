@@ -1,0 +1,1 @@
+"""Scores from attention that was really paid."""

@@ -1,0 +1,1 @@
+"""Scores from keys, values and places."""

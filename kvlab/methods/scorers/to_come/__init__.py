@@ -1,0 +1,1 @@
+"""Scores from attention that queries to come would pay."""

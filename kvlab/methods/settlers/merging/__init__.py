@@ -1,0 +1,1 @@
+"""What must go is merged into its like: neighbours, or the most similar slot that stays."""

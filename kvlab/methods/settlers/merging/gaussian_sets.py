@@ -1,0 +1,166 @@
+"""KVMerger: sets of consecutive similar keys become one slot each, by a Gaussian mean around the most attended key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
+from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
+from kvlab.methods.settlers.merging.draws import uniform_draws
+from kvlab.methods.view import View
+
+SigmaMode = Literal["mean_l2", "mean", "paper"]
+Pivot = Literal["attention", "random"]
+Weights = Literal["gaussian", "average"]
+FLOOR = 1e-6
+
+
+class Protecting(Protocol):
+    """A selector that names slots which never take part."""
+
+    def protected(self, view: View) -> Tensor:
+        """(B, H, S) bool."""
+        ...
+
+
+@dataclass(frozen=True)
+class GaussianSets:
+    """Merging of consecutive sets (KVMerger, Algorithms 1 and 2, equations 5 to 8).
+
+    What the selector protects, and the share `heavy` of the budget with the highest scores, stay as they are. All
+    other slots are scanned from last to first into sets (see `consecutive`); the slot of a set with the highest score
+    is its pivot p, and the merged key and value are means with weights exp(-|k_p - k_i|^2 / (2 sigma^2)), normalised.
+    `sigma` is the mean of |k_p - k_i| over the others (`mean`, section 6.3), that over the square root of 2
+    (`mean_l2`), the mean of its squares over the square root of 2 (`paper`: equation 7 as printed), or a number.
+    `theta` None: each head takes the largest threshold of a grid, down to `loosest`, that meets its budget. Where sets
+    are still too many, those whose highest score is lowest are evicted whole. In `space` unrotated the distances are
+    those of turned keys. While decoding (if the method decides then) what is over budget is evicted. A head within its
+    budget is left alone. The paper's ablations: a `pivot` drawn at random (Table 3), `weights` all equal (Table 4).
+    """
+
+    theta: float | None = None
+    loosest: float = 0.75
+    heavy: float = 0.24
+    sigma: SigmaMode | float = "mean_l2"
+    longest_set: int = 64
+    mass: Mass = AS_PUBLISHED
+    space: Space = "rotated"
+    pivot: Pivot = "attention"
+    weights: Weights = "gaussian"
+    state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar = True
+
+    @property
+    def numbers_a_slot(self) -> float:
+        """What settling a prompt takes: nearness to the slots before, copied (counted with the allocator)."""
+        return 10.0 * self.longest_set
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Sets at prefill, eviction afterwards."""
+        if view.phase == "decode":
+            return Evict().settle(view, select)
+        over = view.excess()[..., None] > 0
+        protected = self._protected(view, select) & view.slots.valid
+        order = view.slots.position.masked_fill(~view.slots.valid, -1).argsort(dim=-1, stable=True)
+        may_merge = at(view.slots.valid & ~protected & over, order)
+        near = nearness(at(view.slots.keys, order), at(view.slots.position, order), may_merge, self.longest_set)
+        places = (view.budget - protected.sum(-1)).clamp_min(0)
+        sets = find_sets(near, may_merge, places, self.theta, self.loosest)
+        return self._plan(view, order, may_merge, sets, places)
+
+    def _protected(self, view: View, select: Selector) -> Tensor:
+        """(B, H, S) bool: recent and high-score slots, at least one place of the budget left to sets."""
+        room = (view.budget - 1).clamp_min(1)
+        safe = select.protected(replace(view, budget=room)) & view.slots.valid  # type: ignore[attr-defined]
+        count = torch.minimum((view.budget * self.heavy).long(), room - safe.sum(-1)).clamp_min(0)
+        score = torch.nan_to_num(view.slots.score).masked_fill(safe | ~view.slots.valid, -torch.inf)
+        rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)
+        return safe | (rank < count[..., None])
+
+    def _plan(self, view: View, order: Tensor, may_merge: Tensor, sets: Sets, places: Tensor) -> Plan:
+        score = torch.nan_to_num(at(view.slots.score, order))
+        leader = _highest(score, sets, may_merge)
+        lost = self._lost(score, sets, leader, places) & may_merge
+        # Which sets are lost does not hang on the choice of pivot, so that the ablation changes that alone.
+        pivot = leader if self.pivot == "attention" else _highest(_draws(view, order), sets, may_merge)
+        place = torch.arange(pivot.shape[-1], device=pivot.device)
+        active = may_merge & ~lost & (pivot != place)
+        edges = self._edges(view, order, order.gather(2, pivot), active)
+        leaves = torch.zeros_like(may_merge).scatter(2, order, active | lost)
+        return Plan(keep=view.slots.valid & ~leaves, edges=edges)
+
+    def _lost(self, score: Tensor, sets: Sets, leader: Tensor, places: Tensor) -> Tensor:
+        """(B, H, S) bool: slots of the sets that find no place, those whose highest score is lowest."""
+        excess = (sets.is_anchor.sum(-1) - places).clamp_min(0)
+        of_set = at(score, leader).masked_fill(~sets.is_anchor, torch.inf)
+        rank = of_set.argsort(dim=-1, stable=True).argsort(-1)
+        return at((rank < excess[..., None]) & sets.is_anchor, sets.anchor)
+
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        turn = turns(view, source, target, self.space)
+        distance = (turned(view, source, turn) - at(slots.keys, target).float()).norm(dim=-1)
+        kernel = self._kernel(distance, at(slots.keys, target).float().norm(dim=-1), target, active, width)
+        own = 1 / (1 + sum_to_target(kernel, target, active, width))
+        votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
+        parts = Parts(source, target, active, kernel * own, own, turn)
+        return Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=parts.key_weight,
+            value_weight=parts.key_weight,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=votes,
+            log_mass_after=self.mass.after(view, parts, votes),
+            score_after=at(slots.score, target),
+            similarity=None,
+            turn=turn,
+        )
+
+    def _kernel(self, distance: Tensor, norm: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
+        """(B, H, E): the kernel of each source with its pivot (the pivot's own is 1); all 1 for a plain mean."""
+        if self.weights == "average":
+            return torch.ones_like(distance)
+        others = sum_to_target(torch.ones_like(distance), target, active, width).clamp_min(1)
+        if self.sigma in ("mean", "mean_l2"):
+            sigma = sum_to_target(distance, target, active, width) / others
+            sigma = sigma / math.sqrt(2) if self.sigma == "mean_l2" else sigma
+        elif self.sigma == "paper":
+            sigma = sum_to_target(distance.square(), target, active, width) / (others + 1) / math.sqrt(2)
+        else:
+            sigma = torch.full_like(distance, float(self.sigma))
+        sigma = sigma.maximum(FLOOR * norm).clamp_min(torch.finfo(torch.float32).tiny ** 0.5)
+        return (-(distance / sigma).square() / 2).exp()
+
+
+def _highest(value: Tensor, sets: Sets, may_merge: Tensor) -> Tensor:
+    """(B, H, S) sorted place of the highest value in each slot's set, the earliest of equals."""
+    width = value.shape[-1]
+    place = torch.arange(width, device=value.device).expand_as(sets.anchor)
+    best = may_merge & (value == max_to_target(value, sets.anchor, may_merge, width))
+    room = torch.full_like(sets.anchor, width)
+    first = room.scatter_reduce(2, sets.anchor, torch.where(best, place, width), "amin").gather(2, sets.anchor)
+    return torch.where(may_merge, first, place)
+
+
+def _draws(view: View, order: Tensor) -> Tensor:
+    """(B, H, S) a number for each slot that belongs to its token and the run's seed."""
+    seed = 0 if view.generator is None else view.generator.initial_seed()
+    return uniform_draws(seed, at(view.slots.position, order))

@@ -1,0 +1,296 @@
+"""KeepKV: what must go is merged into its most similar retained slot so that the attention output does not change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction, missing
+from kvlab.methods.settlers.groups import at, max_to_target, nearest_pair, nearest_slot, sum_to_target
+from kvlab.methods.settlers.mass import (
+    NEVER_SEEN,
+    Mass,
+    MassRule,
+    Parts,
+    Space,
+    drift,
+    log_sum_over_target,
+    turns,
+)
+from kvlab.methods.settlers.merging.group_fit import GroupFit, fit_to_group
+from kvlab.methods.settlers.merging.merge_first import merge_first
+from kvlab.methods.view import HEAD_MASS, View
+
+KeyRule = Literal["paper", "min-norm", "bias", "votes"]
+GroupRule = Literal["least-squares", "mean-logit", "mean-exp"]
+TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class NearestMerge:
+    """Zero-perturbation merging (KeepKV eq. 6-7 and 26; the four key rules of kvlab).
+
+    With b the log mass, E the predicted logit, lam = b + E, a = softmax(lam) over a target and its sources, P the
+    summed votes, L = logsumexp(lam), mean = sum a E and T = L - log P, the merged value is sum a v, the mean key is
+    sum a k, and
+
+    - `paper`: key = mean key * T / mean, log mass log P. Exact, but its scale 1 - KL/mean blows up for a mean near 0,
+      so outside the band |scale - 1| <= `guard` the rule `min-norm` is used and counted as a guard activation.
+    - `min-norm`: key = mean key + (T - mean) * sqrt(d) / |q|^2 * q, the smallest change giving that logit. Exact.
+    - `bias`: key = mean key, log mass L - mean (= log P - KL). Exact, and stores no query in the key.
+    - `votes`: key = mean key, log mass log P, as the authors' code. Not exact.
+
+    Exact means: with `predict="current"` the output at the present query is unchanged. `predict="ema"` uses predicted
+    logits instead, which no query has, and is exact for none. All edges of a target are merged in one pass. A source
+    less similar than `threshold` (cosine) to every retained slot is evicted.
+
+    One slot cannot be exact for several query heads. `group` says whom it serves: `least-squares` (rule `bias`) loses
+    least over all of them, which for a group of one is exact (`fit_to_group`; over the last `window` queries of a
+    prompt with `predict="ema"`, over the present one otherwise). The others take the group for one query with
+    `predict="current"`: `mean-logit` is exact at the mean of the group's queries, `mean-exp`, the log of the mean exp
+    logit, at none. `per_head_mass` gives each query head a log mass of its own, so that none loses or gains mass.
+
+    In `space` unrotated the mean key is the mean of keys turned to the target's position, and the mean logit is
+    corrected by what the turn changes at the current query. A `mass` other than `rule` replaces the log mass of the
+    rules that leave the mean key alone. `prefill_order` says which slots of a prompt leave: the least important, or
+    first those that can be merged (`merge_first`). `combine_score` is for composing with a scorer whose scores are not
+    log masses.
+    """
+
+    rule: KeyRule = "bias"
+    threshold: float = 0.8
+    predict: Literal["ema", "current"] = "ema"
+    alpha: float = 0.9
+    guard: float = 0.5
+    space: Space = "rotated"
+    mass: Literal["rule"] | MassRule = "rule"
+    mass_alpha: float = 0.6
+    combine_score: Literal["log-mass", "sum", "max"] = "log-mass"
+    prefill_order: Literal["evict-first", "merge-first"] = "evict-first"
+    group: GroupRule = "mean-logit"
+    window: int = 32
+    per_head_mass: bool = False
+    fills_budget: ClassVar[bool] = True
+    seeks: ClassVar = True
+    merges: ClassVar = True
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """The query heads' own log masses."""
+        return {HEAD_MASS: 0.0} if self.per_head_mass else {}
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says; that of rule `bias` is the slot's own."""
+        if self.mass != "rule":
+            return Mass(self.mass, self.mass_alpha).of_votes
+        return None if self.rule == "bias" else 1.0
+
+    def prompt_rows(self, tokens: int) -> int:
+        """The queries that a fit looks at."""
+        return self.window if self.group == "least-squares" and self.predict == "ema" else 1
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merges for everything over budget that has a similar enough neighbour, evictions for the rest."""
+        slots = view.slots
+        first = view.phase == "prefill" and self.prefill_order == "merge-first"
+        choosing = merge_first(view, self.threshold) if first else view
+        victims = select.victims(choosing, view.excess(), view.most_excess)
+        keep = victims.keep(slots.valid)
+        if victims.certain and victims.index.shape[-1] == 1 and self._has_scores(view):
+            return self._one(view, keep, victims.index)
+        likeness, target = nearest_slot(slots, victims.index, keep, view.never())
+        active = victims.active & (likeness >= self.threshold)
+        target = torch.where(active, target, victims.index)
+        edges, guarded = self._merge(view, victims.index, target, active, likeness)
+        return Plan(keep=keep, edges=edges, guard_activations=guarded)
+
+    @property
+    def goes_by_scores(self) -> bool:
+        """Whether scores are the predicted logits with log mass that a merge is made of, and nothing else counts."""
+        predicted = self.predict == "ema" and self.rule in ("bias", "votes") and self.group != "least-squares"
+        return predicted and self.mass == "rule" and self.space == "rotated" and self.combine_score == "log-mass"
+
+    def _has_scores(self, view: View) -> bool:
+        return self.goes_by_scores and not view.seen.moves_logits and RAW_EMA not in view.slots.extra
+
+    def _one(self, view: View, keep: Tensor, source: Tensor) -> Plan:
+        """`_merge` of one source a head, in fewer operations. One that is not alike is merged into itself as it goes.
+
+        The newest token stays, so there is a nearest one.
+        """
+        slots = view.slots
+        likeness, ends, keys = nearest_pair(slots, source, keep, view.never())
+        active = likeness >= self.threshold
+        mass, whole = at(slots.log_mass, ends), _finite(at(slots.score, ends))
+        predicted = whole - mass
+        weight = whole.softmax(-1)
+        log_total = torch.logaddexp(whole[..., :1], whole[..., 1:])
+        mean = (weight * predicted).sum(-1, keepdim=True)
+        votes = at(slots.votes, ends)
+        votes_after = votes[..., :1] + votes[..., 1:]
+        log_mass = log_total - mean if self.rule == "bias" else votes_after.log()
+        lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has looked at all
+        average = lacking + (mean if self.rule == "bias" else log_total - log_mass)
+        share, own = weight.chunk(2, -1)
+        edges = Edges(
+            source=source,
+            target=torch.where(active, ends[..., 1:], source),
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=votes_after,
+            log_mass_after=log_mass,
+            score_after=log_total,
+            similarity=likeness,
+            extra_after={EMA: average},
+            ends=ends,
+            end_keys=keys,
+            harmless=True,
+            shares=True,
+        )
+        return Plan(keep=keep, edges=edges, lost=votes[..., 0].masked_fill(active[..., 0], 0.0))
+
+    def _merge(
+        self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor
+    ) -> tuple[Edges, Tensor | None]:
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        turn, ends = turns(view, source, target, self.space), torch.cat([source, target], -1)
+        of_source, of_target = self._predicted(view, ends).chunk(2, -1)
+        share, own, log_total = self._softmax(view, of_source, of_target, ends, active)
+        votes_of_source, votes_of_target = at(slots.votes, ends).chunk(2, -1)
+        votes = votes_of_target + sum_to_target(votes_of_source, target, active, width)
+        fit = self._fit(view, source, target, active, turn)
+        if fit is not None:
+            share, own = fit.share, fit.own
+        arriving = of_source + drift(view, source, target, turn)
+        mean = own * of_target + sum_to_target(share * arriving, target, active, width)
+        if self.mass != "rule":
+            parts = Parts(source, target, active, share, own, turn)
+            log_mass = Mass(self.mass, self.mass_alpha).after(view, parts, votes)
+        elif fit is not None:
+            log_mass = fit.log_mass
+        else:
+            log_mass = log_total - mean if self.rule == "bias" else votes.log()
+        scale, shift, guarded = self._key_change(view, mean, log_total - votes.log(), target, active)
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=votes,
+            log_mass_after=log_mass,
+            score_after=log_total if self.combine_score == "log-mass" else self._score(view, source, target, active),
+            similarity=likeness,
+            key_scale=scale,
+            key_shift=shift,
+            turn=turn,
+            extra_after=self._averages_after(view, ends, active, log_mass, log_total) | self._of_heads(fit),
+        )
+        return edges, guarded
+
+    def _fit(self, view: View, source: Tensor, target: Tensor, active: Tensor, turn: Tensor | None) -> GroupFit | None:
+        if self.group != "least-squares":
+            return None
+        rows = min(self.window if self.predict == "ema" else 1, view.seen.num_new)
+        return fit_to_group(view, source, target, active, turn, rows, self.alpha)
+
+    def _of_heads(self, fit: GroupFit | None) -> dict[str, Tensor]:
+        """What each query head's log mass has beyond the slot's."""
+        if fit is None or not self.per_head_mass:
+            return {}
+        return {HEAD_MASS: (fit.head_log_mass - fit.log_mass[:, :, None]).transpose(2, 3)}
+
+    def _score(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Tensor:
+        score, width = view.slots.score, view.slots.valid.shape[-1]
+        if self.combine_score == "sum":
+            return at(score, target) + sum_to_target(at(score, source), target, active, width)
+        return torch.maximum(at(score, target), max_to_target(at(score, source), target, active, width))
+
+    def _predicted(self, view: View, index: Tensor) -> Tensor:
+        """(B, H, E) the logit the slots `index` (B, H, E) are expected to get, log mass not added."""
+        if self.predict == "ema":
+            return self._average(view, self._predicts_by, index)
+        logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
+        logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
+        if self.group == "mean-exp":
+            return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+        return _finite(logits).mean(2)
+
+    @property
+    def _predicts_by(self) -> str:
+        return RAW_EMA if self.rule in ("paper", "min-norm") else EMA
+
+    def _average(self, view: View, name: str, index: Tensor) -> Tensor:
+        """(B, H, E) one of the scorer's running averages at some slots, bias-corrected."""
+        extra = view.slots.extra
+        return _finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
+
+    def _softmax(
+        self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(share of each source, share of its target, log-sum-exp), each (B, H, E), over a target and all its sources.
+
+        `of_source` and `of_target` are their logits, to which log mass is added here; `ends` (B, H, 2 E) are the slots
+        of both.
+        """
+        mass_of_source, mass_of_target = at(view.slots.log_mass, ends).chunk(2, -1)
+        of_source, of_target = of_source + mass_of_source, of_target + mass_of_target
+        target = ends.chunk(2, -1)[1]
+        log_total = log_sum_over_target(of_source, of_target, target, active, view.slots.valid.shape[-1])
+        return (of_source - log_total).exp(), (of_target - log_total).exp(), log_total
+
+    def _key_change(
+        self, view: View, mean: Tensor, exact: Tensor, target: Tensor, active: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """(scale, shift, guard activations per head) that give the mean key the logit its log mass calls for."""
+        if self.rule in ("bias", "votes"):
+            return None, None, None
+        query = view.seen.query[:, :, -1].float().unflatten(1, (mean.shape[1], -1)).mean(2)  # (B, H, d)
+        step = (exact - mean) / (view.seen.scaling * query.square().sum(-1).clamp_min(TINY))[..., None]
+        shift = step[..., None] * query[:, :, None]
+        if self.rule == "min-norm":
+            return None, shift, None
+        # What ALiBi adds at the target does not scale with its key.
+        fixed = view.seen.place_bias(target)
+        if fixed is not None:
+            exact, mean = exact - fixed.mean(2), mean - fixed.mean(2)
+        scale = exact / torch.where(mean.abs() > TINY, mean, TINY)
+        sane = ((scale - 1).abs() <= self.guard) & (mean.abs() > TINY)
+        edges_of_target = sum_to_target(torch.ones_like(mean), target, active, view.slots.valid.shape[-1]).clamp_min(1)
+        guarded = ((~sane & active) / edges_of_target).sum(-1)
+        return torch.where(sane, scale, 1.0), torch.where(sane[..., None], 0.0, shift), guarded
+
+    def _averages_after(
+        self, view: View, ends: Tensor, active: Tensor, log_mass: Tensor, log_total: Tensor
+    ) -> dict[str, Tensor]:
+        """The running averages of a merged slot: whatever makes its predicted mass the sum of its parts' masses.
+
+        `log_total` is that sum where this very average was what predicted.
+        """
+        extra, after = view.slots.extra, {}
+        for name in (EMA, RAW_EMA):
+            if name in extra:
+                total = log_total
+                if self.predict != "ema" or name != self._predicts_by:
+                    of_source, of_target = self._average(view, name, ends).chunk(2, -1)
+                    total = self._softmax(view, of_source, of_target, ends, active)[2]
+                rows = at(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
+                after[name] = total - log_mass - correction(rows, self.alpha)
+        return after
+
+
+def _finite(logit: Tensor) -> Tensor:
+    return torch.nan_to_num(logit, nan=NEVER_SEEN, neginf=NEVER_SEEN)

@@ -1,0 +1,235 @@
+"""AsymKV and KVSlimmer: neighbours in the text become one slot, keys by their curvature, values by their number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import Edges, NewKeys, Plan
+from kvlab.methods.settlers.groups import at
+from kvlab.methods.settlers.mass import Space
+from kvlab.methods.settlers.residuals.observed import Observed
+from kvlab.methods.view import View
+
+KeyWeights = Literal["gradient", "hessian", "hessian-code", "equal"]
+TINY = 1e-21  # as in the authors' code
+MOST_SHRINKING = 0.75  # of the slots that may merge, how many a round leaves at least
+
+
+@dataclass(frozen=True)
+class PairMerge:
+    """What must go joins its neighbour: the pairs of adjacent slots with the least attention merge, round by round.
+
+    A pair's weight is the sum of both slots' scores times their tokens, times the tokens of both, over
+    exp(`late` * its place): later pairs are cheaper where `late` is positive. Pairs that touch become one run, and a
+    round leaves three quarters of the slots, so that weights are taken anew. `heads="shared"` sums weights over heads.
+
+    A run becomes one slot, at the place of its last. Its value is the mean over tokens and its log mass log(tokens), at
+    most log(`clip`) if that is not 0; `add_values` leaves the values a sum beyond the clip, as published. Its key is
+    the mean by `keys`, of keys turned to that place (`space="unrotated"`, as published: keys are stored unrotated
+    there):
+
+    - `gradient`: channel by channel, sum over the last `rows` queries of (a |v - o| q)^2, which is what the squared
+      gradient of a loss is if its gradient at the output knows no direction; no loss is at hand while text is read;
+    - `hessian`: KVSlimmer's h_i - h_ij, with h_i = a_i (1 - 2 a_i) |v_i - o|, h_ij = a_i a_j |v_i + v_j - 2 o|, each
+      against its neighbours in the run, summed over queries; where these are not positive, equal weights (counted);
+    - `hessian-code`: what its code runs: L1 lengths, and a_i a_j (|v_i - o| + |v_j - o|);
+    - `equal`.
+    """
+
+    keys: KeyWeights = "gradient"
+    rows: int = 32
+    clip: int = 0
+    add_values: bool = False
+    late: float = 0.0
+    heads: Literal["shared", "each"] = "shared"
+    space: Space = "unrotated"
+    state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar[bool] = True
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """Log mass follows from votes, unless it is clipped."""
+        return 1.0 if self.clip == 0 else None
+
+    @property
+    def across_heads(self) -> bool:
+        """Heads that merge the same pairs are weighed together."""
+        return self.heads == "shared"
+
+    @property
+    def recalls(self) -> int:
+        """The same while decoding."""
+        return 0 if self.keys == "equal" else self.rows
+
+    def prompt_rows(self, tokens: int) -> int:
+        """The queries that weigh keys."""
+        return 1 if self.keys == "equal" else self.rows
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merges for everything over budget; heads with too few neighbours for that evict."""
+        slots, most = view.slots, min(view.most_excess, view.slots.valid.shape[-1])
+        order = slots.in_text()
+        may = (slots.valid & ~select.protected(view)).gather(2, order)  # type: ignore[attr-defined]
+        excess = view.excess()
+        enough = (may[..., 1:] & may[..., :-1]).sum(-1) >= excess
+        runs = Runs.of(self._joined(view, order, may, torch.where(enough, excess, 0)))
+        plainly = replace(view, certain=False)
+        victims = select.victims(plainly, torch.where(enough, 0, excess), most)
+        source, active = first_of(runs.leaves, most)
+        leaving = torch.zeros_like(slots.valid).scatter(2, order, runs.leaves)
+        keys, guarded = self._new_keys(view, order, runs)
+        edges = self._edges(view, order, runs, source, active)
+        return Plan(victims.keep(slots.valid) & ~leaving, edges, guarded, new_keys=keys)
+
+    def _joined(self, view: View, order: Tensor, may: Tensor, wanted: Tensor) -> Tensor:
+        """(B, H, S) bool: slots, in the order of the text, that join the next one; `wanted` (B, H) of them."""
+        score, votes = at(view.slots.score, order).nan_to_num(0.0), at(view.slots.votes, order).float()
+        if self.heads == "shared":
+            score, votes = (part.sum(1, keepdim=True).expand_as(part) for part in (score, votes))
+        pairs = torch.zeros_like(may)
+        pairs[..., :-1] = may[..., 1:] & may[..., :-1]
+        joined, width = torch.zeros_like(may), may.shape[-1]
+        least = max(width - view.most_excess, 1)
+        rounds = max(1, math.ceil(math.log(width / least) / math.log(1 / MOST_SHRINKING)))
+        for number in range(rounds):
+            runs = Runs.of(joined)
+            attention, tokens = runs.sums(score), runs.sums(votes)
+            weight = _both(attention, runs.number) * _both(tokens, runs.number)
+            weight = weight / (runs.number * self.late).exp()
+            candidates = pairs & ~joined
+            missing = (wanted - joined.sum(-1)).clamp_min(0)
+            if number < rounds - 1:
+                missing = missing.minimum((candidates.sum(-1) * (1 - MOST_SHRINKING)).ceil().long())
+            rank = weight.masked_fill(~candidates, torch.inf).argsort(stable=True, dim=-1).argsort(-1)
+            joined = joined | (candidates & (rank < missing[..., None]))
+        return joined
+
+    def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
+        slots, target = view.slots, runs.last.gather(2, place)
+        votes = at(slots.votes, order).float()
+        total = runs.sums(votes).gather(2, runs.number)
+        held, whole = (part.clamp_max(self.clip) if self.clip else part for part in (votes, total))
+        share = held / whole if self.add_values else votes / total
+        return Edges(
+            source=order.gather(2, place),
+            target=order.gather(2, target),
+            active=active,
+            key_weight=None,
+            value_weight=share.gather(2, place),
+            self_key_weight=None,
+            self_value_weight=share.gather(2, target),
+            votes_after=total.gather(2, target),
+            log_mass_after=whole.log().gather(2, target),
+            score_after=runs.sums(at(slots.score, order)).gather(2, runs.number).gather(2, target),
+            similarity=None,
+        )
+
+    def _new_keys(self, view: View, order: Tensor, runs: Runs) -> tuple[NewKeys, Tensor]:
+        """Keys of the slots that runs become, and how many runs a head could not weigh."""
+        slots, keys = view.slots, at(view.slots.keys, order).float()
+        position = at(slots.position, order)
+        if self.space == "unrotated" and view.seen.rotary is not None:
+            keys = view.seen.rotary.turn(keys, (position.gather(2, runs.last) - position).float())
+        weight, guarded = self._key_weights(view, order, runs)
+        total = runs.sums(weight).gather(2, runs.number[..., None].expand_as(weight)).clamp_min(TINY)
+        mean = runs.sums(weight / total * keys)
+        place, _ = first_of(runs.ends, min(view.most_excess, order.shape[-1]))
+        number = runs.number.gather(2, place)
+        made = torch.where(runs.ends.gather(2, place)[..., None], at(mean, number), at(keys, place))
+        return NewKeys(order.gather(2, place), made), guarded
+
+    def _key_weights(self, view: View, order: Tensor, runs: Runs) -> tuple[Tensor, Tensor]:
+        """(B, H, S, d or 1) positive, in the order of the text, and the runs (B, H) that got equal ones instead."""
+        equal = torch.ones(*order.shape, 1, device=order.device)
+        none = torch.zeros(order.shape[:2], device=order.device)
+        if self.keys == "equal":
+            return equal, none
+        observed = Observed.newest(view, self.rows)
+        mass = observed.mass.gather(3, order[:, :, None].expand(-1, -1, observed.mass.shape[2], -1))
+        value, output, heard = at(view.slots.values, order).float(), observed.output, observed.weight[..., None]
+        if self.keys == "gradient":
+            query = Observed.asked_by(view, self.rows).square()
+            query = query if view.seen.rotary is None else view.seen.rotary.of_pairs(query)
+            found = (mass * _apart(value, output) * heard.sqrt()).square().mT @ query
+        else:
+            found = self._hessian(mass * heard, mass, value, output, runs)[..., None]
+        sane = (found > 0).all(-1)
+        bad = runs.sums((~sane).float()).gather(2, runs.number) > 0
+        return torch.where(bad[..., None], equal, found), (bad & runs.ends).sum(-1).float()
+
+    def _hessian(self, weighted: Tensor, mass: Tensor, value: Tensor, output: Tensor, runs: Runs) -> Tensor:
+        """(B, H, S): h_i less h_ij of the neighbours in the run; attention (B, H, N, S), also `weighted` by query."""
+        code = self.keys == "hessian-code"
+        apart = _apart(value, output, 1 if code else 2)  # (B, H, N, S)
+        own = (weighted * (1 - 2 * mass) * apart).sum(2)
+        pairs = value[:, :, 1:] + value[:, :, :-1]
+        both = apart[..., 1:] + apart[..., :-1] if code else _apart(pairs, 2 * output)
+        crossed = torch.zeros_like(own)
+        crossed[..., :-1] = (weighted[..., :-1] * mass[..., 1:] * both).sum(2) * runs.joined[..., :-1]
+        before = torch.zeros_like(own)
+        before[..., 1:] = crossed[..., :-1]
+        return own - crossed - before
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Slots in the order of the text, some of which join the next: `joined` (B, H, S) bool.
+
+    `number` (B, H, S): which run a slot is in; `last` (B, H, S): the place of its run's last slot.
+    """
+
+    joined: Tensor
+    number: Tensor
+    last: Tensor
+
+    @classmethod
+    def of(cls, joined: Tensor) -> Runs:
+        """The runs that `joined` says."""
+        start = torch.ones_like(joined)
+        start[..., 1:] = ~joined[..., :-1]
+        number = start.cumsum(-1) - 1
+        place = torch.arange(joined.shape[-1], device=joined.device).expand_as(number)
+        last = torch.zeros_like(number).scatter_reduce(2, number, place, "amax").gather(2, number)
+        return cls(joined, number, last)
+
+    @property
+    def leaves(self) -> Tensor:
+        """(B, H, S) bool: what goes into its run's last slot."""
+        return self.joined
+
+    @property
+    def ends(self) -> Tensor:
+        """(B, H, S) bool: the last slots of runs of two or more."""
+        ends = torch.zeros_like(self.joined)
+        ends[..., 1:] = self.joined[..., :-1] & ~self.joined[..., 1:]
+        return ends
+
+    def sums(self, values: Tensor) -> Tensor:
+        """(B, H, S[, d]): sums of `values` (B, H, S[, d]) over each run, by its number."""
+        index = self.number if values.dim() == 3 else self.number[..., None].expand_as(values)
+        return torch.zeros_like(values).scatter_add(2, index, values)
+
+
+def first_of(flag: Tensor, most: int) -> tuple[Tensor, Tensor]:
+    """(places of the first `most` true ones of `flag` (B, H, S), each named once, and which of them are true)."""
+    place = (~flag).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
+    return place, flag.gather(2, place)
+
+
+def _both(of_runs: Tensor, number: Tensor) -> Tensor:
+    """(B, H, S): what a slot's run and the next run have together."""
+    following = torch.zeros_like(of_runs)
+    following[..., :-1] = of_runs[..., 1:]
+    return (of_runs + following).gather(2, number)
+
+
+def _apart(value: Tensor, output: Tensor, order: int = 2) -> Tensor:
+    """(B, H, N, S): lengths |v - o|, `value` (B, H, S, d), `output` (B, H, N, d)."""
+    return torch.cdist(output, value, p=float(order))

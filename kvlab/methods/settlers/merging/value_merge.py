@@ -1,0 +1,242 @@
+"""CaM: the value of what must go is added to the slots that follow it; its key is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import Edges, Plan, ValueShift
+from kvlab.methods.selectors.oldest import Oldest
+from kvlab.methods.settlers.groups import at, sum_to_target
+from kvlab.methods.settlers.merging.draws import head_streams, uniform_draws
+from kvlab.methods.settlers.merging.spread import share_reaching, spread_forward
+from kvlab.methods.view import View
+
+ACCUMULATED = "accumulated"
+
+
+Chance = Literal["mean", "max", "row", "threshold"]
+
+
+@dataclass(frozen=True)
+class ValueMerge:
+    """Value merging (CaM): a leaving slot i adds b * v_i / m to each of the next `reach` = m slots.
+
+    b is 1 with probability p (`bernoulli`), or p itself (`expected`); p is slot i's attention over that of its rivals.
+    The paper's formula and the authors' programs differ in what both are:
+
+    - `mean`: sums over all queries; the mean over the next m slots (the paper's formula, the streaming program);
+    - `max`: means over all queries before the newest; the largest of what stays, i included, the newest token not (the
+      simulation for benchmarks, whose m is the whole recent window: `reach` None). Every column is divided by the same
+      number of queries, which therefore cancels;
+    - `row`: the newest query alone; the mean over what stays after i (generation with Llama);
+    - `threshold`: sums over all queries before the newest; p is 1 above the mean over what stays and i, the newest
+      token left out, and 0 below (generation with GPT-NeoX).
+
+    Slots leave in order of position, so a value may pass through slots that leave later, as it would one token at a
+    time. Keys are dropped and no slot gains log mass. For lineage and votes a slot that merged follows its value into
+    the next slot that stays; its value weight there is what reached it over all paths. One that did not is evicted.
+    """
+
+    chance: Chance = "mean"
+    reach: int | None = 16
+    draw: Literal["bernoulli", "expected"] = "bernoulli"
+    fills_budget: ClassVar[bool] = True
+    state: Mapping[str, float] = field(default_factory=dict)
+    merges: ClassVar = True
+    changes_many: ClassVar = True  # a decision changes the values of many slots
+    key_copies: ClassVar = 5.2  # in float32, while a prompt is settled (counted with the allocator)
+    mass_of_votes: ClassVar[float] = 0.0
+
+    @property
+    def across_heads(self) -> bool:
+        """Each head of a row draws its own numbers, told apart by its place among them."""
+        return self.draw == "bernoulli"
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Value merges where the draw says so, evictions elsewhere."""
+        slots = view.slots
+        victims = select.victims(view, view.excess(), view.most_excess)
+        keep = victims.keep(slots.valid)
+        # Without a reach of its own a value is spread over all slots that stay after it: the recent window.
+        longest = min(self.reach or max(view.largest_budget - 1, 1), slots.valid.shape[-1])
+        one = victims.certain and victims.index.shape[-1] == 1
+        if one and self.chance == "mean" and isinstance(select, Oldest) and select.window(view) >= longest:
+            return self._one(view, keep, victims.index, longest)
+        reach = (view.budget - 1).clamp(1, longest) if self.reach is None else torch.full_like(view.budget, longest)
+        index, exists = self._region(view, keep, longest, isinstance(select, Oldest))
+        leaves = exists & ~at(keep, index)
+        one = view.most_excess == 1 and index.shape[-1] > 1
+        few = 1 if one else None
+        # How many slots follow, at most `reach`: the newest tokens have fewer, and the value is split among those.
+        from_here = exists.sum(-1, keepdim=True) if one else exists.flip(-1).cumsum(-1).flip(-1)
+        after = (from_here - 1).clamp_min(1)
+        drawn = self._drawn(view, index, leaves, exists, keep, longest, few)
+        weight = drawn / after.minimum(reach[..., None])
+        if one:  # decoding: nothing passes through a second leaving slot
+            return self._plan_one(view, keep, index, exists, weight, reach)
+        stays = exists & ~leaves
+        share = share_reaching(weight, stays, reach, longest)
+        gained = spread_forward(at(slots.values, index).float(), weight, reach, longest)
+        return self._plan(view, keep, index, stays, share, gained)
+
+    def _one(self, view: View, keep: Tensor, source: Tensor, reach: int) -> Plan:
+        """The oldest of the window leaves, as after most decode steps, and `reach` slots are sure to follow it."""
+        slots = view.slots
+        start = at(slots.position, source)
+        before = (slots.position <= start).logical_or_(~slots.valid)
+        latest = torch.iinfo(slots.position.dtype).max
+        order = torch.where(before, view.of_budget(latest, lambda: slots.position.new_full((), latest)), slots.position)
+        after = order.topk(reach, dim=-1, largest=False, sorted=True).indices
+        received = slots.extra.get(ACCUMULATED, slots.score)
+        received = torch.nan_to_num(at(received, torch.cat([source, after], -1))).clamp_min_(0)
+        rival = received[..., 1:].mean(-1, keepdim=True, dtype=torch.float64).float()
+        chance = torch.nan_to_num(received[..., :1] / rival, posinf=0.0).clamp_(0, 1)
+        if self.draw == "bernoulli":
+            chance = self._less(view, start, chance)
+        weight = chance / reach
+        active = weight > 0
+        ends = torch.cat([source, torch.where(active, after[..., :1], source)], -1)
+        votes = at(slots.votes, ends)
+        amount = (weight[..., None] * at(slots.values, source).float()).expand(-1, -1, reach - 1, -1)
+        edges = Edges(
+            source=source,
+            target=ends[..., 1:],
+            active=active,
+            key_weight=None,
+            value_weight=weight,
+            self_key_weight=None,
+            self_value_weight=view.of_budget("whole", lambda: torch.ones_like(weight)),
+            votes_after=votes[..., :1] + votes[..., 1:],
+            log_mass_after=None,
+            score_after=None,
+            similarity=None,
+            ends=ends,
+            harmless=True,
+        )
+        lost = votes[..., 0].masked_fill(active[..., 0], 0.0)
+        return Plan(keep, edges, value_shift=ValueShift(after[..., 1:], amount), lost=lost)
+
+    def _less(self, view: View, position: Tensor, chance: Tensor) -> Tensor:
+        """1 where the number that belongs to the token at `position` (B, H, E) is less than `chance`, else 0."""
+        seed = 0 if view.generator is None else view.generator.initial_seed()
+        heads, device = position.shape[1], position.device
+        streams = view.of_budget("streams", lambda: head_streams(seed, heads, device))
+        return (uniform_draws(seed, position, streams) < chance).float()
+
+    def _region(self, view: View, keep: Tensor, reach: int, in_order: bool) -> tuple[Tensor, Tensor]:
+        """(slots by position (B, H, R), which of them exist): from the first leaving slot as far as its value goes.
+
+        `in_order`: no slot stays between two that leave.
+        """
+        slots = view.slots
+        width = slots.valid.shape[-1]
+        far = torch.iinfo(slots.position.dtype).max
+        leaving = slots.valid & ~keep
+        start = torch.where(leaving, slots.position, far).amin(-1, keepdim=True)
+        inside = slots.valid & (slots.position >= start)
+        size = min(width, reach + view.most_excess) if in_order or view.most_excess == 1 else width
+        order, index = torch.where(inside, slots.position, far).topk(size, dim=-1, largest=False, sorted=True)
+        return index, order < far
+
+    def _drawn(
+        self, view: View, index: Tensor, leaves: Tensor, exists: Tensor, keep: Tensor, reach: int, few: int | None
+    ) -> Tensor:
+        """(B, H, R): b of each leaving slot among the first `few`, 0 elsewhere."""
+        received = self._received(view)
+        if self.chance == "mean":
+            rival = _mean_of_next(torch.where(exists, at(received, index), 0.0), exists, reach, few)
+        else:
+            rival = self._rival(view, received, index, keep)[..., :few]
+        index, leaves = index[..., :few], leaves[..., :few]
+        chance = torch.nan_to_num(at(received, index) / rival, posinf=0.0)
+        chance = (chance > 1).float() if self.chance == "threshold" else chance.clamp(0, 1)
+        chance = torch.where(leaves, chance, 0.0)
+        if self.draw == "expected":
+            return chance
+        return self._less(view, at(view.slots.position, index), chance)
+
+    def _received(self, view: View) -> Tensor:
+        """(B, H, S): each slot's attention, from the queries that count."""
+        if self.chance == "row":
+            return view.seen.last_mass()
+        received = view.slots.extra.get(ACCUMULATED, view.slots.score)
+        if self.chance != "mean":
+            received = received - view.seen.last_mass()
+        return torch.nan_to_num(received).clamp_min(0)
+
+    def _rival(self, view: View, received: Tensor, index: Tensor, keep: Tensor) -> Tensor:
+        """What the attention of the leaving slots `index` (B, H, R) is compared with; (B, H, 1 or R)."""
+        position = view.slots.position
+        if self.chance == "row":
+            return _mean(received, keep & (position > at(position, index[..., :1])))
+        others = keep & (position < (view.tokens_seen - 1)[:, None, None])
+        if self.chance == "max":
+            return received.masked_fill(~others, 0.0).amax(-1, keepdim=True)
+        total = received.masked_fill(~others, 0.0).sum(-1, keepdim=True)
+        return (total + at(received, index)) / (others.sum(-1, keepdim=True) + 1)
+
+    def _plan_one(self, view: View, keep: Tensor, index: Tensor, exists: Tensor, weight: Tensor, reach: Tensor) -> Plan:
+        """One slot leaves, the first of its region: the next gets its share along an edge, those after it on top."""
+        source, heir, others = index[..., :1], index[..., 1:2], index[..., 2:]
+        merged = exists[..., 1:2] & (weight > 0)
+        place = torch.arange(2, index.shape[-1], device=index.device)
+        gets = exists[..., 2:] & (place <= reach[..., None]) & merged
+        value = weight[..., None] * at(view.slots.values, source).float()
+        amount = torch.where(gets[..., None], value, 0.0)
+        edges = self._edges(view, source, torch.where(merged, heir, source), merged, weight)
+        return Plan(keep, edges, value_shift=ValueShift(others, amount))
+
+    def _plan(self, view: View, keep: Tensor, index: Tensor, stays: Tensor, share: Tensor, gained: Tensor) -> Plan:
+        """Edges carry what reaches the next slot that stays; the rest of what any slot gained is added on top."""
+        size = index.shape[-1]
+        place = torch.arange(size, device=index.device).expand_as(index)
+        heir = torch.where(stays, place, size).flip(-1).cummin(-1).values.flip(-1)
+        merged = ~stays & (heir < size) & (share > 0)
+        heir = torch.where(merged, heir, place)
+        values = at(view.slots.values, index).float()
+        along = torch.where(merged[..., None], share[..., None] * values, 0.0)
+        direct = torch.zeros_like(values).scatter_add(2, heir[..., None].expand_as(values), along)
+        amount = torch.where(stays[..., None], gained - values - direct, 0.0)
+        edges = self._edges(view, index, index.gather(2, heir), merged, share)
+        return Plan(keep, edges, value_shift=ValueShift(index, amount))
+
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, share: Tensor) -> Edges:
+        slots = view.slots
+        votes = sum_to_target(at(slots.votes, source), target, active, slots.valid.shape[-1])
+        return Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=None,
+            value_weight=share,
+            self_key_weight=None,
+            self_value_weight=torch.ones_like(share),
+            votes_after=at(slots.votes, target) + votes,
+            log_mass_after=at(slots.log_mass, target),
+            score_after=at(slots.score, target),
+            similarity=None,
+        )
+
+
+def _mean(received: Tensor, over: Tensor) -> Tensor:
+    return received.masked_fill(~over, 0.0).sum(-1, keepdim=True) / over.sum(-1, keepdim=True)
+
+
+def _mean_of_next(received: Tensor, exists: Tensor, reach: int, few: int | None) -> Tensor:
+    """(B, H, R): mean over the next `reach` slots that exist (after sorting they are the first ones).
+
+    For the first slot only where `few` is 1.
+    """
+    size = received.shape[-1]
+    if few == 1:
+        total, count = (part[..., 1 : 1 + reach].sum(-1, keepdim=True) for part in (received.double(), exists))
+        return (total / count).float()
+    total, count = received.double().cumsum(-1), exists.long().cumsum(-1)
+    end = (torch.arange(size, device=received.device) + reach).clamp_max(size - 1)
+    return ((total[..., end] - total) / (count[..., end] - count)).float()

@@ -1,0 +1,1 @@
+"""Slots next to each other are pooled into one."""

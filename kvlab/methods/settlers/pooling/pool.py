@@ -1,0 +1,239 @@
+"""PyramidPool: windows of the oldest slots are pooled into one slot each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import Edges, Plan, ValueShift
+from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
+from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
+from kvlab.methods.settlers.pooling.graded import join_pairs
+from kvlab.methods.settlers.pooling.windows import Windows, pool_windows
+from kvlab.methods.view import View
+
+Pooling = Literal["mean", "max", "max-norm", "best"]
+Repool = Literal["graded", "literal"]
+GENERATION = "generation"
+COVERS = "covers"
+ROUNDING = 1e-6  # relative, of a length in float32
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Pooling of the oldest slots the selector does not protect, in windows of `window` (PyramidPool, section 3.2).
+
+    Slots already pooled are pooled again; `generation` counts how often. While decoding, `literal` pools the oldest
+    windows until `window` slots of the budget are free again: as the oldest are always the pools themselves, they all
+    end in one or two. `graded` joins two neighbours for every slot too many, those with the fewest tokens for their age
+    (see `graded`), so that older text is held ever more coarsely. A prompt is always pooled in windows.
+
+    - `mean`: keys and values averaged, each slot counting for its votes (`weighted`), or as one whatever it stands for
+      (the paper's mean of means). The slot with the window's middle token lends its position.
+    - `max`: element-wise maximum of keys and of values, at the same position. For rotated keys that has no meaning of
+      its own; it is what a pooling layer does.
+    - `max-norm`, `best`: the slot with the longest key, or with the highest score, stays as it is and the others of its
+      window are evicted: no merging, so the votes of the others are dropped; `covers` counts what it stands for.
+
+    One slot of the budget is kept for pools; a budget of a single slot evicts.
+    """
+
+    pooling: Pooling = "mean"
+    window: int = 4
+    weighted: bool = True
+    mass: Mass = AS_PUBLISHED
+    space: Space = "rotated"
+    repool: Repool = "graded"
+    changes_many: ClassVar = True
+
+    @property
+    def keeps_one(self) -> bool:
+        """Whether a pool is one of its tokens."""
+        return self.pooling in ("best", "max-norm")
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """Own slot state: how many times a slot was pooled, and how many tokens it stands for if votes do not say."""
+        return {GENERATION: 0} | ({COVERS: 1} if self.keeps_one else {})
+
+    @property
+    def merges(self) -> bool:
+        """Unless a pool is one of its tokens, and the others leave."""
+        return not self.keeps_one
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return self.mass.of_votes
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Pools, or evictions inside windows."""
+        slots, room = view.slots, view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
+        safe = select.protected(replace(view, budget=room)) & slots.valid  # type: ignore[attr-defined]
+        places = (view.budget - safe.sum(-1)).clamp_min(0)
+        free = slots.valid & ~safe
+        graded = self.repool == "graded"
+        aim = places if graded else torch.minimum((places - self.window).clamp_min(1), places)
+        need = torch.where(view.excess() > 0, free.sum(-1) - aim, 0).clamp_min(0)
+        if graded and view.phase == "decode":
+            one = view.most_excess == 1 and free.shape[-1] > 1
+            find = self._pair if one else self._pairs
+            index, exists, pools = find(view, free, torch.where(places > 0, need, 0))
+        else:
+            index, exists, pools = self._oldest(view, free, torch.where(places > 0, need, 0))
+        evicted = exists & ((places == 0) & (need > 0))[..., None]
+        return self._plan(view, index, exists & ~evicted, evicted, pools)
+
+    def _oldest(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
+        """(slots by age (B, H, E), which of them are there, their groups): the oldest in windows."""
+        # Every window pooled frees window - 1 slots, and a head needs at most its excess and the window's worth ahead.
+        windows = -(-(view.most_excess + self.window) // (self.window - 1))
+        index = _by_age(view, free, min(windows * self.window, free.shape[-1]))
+        exists = at(free, index)
+        return index, exists, pool_windows(exists, need, self.window)
+
+    def _pair(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
+        """`_pairs` where no head needs (B, H) more than one: the cheapest two neighbours, or the two oldest slots."""
+        never = torch.iinfo(view.slots.position.dtype).max
+        position, order = view.slots.position.masked_fill(~free, never).sort(dim=-1)
+        size, exists = at(self._size(view), order), position < never
+        age = (view.tokens_seen[:, None, None] - position[..., 1:]).clamp_min(1)
+        cost = ((size[..., :-1] + size[..., 1:]) / age).masked_fill(~exists[..., 1:], torch.inf)
+        short = (need > 0)[..., None]
+        first = torch.where(short, cost.argmin(-1, keepdim=True), 0)
+        rank = torch.arange(2, device=order.device)
+        both = first + rank
+        joined = short.expand(both.shape)
+        pools = Windows(torch.where(joined, 0, rank), joined.float(), 1 - joined / 2)
+        return at(order, both), at(exists, both), pools
+
+    def _size(self, view: View) -> Tensor:
+        """(B, H, S) tokens a slot stands for."""
+        return view.slots.extra[COVERS] if self.keeps_one else view.slots.votes
+
+    def _pairs(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
+        """The same with neighbours joined; of all slots just those that are pooled, or find no place at all."""
+        slots = view.slots
+        order = _by_age(view, free, free.shape[-1])
+        exists = at(free, order)
+        size = at(self._size(view), order)
+        age = view.tokens_seen[:, None, None] - at(slots.position, order)
+        pools = join_pairs(exists, size, age, need, view.most_excess)
+        meant = exists & ((pools.passes > 0) | (need == 0)[..., None])
+        rank = torch.arange(order.shape[-1], device=order.device)
+        width = min(2 * view.most_excess, order.shape[-1])
+        few = torch.where(meant, rank, order.shape[-1]).topk(width, dim=-1, largest=False, sorted=True).indices
+        group = at(pools.group, few)
+        place = (group[..., 1:] != group[..., :-1]).cumsum(-1)
+        narrow = Windows(pad(place, (1, 0)), at(pools.passes, few), at(pools.plain_weight, few))
+        return at(order, few), at(meant, few), narrow
+
+    def _plan(self, view: View, index: Tensor, exists: Tensor, evicted: Tensor, pools: Windows) -> Plan:
+        width = index.shape[-1]
+        rank = torch.arange(width, device=index.device)
+        stays = self._stays(view, index, exists, pools)  # rank of the slot each one ends in
+        leaves = exists & (stays != rank)
+        leaving = leaves | evicted
+        gone = torch.zeros_like(view.slots.valid).scatter(2, index, leaving)
+        plan = Plan(keep=view.slots.valid & ~gone, extra=self._extra(view, index, exists, stays, pools))
+        if self.keeps_one:
+            return replace(plan, lost=leaving.sum(-1))
+        edges = self._edges(view, index, index.gather(2, stays), leaves, pools.plain_weight)
+        if self.pooling == "mean":
+            return replace(plan, edges=edges)
+        return self._maximum(view, index, stays, exists, leaves, replace(plan, edges=edges))
+
+    def _extra(self, view: View, index: Tensor, exists: Tensor, stays: Tensor, pools: Windows) -> dict[str, Tensor]:
+        """The own state after pooling."""
+        extra, width = view.slots.extra, index.shape[-1]
+        passes = pools.passes + at(extra[GENERATION], index)
+        generation = max_to_target(passes, stays, exists, width)
+        own = {GENERATION: _put(extra[GENERATION], index, torch.where(exists, generation, passes))}
+        if not self.keeps_one:
+            return own
+        before = at(extra[COVERS], index)
+        covers = sum_to_target(before, stays, exists, width)
+        return own | {COVERS: _put(extra[COVERS], index, torch.where(exists, covers, before))}
+
+    def _stays(self, view: View, index: Tensor, exists: Tensor, pools: Windows) -> Tensor:
+        """(B, H, E) rank of the slot that represents each slot's group."""
+        width = index.shape[-1]
+        rank = torch.arange(width, device=index.device).expand_as(index)
+        if not self.keeps_one:
+            votes = torch.where(exists, at(view.slots.votes, index), 0.0)
+            until = votes.cumsum(-1)
+            start = -max_to_target(votes - until, pools.group, exists, width)
+            half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
+            middle = -max_to_target(-rank.float(), pools.group, exists & half, width)
+            return torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
+        keys = view.slots.keys
+        value = at(view.slots.score, index) if self.pooling == "best" else at(keys, index).float().norm(dim=-1)
+        value = torch.nan_to_num(value)
+        # Models that normalise keys make all of them as long: rounding must not choose among them, so the oldest stays.
+        slack = 0.0 if self.pooling == "best" else max(ROUNDING, torch.finfo(keys.dtype).eps / 8)
+        best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
+        chosen = -max_to_target(-rank.float(), pools.group, best, width)
+        return torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
+
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, plain: Tensor) -> Edges:
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        votes, own_votes = at(slots.votes, source), at(slots.votes, target)
+        total = own_votes + sum_to_target(votes, target, active, width)
+        if self.pooling == "max":
+            weight = own = torch.zeros_like(total)
+        elif self.weighted:
+            weight, own = votes / total, own_votes / total
+        else:
+            weight, own = plain, 1 - sum_to_target(plain, target, active, width)
+        parts = Parts(source, target, active, weight, own, turns(view, source, target, self.space))
+        score = torch.maximum(at(slots.score, target), max_to_target(at(slots.score, source), target, active, width))
+        return Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=weight,
+            value_weight=weight,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=total,
+            log_mass_after=self.mass.after(view, parts, total),
+            score_after=score,
+            similarity=None,
+            turn=parts.turn,
+            kind="pool",
+        )
+
+    def _maximum(self, view: View, index: Tensor, stays: Tensor, exists: Tensor, leaves: Tensor, plan: Plan) -> Plan:
+        """The same plan with element-wise maxima in place of weighted sums."""
+        assert plan.edges is not None
+        rank = torch.arange(index.shape[-1], device=index.device)
+        pooled = exists & (stays == rank) & (max_to_target(leaves.float(), stays, exists, index.shape[-1]) > 0)
+        keys = _maximum_of_group(at(view.slots.keys, index).float(), stays, exists)
+        values = _maximum_of_group(at(view.slots.values, index).float(), stays, exists)
+        amount = torch.where(pooled[..., None], values, 0.0)
+        return replace(plan, edges=replace(plan.edges, key_shift=keys), value_shift=ValueShift(index, amount))
+
+
+def _put(column: Tensor, index: Tensor, value: Tensor) -> Tensor:
+    return column.scatter(2, index, value.to(column.dtype))
+
+
+def _by_age(view: View, free: Tensor, count: int) -> Tensor:
+    """(B, H, count) the oldest of the slots in `free`, oldest first."""
+    position = view.slots.position
+    order = position.masked_fill(~free, torch.iinfo(position.dtype).max)
+    return order.topk(count, dim=-1, largest=False).indices
+
+
+def _maximum_of_group(states: Tensor, stays: Tensor, exists: Tensor) -> Tensor:
+    """(B, H, E, d): for each slot the element-wise maximum over all that end in the same slot; 0 where nothing is."""
+    index = stays[..., None].expand_as(states)
+    room = torch.full_like(states, -torch.inf)
+    most = room.scatter_reduce(2, index, states.masked_fill(~exists[..., None], -torch.inf), "amax").gather(2, index)
+    return torch.nan_to_num(most, neginf=0.0)

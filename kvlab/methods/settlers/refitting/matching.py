@@ -1,0 +1,155 @@
+"""Attention Matching: what stays is fitted so that chosen queries get from it the mass and the output of the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector
+from kvlab.methods.plan import Plan, ValueShift
+from kvlab.methods.rehearsal import Rehearsal
+from kvlab.methods.settlers.groups import at
+from kvlab.methods.settlers.residuals.observed import Observed
+from kvlab.methods.view import Slots, View
+
+FALLBACK = 32  # last queries of the prompt, where no others are to be had
+TINY = 1e-12
+LEAST_RIDGE = 1e-6  # keeps systems solvable; the authors' fallback
+SMALL_RIDGE = 1e-3  # below it float32's rounding decides the result
+
+
+@dataclass(frozen=True)
+class MatchAttention:
+    """Eviction; then a log mass (bias) and a value for each slot that stays, least squares over reference queries.
+
+    The references are `references` of the rehearsal's queries and the prompt's last `window`, each of these counting
+    `window_weight` times. With A (N, S) their attention to the prompt's slots and K what stays:
+
+    - bias: w minimises ||A_K w - 1||^2 + r ||w - 1||^2, is held within exp(-box) and exp(box), improved by `steps`
+      projected gradient steps, and log w is added to log mass;
+    - values: V' minimises ||X V' - A V||^2 + r ||V' - V||^2, X being A_K w with rows of sum 1.
+
+    Each r is `ridge` times the mean square that a slot of K gets. The share `untouched` of K with the highest scores
+    keeps its values. `flat` lets a query count by the sum of its attention over its largest, squared, in the fit of w:
+    what the authors' code does by dividing exp logits by the row's largest.
+    """
+
+    references: int = 256
+    window: int = 0
+    window_weight: float = 1.0
+    bias: bool = True
+    values: bool = True
+    ridge: float = 0.1
+    untouched: float = 0.0
+    box: float = 3.0
+    steps: int = 2
+    flat: bool = False
+    rehearsal: Rehearsal | None = None
+    state: Mapping[str, float] = field(default_factory=dict)
+    fills_budget: ClassVar[bool] = True
+    mass_of_votes: ClassVar[None] = None  # a slot's own
+
+    @property
+    def merges(self) -> bool:
+        """Whether slots need a log mass of their own."""
+        return self.bias
+
+    def prompt_rows(self, tokens: int) -> int:
+        """The window's."""
+        return self.window or FALLBACK
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Evictions, log mass and values of what stays; while decoding nothing but evictions."""
+        slots = view.slots
+        victims = select.victims(view, view.excess(), view.most_excess)
+        keep = victims.keep(slots.valid)
+        if view.phase == "decode":
+            return Plan(keep, lost=victims.votes(slots.votes))
+        observed = observe(view, self.references, self.window, self.window_weight)
+        weight = torch.ones_like(slots.score)
+        if self.bias:
+            weight = self.mass_weights(observed, keep)
+        shift = None
+        if self.values:
+            shift = shift_of(view, keep, self.amounts(slots, observed, keep, weight))
+        log_mass = torch.where(keep, slots.log_mass + weight.log(), slots.log_mass) if self.bias else None
+        return Plan(keep, lost=victims.votes(slots.votes), value_shift=shift, log_mass=log_mass)
+
+    def mass_weights(self, observed: Observed, keep: Tensor) -> Tensor:
+        """(B, H, S) w; 1 for what leaves."""
+        heard = observed.weight.sqrt()
+        if self.flat:
+            heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits, the largest being 1
+        rows = observed.mass * keep[:, :, None] * heard[..., None]
+        whole = observed.mass.sum(-1, keepdim=True) * heard[..., None]  # 1 each, but for what a learned sink takes
+        gap = whole - rows.sum(-1, keepdim=True)
+        low, high = torch.tensor([-self.box, self.box]).exp().tolist()
+        weight = (1 + ridge_step(rows, gap, self.ridge, keep)[..., 0]).clamp(low, high)
+        step = 1 / largest_eigenvalue(rows)
+        for _ in range(self.steps):
+            wrong = (rows @ weight[..., None] - whole).mT @ rows  # (B, H, 1, S)
+            weight = (weight - step[..., None] * wrong[:, :, 0]).clamp(low, high)
+        return torch.where(keep, weight, 1.0)
+
+    def amounts(self, slots: Slots, observed: Observed, keep: Tensor, weight: Tensor) -> Tensor:
+        """(B, H, S, d) what is added to values, with mass weights (B, H, S)."""
+        heard, kept = observed.weight.sqrt()[..., None], attention_to(observed, keep, weight)
+        gap = (observed.output - kept @ slots.values.float()) * heard
+        free = keep & ~self._best(slots.score, keep)
+        return ridge_step(kept * free[:, :, None] * heard, gap, self.ridge, free) * free[..., None]
+
+    def _best(self, score: Tensor, keep: Tensor) -> Tensor:
+        """(B, H, S) bool: the slots whose values are left as they are."""
+        rank = score.masked_fill(~keep, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
+        return keep & (rank < (keep.sum(-1, keepdim=True) * self.untouched).long())
+
+
+def attention_to(observed: Observed, keep: Tensor, weight: Tensor) -> Tensor:
+    """(B, H, N, S): the queries' attention once only `keep` is left, with mass weights (B, H, S)."""
+    kept = observed.mass * (keep * weight)[:, :, None]
+    return kept / (kept.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
+
+
+def shift_of(view: View, keep: Tensor, amount: Tensor) -> ValueShift:
+    """The plan's form of what is added to the values (B, H, S, d) of slots that stay."""
+    most = min(view.largest_budget, keep.shape[-1])
+    index = (~keep).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
+    return ValueShift(index, at(amount, index))
+
+
+def observe(view: View, references: int, window: int, window_weight: float) -> Observed:
+    """The rehearsal's queries that were kept and the prompt's last ones; these alone where there are no others."""
+    kept = view.references if references else None
+    if kept is None:
+        return Observed.of(view, window or FALLBACK)
+    observed = Observed.of_queries(view, kept.query, kept.real)
+    return observed.with_more(Observed.of(view, window).weighing(window_weight)) if window else observed
+
+
+def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
+    """(B, H, S, d) the W that minimises ||rows W - gap||^2 + r ||W||^2 for `rows` (B, H, N, S), `gap` (B, H, N, d).
+
+    r is `ridge`, at least `LEAST_RIDGE`, times the mean over the slots `of` (B, H, S) of the sum of a slot's squares.
+    Worked out in float64 below `SMALL_RIDGE`, where the device has it.
+    """
+    if ridge < SMALL_RIDGE and rows.dtype == torch.float32 and rows.device.type != "mps":
+        return ridge_step(rows.double(), gap.double(), ridge, of).float()
+    gram = rows @ rows.mT
+    scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1) / of.sum(-1).clamp_min(1)
+    damped = gram + (max(ridge, LEAST_RIDGE) * scale + TINY)[..., None, None] * torch.eye(
+        gram.shape[-1], dtype=gram.dtype, device=gram.device
+    )
+    return rows.mT @ torch.linalg.solve(damped, gap)
+
+
+def largest_eigenvalue(rows: Tensor, rounds: int = 8) -> Tensor:
+    """(B, H) of rows' rows, from above: power iteration from ones, whose estimate is then raised by a tenth."""
+    vector = torch.ones_like(rows[..., 0, :, None])
+    for _ in range(rounds):
+        vector = rows.mT @ (rows @ vector)
+        vector = vector / vector.norm(dim=2, keepdim=True).clamp_min(TINY)
+    return 1.1 * (rows @ vector).square().sum((2, 3)).clamp_min(TINY)

@@ -1,0 +1,1 @@
+"""What must go is gathered in a few residual slots."""

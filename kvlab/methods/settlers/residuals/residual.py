@@ -1,0 +1,217 @@
+"""ZSMerge: what must go is averaged into a few residual slots that remember how many tokens they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from kvlab.methods.pipeline import Selector, Victims
+from kvlab.methods.plan import Edges, Plan
+from kvlab.methods.settlers.eviction.evict import Evict
+from kvlab.methods.settlers.groups import Similarity, at, max_to_target, nearest, similarity, sum_to_target
+from kvlab.methods.settlers.mass import Mass, MassRule, Parts, Space, turns
+from kvlab.methods.settlers.residuals.filling import filled, leaving_order
+from kvlab.methods.view import View
+
+RESIDUAL = "residual"
+Prefill = Literal["chunk", "sequential", "similarity"]
+
+
+@dataclass(frozen=True)
+class ResidualMerge:
+    """Residual merging (ZSMerge eq. 5-7, and the authors' prefill).
+
+    `share` says how many slots are residual: a share of the budget, at least one, or from 1 on their number; with 0
+    there are none, and what must go is evicted. While a head has no residual slot (prefill, or the first time its cache
+    is full), what must go is cut, in position order, into that many chunks, the longer ones first (`chunk`, the
+    authors' code), fills them one token after the other (`sequential`, Algorithm 1), or is grouped around the
+    highest-scored of what must go (`similarity`). Later each leaving token joins the most similar residual slot. The
+    mean is weighted by votes, and the log mass is alpha * log(votes) unless `mass` says otherwise.
+    """
+
+    share: float = 0.02
+    alpha: float = 0.6
+    similarity: Similarity = "dot"
+    prefill: Prefill = "chunk"
+    combine_score: Literal["max", "sum"] = "max"
+    mass: MassRule = "alpha"
+    space: Space = "rotated"
+    fills_budget: ClassVar[bool] = True
+    key_copies: ClassVar = 3.7  # in float32, while a prompt is settled (counted with the allocator)
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        """Own slot state: whether it is a residual slot."""
+        return {RESIDUAL: False}
+
+    @property
+    def merges(self) -> bool:
+        """Unless nothing is residual."""
+        return self.share > 0
+
+    @property
+    def mass_of_votes(self) -> float | None:
+        """As the rule says."""
+        return Mass(self.mass, self.alpha).of_votes
+
+    def settle(self, view: View, select: Selector) -> Plan:
+        """Merges for everything over budget; evictions if there are no residual slots."""
+        if self.share == 0:
+            return Evict().settle(view, select)
+        slots = view.slots
+        if view.certain:
+            return self._again(view, select)
+        residual = slots.extra[RESIDUAL] & slots.valid
+        # A budget of one slot belongs to the newest token: such a head has no residual slot and evicts.
+        allowed = self._allowed(view.budget).minimum(view.budget - 1)
+        live, room = slots.live(), view.budget - allowed
+        must_go = torch.where(live > view.budget, live - residual.sum(-1) - room, 0).clamp_min(0)
+        # Only the first time must room be made for the residual slots themselves.
+        most = view.most_excess + (0 if view.started else self._most(view))
+        victims = select.victims(replace(view, budget=room), must_go, most, barred=residual)
+        merges = victims.active & (allowed > 0)[..., None]
+        if view.started:  # every head that may have residual slots has them
+            target = self._nearest_residual(view, victims.index, residual)
+            keep = victims.keep(slots.valid)
+            return Plan(keep=keep, edges=self._edges(view, victims.index, target, merges))
+        eligible = slots.valid & ~residual & ~_protected(replace(view, budget=room), select)
+        return self._start(view, victims, allowed, merges, residual, eligible)
+
+    def _again(self, view: View, select: Selector) -> Plan:
+        """After decode steps: as many leave as came, each into its nearest residual slot; heads without one evict."""
+        slots = view.slots
+        room, merges = view.of_budget(self, lambda: self.split(view))
+        residual = slots.extra[RESIDUAL]
+        victims = select.victims(replace(view, budget=room), view.excess(), view.most_excess, barred=residual)
+        source, few = victims.index, victims.index.shape[-1] == 1
+        target = self._nearest_residual(view, source, residual)
+        active = merges.expand_as(source)
+        if not few or view.smallest_budget < 2 or self.mass != "alpha":
+            return Plan(keep=victims.keep(slots.valid), edges=self._edges(view, source, target, active))
+        ends = torch.cat([source, target], -1)
+        votes, score = at(slots.votes, ends), at(slots.score, ends)
+        total = votes[..., :1] + votes[..., 1:]
+        share, own = (votes / total).chunk(2, -1)
+        edges = Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=share,
+            value_weight=share,
+            self_key_weight=own,
+            self_value_weight=own,
+            votes_after=total,
+            log_mass_after=self.alpha * total.log(),
+            score_after=score.amax(-1, keepdim=True) if self.combine_score == "max" else score.sum(-1, keepdim=True),
+            similarity=None,
+            turn=turns(view, source, target, self.space),
+            ends=ends,
+            harmless=True,
+            shares=True,
+        )
+        return Plan(keep=victims.keep(slots.valid), edges=edges, lost=view.of_budget("none", lambda: view.budget * 0.0))
+
+    def split(self, view: View) -> tuple[Tensor, Tensor]:
+        """(slots that are not residual (B, H), heads that have residual ones (B, H, 1))."""
+        allowed = self._allowed(view.budget).minimum(view.budget - 1)
+        return view.budget - allowed, (allowed > 0)[..., None]
+
+    def _allowed(self, budget: Tensor) -> Tensor:
+        """(B, H) residual slots of a head with that budget."""
+        if self.share >= 1:
+            return torch.full_like(budget, round(self.share))
+        return (budget * self.share).round().long().clamp_min(1)
+
+    def _most(self, view: View) -> int:
+        """A host-side bound on the residual slots of any head."""
+        return max(1, round(self.share if self.share >= 1 else view.largest_budget * self.share))
+
+    def _start(
+        self, view: View, victims: Victims, allowed: Tensor, merges: Tensor, residual: Tensor, eligible: Tensor
+    ) -> Plan:
+        """The first merge of some heads at least, where residual slots are made."""
+        slots = view.slots
+        pivots = self._pivots(view, victims, allowed, eligible)
+        start = ~residual.any(-1, keepdim=True)  # (B, H, 1): no residual slot yet
+        near = nearest(at(slots.keys, victims.index), slots.keys, residual, self.similarity)[1]
+        target = torch.where(start, pivots, near)
+        active = merges & (target != victims.index)
+        leaves = active | (victims.active & ~merges)
+        return Plan(
+            keep=slots.valid & ~torch.zeros_like(slots.valid).scatter(2, victims.index, leaves),
+            edges=self._edges(view, victims.index, target, active),
+            extra={RESIDUAL: residual | (_flag(pivots, merges, residual) & start)},
+        )
+
+    def _nearest_residual(self, view: View, source: Tensor, residual: Tensor) -> Tensor:
+        """(B, H, E) the most similar residual slot of each source; just those few keys are looked at."""
+        # One more than `_most`: it rounds on the host what the device rounds in float32.
+        flag, place = residual.float().topk(min(self._most(view) + 1, residual.shape[-1]), dim=-1)
+        keys = view.slots.keys
+        likeness = similarity(at(keys, source), at(keys, place), self.similarity)
+        return place.gather(2, torch.where(flag[:, :, None] > 0, likeness, view.never()).argmax(-1))
+
+    def _pivots(self, view: View, victims: Victims, allowed: Tensor, eligible: Tensor) -> Tensor:
+        """(B, H, E) slot each victim would start a residual from: its chunk's first, or as `prefill` says."""
+        allowed = allowed.clamp_min(1)
+        if self.prefill == "sequential":
+            order = leaving_order(view.slots, victims, eligible)
+            return filled(view.slots, victims, order, allowed, self._most(view) + 1, self.similarity)
+        count = victims.active.sum(-1, keepdim=True).clamp_min(1)
+        if self.prefill == "similarity":
+            rank = torch.arange(victims.index.shape[-1], device=count.device)
+            chosen = (rank >= count - allowed[..., None]) & victims.active
+            candidates = torch.zeros_like(view.slots.valid).scatter(2, victims.index, chosen)
+            near = nearest(at(view.slots.keys, victims.index), view.slots.keys, candidates, self.similarity)[1]
+            return torch.where(chosen | ~victims.active, victims.index, near)
+        position = at(view.slots.position, victims.index).long().masked_fill(~victims.active, 2**40)
+        order = position.argsort(-1)
+        first = _first_of_chunk(order.argsort(-1), count, allowed[..., None])
+        pivot = victims.index.gather(2, order.gather(2, first))
+        return torch.where(victims.active, pivot, victims.index)
+
+    def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor) -> Edges:
+        slots, width = view.slots, view.slots.valid.shape[-1]
+        votes, own = at(slots.votes, source), at(slots.votes, target)
+        total = own + sum_to_target(votes, target, active, width)
+        score = at(slots.score, source)
+        if self.combine_score == "max":
+            score_after = torch.maximum(at(slots.score, target), max_to_target(score, target, active, width))
+        else:
+            score_after = at(slots.score, target) + sum_to_target(score, target, active, width)
+        parts = Parts(source, target, active, votes / total, own / total, turns(view, source, target, self.space))
+        return Edges(
+            source=source,
+            target=target,
+            active=active,
+            key_weight=parts.key_weight,
+            value_weight=parts.key_weight,
+            self_key_weight=parts.self_key_weight,
+            self_value_weight=parts.self_key_weight,
+            votes_after=total,
+            log_mass_after=Mass(self.mass, self.alpha).after(view, parts, total),
+            score_after=score_after,
+            similarity=None,
+            turn=parts.turn,
+        )
+
+
+def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
+    """(B, H, E) rank of the first in each one's chunk; the first count % chunks chunks are one longer."""
+    size, longer = count // chunks, count % chunks
+    among_longer = longer * (size + 1)
+    after = among_longer + (rank - among_longer) // size.clamp_min(1) * size
+    return torch.where(rank < among_longer, rank // (size + 1) * (size + 1), after.minimum(rank))
+
+
+def _protected(view: View, select: Selector) -> Tensor:
+    """(B, H, S) bool: what the selector never lets go, as far as it says so."""
+    return select.protected(view) if hasattr(select, "protected") else torch.zeros_like(view.slots.valid)
+
+
+def _flag(pivots: Tensor, active: Tensor, like: Tensor) -> Tensor:
+    return torch.zeros_like(like).scatter(2, pivots, active)

@@ -1,0 +1,1 @@
+"""Methods that drop and merge nothing."""

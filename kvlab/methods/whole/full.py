@@ -1,0 +1,25 @@
+"""The reference: nothing is dropped."""
+
+from typing import ClassVar
+
+from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.base import Method, register
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.scorers.contents.none import Unscored
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.eviction.evict import Evict
+
+
+@register
+class Full(Method):
+    """Keeps every token; runs through the same attention function as all others, so only compression can differ."""
+
+    name: ClassVar[str] = "full"
+    family: ClassVar[str] = "reference"
+    title: ClassVar[str] = "Full cache"
+    paper: ClassVar[str] = ""
+    needs_budget: ClassVar[bool] = False
+
+    def pipeline(self) -> Pipeline:
+        """No decision is ever due: the cache gives this method an unlimited budget."""
+        return Pipeline(Unscored(), Uniform(), LowestScore(), Evict(), decode=False)
