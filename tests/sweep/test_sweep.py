@@ -22,7 +22,7 @@ from kvlab.cli import commands
 from kvlab.errors import UserError
 from kvlab.evaluate.harness import evaluate, settings_of
 from kvlab.evaluate.measure import Measurer
-from kvlab.evaluate.plan import blocks, make_plan
+from kvlab.evaluate.plan import BLOCK, blocks, make_plan
 from kvlab.evaluate.rows import PromptIdentity, row_key
 from kvlab.evaluate.store import ResultStore, read_results
 from kvlab.evaluate.summary import summarize
@@ -101,6 +101,17 @@ def test_a_sweep_gives_the_rows_and_the_table_of_one_process(
     pd.testing.assert_frame_equal(again, rows)
     assert set(folder.rglob("*.parquet")) == before
     assert set(read_results(folder)["key"]) == set(serial["key"])
+
+
+def test_prompts_that_run_together_in_one_process_do_so_in_a_sweep(
+    tiny_folder: Path, folder: Path, tmp_path: Path
+) -> None:
+    request = asked(tiny_folder, tasks="needle,copy", samples=5, batch_rows=3)
+    planned(folder, request, block=BLOCK)
+    Worker(folder).work()
+    alone = evaluate(request, tmp_path / "alone").rows
+    assert alone["batch_rows"].max() > 1
+    pd.testing.assert_frame_equal(untimed(sweep_rows(folder)), untimed(alone), check_exact=True)
 
 
 def test_a_sweep_takes_over_what_one_process_left(
