@@ -97,6 +97,7 @@ def run(
     requests = read_plan(folder).requests
     if on not in ("local", "slurm", "ray"):
         raise UserError(f"--on is local, slurm or ray, not {on!r}.")
+    _end_in_order()  # so that workers of this machine end with it
     errors = Console(stderr=True)
 
     def say(line: str) -> None:
@@ -133,7 +134,7 @@ def work(folder: Folder, lease_seconds: LeaseSeconds = LEASE_SECONDS) -> None:
     """Be one worker in this process until no shard is left; start as many as you like, wherever the folder is seen."""
     from kvlab.sweep.worker import Worker
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that the shard is given back
+    _end_in_order()  # so that the shard is given back
     worker = Worker(folder, lease_seconds, say=lambda line: print(line, flush=True))
     print(f"{worker.holder.worker} (process {os.getpid()})", flush=True)
     worker.work()
@@ -153,6 +154,11 @@ def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help=
     typer.echo(now.words)
     for line in [*(f"Given up: {said}" for said in now.given_up.values()), *now.refusals]:
         typer.echo(line)
+
+
+def _end_in_order() -> None:
+    """Make SIGTERM an exit like any other."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def _slurm_options(texts: list[str]) -> dict[str, Any]:
