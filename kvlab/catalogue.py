@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import JsonValue
 
-from kvlab.methods import registered
+from kvlab.methods.base import registered
 
 
 @dataclass(frozen=True)

@@ -10,12 +10,12 @@ from app.parts import page, view
 from app.parts.asked import asked_numbers
 from app.parts.figure import show
 from app.parts.links import go
-from app.parts.tables import show_table
+from app.parts.queued import queued
+from app.parts.recorded import full_run
+from app.parts.tables import csv_button, show_table
 from app.parts.text import plain
 from app.parts.tokentext import along_text, state_classes, tokentext
-from app.state import current_run, runs_root, session_id
 from app.state import theme as page_theme
-from kvlab import jobs
 from kvlab.analysis import autopsy
 from kvlab.analysis.facts import fact_positions
 from kvlab.analysis.lineage import states_at
@@ -35,14 +35,8 @@ def main() -> None:
         "Choose words of the text, such as a needle: did their tokens keep slots of their own, live on in merged ones, "
         "or get dropped, in which head and at which step? Then put them back and run again.",
     )
-    run = current_run("wrong")
+    run = full_run("wrong", "the single events")
     if run is None:
-        return
-    page.explain_status(run)
-    if run.record.level != "full":
-        page.explain_level(run, "the single events")
-        return
-    if view.nothing_recorded(run):
         return
     layer, head = view.place(run, steps=False)
     span = choose(run, layer, head)
@@ -184,14 +178,7 @@ def here(run: Run, table: pd.DataFrame, layer: int, head: int) -> None:
     texts = page.head_history(run, layer, head)[2]
     rows = autopsy.token_rows(table, texts, layer, head)
     show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
-    st.download_button(
-        "CSV",
-        rows.to_csv(index=False),
-        "autopsy.csv",
-        key="autopsy-csv",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    csv_button(rows, "autopsy")
     try:
         masses = autopsy.needle_mass(run, table, layer, head)
     except UserError as error:
@@ -210,13 +197,9 @@ def put_back(run: Run, span: tuple[int, int]) -> None:
         "tokens kept in every head, in places of the budget. **Difference of two runs** then shows the change."
     )
     if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
-        try:
-            job = jobs.submit(runs_root(), counterfactual(run.record, *span), session_id())
-            jobs.ensure_worker(runs_root())
-        except UserError as error:
-            st.error(plain(str(error)))
-            return
-        go("new_run", job=job)
+        job = queued(lambda: counterfactual(run.record, *span))
+        if job is not None:
+            go("new_run", job=job)
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

@@ -16,6 +16,7 @@ from app.parts.figure import page_file, show
 from app.parts.links import link
 from app.parts.reference import warn_of_reference
 from app.parts.repeats import batch_section
+from app.parts.tables import csv_button
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
@@ -102,14 +103,7 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
     if beyond:
         st.caption(plain(beyond))
-    st.download_button(
-        "CSV",
-        table.to_csv(index=False),
-        "comparison.csv",
-        key="compare-csv",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    csv_button(table, "comparison")
 
 
 def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:

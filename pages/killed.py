@@ -10,11 +10,11 @@ import streamlit as st
 from app.parts import killed, page
 from app.parts.figure import show
 from app.parts.links import go, link
-from app.parts.tables import show_table
+from app.parts.queued import queued
+from app.parts.tables import csv_button, show_table
 from app.parts.text import plain
-from app.state import current_run, runs_root, session_id
+from app.state import current_run, runs_root
 from app.state import theme as page_theme
-from kvlab import jobs
 from kvlab.analysis import killed as analysis
 from kvlab.errors import UserError
 from kvlab.figures import killed as figures
@@ -134,14 +134,7 @@ def everything(run: Run, table: pd.DataFrame) -> None:
     st.subheader("What was tried")
     shown = table[list(COLUMNS)].rename(columns=COLUMNS)
     show_table(shown, "One row a search", height=38 + 35 * len(shown))
-    st.download_button(
-        "CSV",
-        table.to_csv(index=False),
-        f"{page.file_name(run, 'killed')}.csv",
-        key="killed-csv",
-        on_click="ignore",
-        icon=":material/download:",
-    )
+    csv_button(table, page.file_name(run, "killed"))
 
 
 def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
@@ -149,13 +142,9 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
         if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-rescue"):
-            try:
-                job = jobs.submit(runs_root(), given_back(run.record, chosen.returned), session_id())
-                jobs.ensure_worker(runs_root())
-            except UserError as error:
-                st.error(plain(str(error)))
-                return
-            go("new_run", job=job)
+            job = queued(lambda: given_back(run.record, chosen.returned))
+            if job is not None:
+                go("new_run", job=job)
     with middle:
         tokens = chosen.returned.tokens if chosen is not None else ()
         if tokens and rescue.reader is not None:

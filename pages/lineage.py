@@ -9,7 +9,7 @@ from app.parts import page, view
 from app.parts.asked import asked_number
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
-from app.state import current_run
+from app.parts.recorded import full_run
 from app.state import theme as page_theme
 from kvlab.analysis import influence
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
@@ -26,14 +26,8 @@ def main() -> None:
         "A merged slot is a weighted sum of tokens. The **river** shows which flowed in, the curves how much of each "
         "is left after further merges: its **half-life**.",
     )
-    run = current_run("merging")
+    run = full_run("merging", "the single events")
     if run is None:
-        return
-    page.explain_status(run)
-    if run.record.level != "full":
-        page.explain_level(run, "the single events")
-        return
-    if view.nothing_recorded(run):
         return
     layer, head = view.place(run)
     events = page.head_history(run, layer, head)[1]

@@ -11,7 +11,7 @@ import streamlit as st
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
-from app.state import current_run
+from app.parts.recorded import run_with_steps
 from app.state import theme as page_theme
 from kvlab.analysis import merges, sag
 from kvlab.figures import merges as merge_figures
@@ -27,12 +27,8 @@ def main() -> None:
         "What left the cache and how, how many tokens each slot stands for (votes), and what that did to attention: "
         "**sag** is attention a merge loses, **regret** the attention that dropped tokens would still get.",
     )
-    run = current_run("merging")
+    run = run_with_steps("merging")
     if run is None:
-        return
-    page.explain_status(run)
-    if run.steps.empty:
-        page.explain_level(run, "everything this page shows")
         return
     layer, head = scope(run)
     steps = run.steps if layer is None else run.select("steps", layer, head)

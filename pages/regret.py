@@ -8,9 +8,10 @@ import streamlit as st
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
+from app.parts.recorded import run_with_steps
 from app.parts.tables import show_table
 from app.parts.tokentext import along_text
-from app.state import current_run, go_to
+from app.state import go_to
 from app.state import theme as page_theme
 from kvlab.analysis import regret, sag
 from kvlab.figures import memory as memory_figures
@@ -26,12 +27,8 @@ def main() -> None:
         "**Regret** is the share of the full cache's attention that would go to tokens already dropped. The map shows "
         "in which layers and at which steps it is, and the budgets beside it whether slots are where the loss is.",
     )
-    run = current_run()
+    run = run_with_steps()
     if run is None:
-        return
-    page.explain_status(run)
-    if run.steps.empty:
-        page.explain_level(run, "everything this page shows")
         return
     if not sag.has_shadow(run.steps):
         page.explain_level(run, "the comparison with the full cache's attention behind regret")

@@ -7,8 +7,8 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.recorded import full_run
 from app.parts.tokentext import along_text
-from app.state import current_run
 from app.state import theme as page_theme
 from kvlab.analysis import bound
 from kvlab.analysis.query_heads import query_heads_a_slot
@@ -26,14 +26,8 @@ def main() -> None:
         "What each step did to one head's attention (**sag**) and output, beside the bound KeepKV proves for merging: "
         "2ε(1+ε)γ/(1-ε)², with ε the error of the predicted scores and γ the spread of the values.",
     )
-    run = current_run("merging")
+    run = full_run("merging", "values, attention rows and the comparison with the full cache")
     if run is None:
-        return
-    page.explain_status(run)
-    if run.record.level != "full":
-        page.explain_level(run, "values, attention rows and the comparison with the full cache")
-        return
-    if view.nothing_recorded(run):
         return
     layer, head = view.place(run)
     scope = st.segmented_control(

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from kvlab.bench.presets import ON_RANDOM_WEIGHTS
 from kvlab.cache import CompressedCache, make_cache
 
 COMMON = {
@@ -176,7 +178,7 @@ MORE["gemma3n-shared"][1].update(
 )
 EVERY = FAMILIES | MORE
 # What a method needs besides its defaults to run on a model that nothing was fitted to.
-ON_ANY_MODEL: dict[str, dict] = {"less": {"weights": "untrained"}, "duoattention": {"profile": "even"}}
+ON_ANY_MODEL = ON_RANDOM_WEIGHTS
 # transformers 5.23 adds Falcon's ALiBi twice under `eager`: to the mask, and to the logits again.
 PLAIN = {"falcon-alibi": "sdpa", "falcon-alibi-grouped": "sdpa"}
 OUTSIDE = {
@@ -267,3 +269,11 @@ def tiny_folder(path: Path, family: str = "llama", chat_template: str | None = N
     saved.save_pretrained(path)
     tiny_model(family, vocab_size=len(symbols)).save_pretrained(path)
     return path
+
+
+def padded_rows(rows: int, tokens: int, pads: int, seed: int) -> tuple[Tensor, Tensor]:
+    """(ids, mask) of so many rows, the second padded on the left."""
+    ids = torch.randint(3, 97, (rows, tokens), generator=torch.Generator().manual_seed(seed))
+    mask = torch.ones_like(ids)
+    mask[1, :pads] = 0
+    return ids * mask, mask

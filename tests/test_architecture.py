@@ -7,19 +7,23 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Set
+from functools import cache
+from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning"]
+SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning", "library"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
     "stores": set(),
     "methods": {"stores"},
     "attention": {"methods", "stores"},
-    "cache": {"attention", "methods", "stores"},
+    "fitted": {"attention", "methods"},
+    "cache": {"fitted", "attention", "methods", "stores"},
     "models": {"attention"},
     "engine": {"models", "cache", "attention", "methods", "trace", "planning"},
     # Works out from shapes what the engine will take, for the web side too, so it knows neither engine nor torch; of
@@ -31,13 +35,16 @@ MAY_IMPORT = {
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
     "plugins": set(),
+    # What is kept, as a table and as files; of evaluations and benchmarks it reads the Parquet files alone.
+    "library": {"analysis", "trace"},
     "checking": {"models", "cache", "methods"},
     # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
     "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
-    "fitting": {"models", "cache", "attention", "methods", "stores", "trace", "engine"},
+    "fitting": {"models", "fitted", "cache", "attention", "methods", "stores", "trace", "engine"},
     "tasks": {"models"},
-    "evaluate": {"tasks", "models", "cache", "methods", "engine", "attention"},
-    "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
+    "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
+    "bench": {"models", "cache", "attention", "methods", "engine", "trace", "library"},
+    "lmeval": {"evaluate", "models", "cache", "methods", "engine"},
     # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
     # Starts evaluations elsewhere, and reads from files how far they are.
     "sweep": {"evaluate", "engine", "models", "trace"},
@@ -53,15 +60,21 @@ SHARED = {
 UNDECLARED = {"setuptools", "pydantic_core", "bitsandbytes", "torchao"}
 
 
-def imported(path: Path) -> set[str]:
-    """Dotted names of every module a file imports, wherever in the file."""
-    names: set[str] = set()
+@cache
+def imports(path: Path) -> list[tuple[str, list[str]]]:
+    """Every import of a file, wherever in the file: a module, and the names taken from it (none: the module itself)."""
+    found: list[tuple[str, list[str]]] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found += [(alias.name, []) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
+            found.append((node.module, [alias.name for alias in node.names]))
+    return found
+
+
+def imported(path: Path) -> set[str]:
+    """Dotted names of every module a file imports, and of what it takes from them."""
+    return {name for module, names in imports(path) for name in (module, *(f"{module}.{one}" for one in names))}
 
 
 def files(*folders: str) -> list[Path]:
@@ -74,6 +87,23 @@ def test_imports_go_one_way(room: str) -> None:
         rooms = {name.split(".")[1] for name in imported(path) if name.startswith("kvlab.")} - {"__version__"}
         unwanted = rooms - MAY_IMPORT[room] - SHARED - {room}
         assert not unwanted, f"{path.relative_to(ROOT)} imports {sorted(unwanted)}"
+
+
+def test_no_modules_import_in_a_circle() -> None:
+    """Wherever the import stands: one inside a function, or for types alone, ties two modules as well."""
+    paths = files("kvlab")
+    named = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in paths}
+    ties = {name: imported_modules(path, named.keys()) - {name} for name, path in named.items()}
+    TopologicalSorter(ties).prepare()  # raises CycleError, which names the circle
+
+
+def imported_modules(path: Path, known: Set[str]) -> set[str]:
+    """Those of `known` that a file imports; of a package's module only the module, not the package around it."""
+    found: set[str] = set()
+    for module, names in imports(path):
+        inside = {f"{module}.{name}" for name in names} & known
+        found |= inside if names and len(inside) == len(set(names)) else inside | {module}
+    return found & known
 
 
 def test_streamlit_stays_in_the_web_rooms() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import streamlit as st
 
 from app.parts.links import go, link
+from app.parts.queued import going_on
 from app.parts.text import duration, plain
 from app.state import runs_root, session_id
 from kvlab import jobs
@@ -75,16 +76,9 @@ def _request(request: Work) -> None:
 
 
 def _live(job_id: str) -> None:
-    try:
-        status = jobs.status(runs_root(), job_id, LOG_LINES)
-        if not status.ended:
-            jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    if status.ended:
-        st.rerun()  # once more without polling
-    _panel(status)
+    status = going_on(job_id, LOG_LINES)
+    if status is not None:
+        _panel(status)
 
 
 def _panel(status: JobStatus) -> None:

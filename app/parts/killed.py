@@ -5,8 +5,9 @@ from __future__ import annotations
 import streamlit as st
 
 from app.parts.links import go
+from app.parts.queued import going_on, queued
 from app.parts.text import duration, plain
-from app.state import runs_root, session_id
+from app.state import runs_root
 from kvlab import jobs
 from kvlab.analysis.killed import seconds_ahead
 from kvlab.errors import UserError
@@ -22,15 +23,7 @@ def ask(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
     """Put the search for what killed this run's answer into the queue; its job, or None with a sentence."""
     record = run.record
     title = f"Who killed it? {record.label}"
-    try:
-        job = jobs.submit(
-            runs_root(), RescueRequest(run_id=record.run_id, most_reruns=most_reruns, title=title), session_id()
-        )
-        jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return None
-    return job
+    return queued(lambda: RescueRequest(run_id=record.run_id, most_reruns=most_reruns, title=title))
 
 
 def button(run: Run, key: str, label: str = "Who killed it?") -> None:
@@ -66,15 +59,9 @@ def follow(job_id: str) -> None:
 
 
 def _live(job_id: str) -> None:
-    try:
-        status = jobs.status(runs_root(), job_id)
-        if not status.ended:
-            jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
+    status = going_on(job_id)
+    if status is None:
         return
-    if status.ended:
-        st.rerun()  # once more without polling
     told = status.progress
     ahead = (status.position or 1) - 1
     stage = f"Waiting: {ahead} before it" if status.state == "queued" else "Loading the model"

@@ -10,9 +10,9 @@ import streamlit as st
 
 from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section, placement_section
+from app.parts.queued import queued
 from app.parts.text import duration, plain
-from app.state import runs_root, session_id
-from kvlab import jobs
+from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs import evaluating
@@ -161,10 +161,6 @@ def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: list[Me
 
 def submit(job: EvalJob) -> None:
     """Queue it and go to its progress."""
-    try:
-        job_id = jobs.submit(runs_root(), job, session_id())
-        jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    go("quality", job=job_id)
+    job_id = queued(lambda: job)
+    if job_id is not None:
+        go("quality", job=job_id)

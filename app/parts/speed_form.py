@@ -7,9 +7,8 @@ import streamlit as st
 
 from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section
+from app.parts.queued import queued
 from app.parts.text import duration, plain
-from app.state import runs_root, session_id
-from kvlab import jobs
 from kvlab.bench.request import BenchJob, parts_of
 from kvlab.errors import UserError
 from kvlab.jobs import benching
@@ -85,10 +84,6 @@ def estimate(job: BenchJob, rows: pd.DataFrame) -> None:
 
 def submit(job: BenchJob) -> None:
     """Queue it and go to its progress."""
-    try:
-        job_id = jobs.submit(runs_root(), job, session_id())
-        jobs.ensure_worker(runs_root())
-    except UserError as error:
-        st.error(plain(str(error)))
-        return
-    go("speed", job=job_id)
+    job_id = queued(lambda: job)
+    if job_id is not None:
+        go("speed", job=job_id)

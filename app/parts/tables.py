@@ -54,3 +54,9 @@ def show_table(table: pd.DataFrame, alt: str, **options: Any) -> None:
     features = {name: st.column_config.NumberColumn(format="%.1f %%", help=text) for name, text in FEATURES.items()}
     plain = {name: st.column_config.NumberColumn(format="%.3g", help=text) for name, text in PLAIN.items()}
     st.dataframe(shown, hide_index=True, column_config=shares | features | plain, alt=alt, **options)
+
+
+def csv_button(table: pd.DataFrame, file: str) -> None:
+    """A button that gives the table as `file`.csv, and is named after it."""
+    data = table.to_csv(index=False)
+    st.download_button("CSV", data, f"{file}.csv", key=f"{file}-csv", on_click="ignore", icon=":material/download:")

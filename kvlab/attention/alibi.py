@@ -9,7 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from kvlab.attention.text_config import family, text_config
+
+FAMILIES = ("bloom", "mpt")  # those without a flag in their config
+
+
+def uses_alibi(model: nn.Module) -> bool:
+    """Whether the model tells distances by ALiBi; it may hold a rotary embedding that it never uses."""
+    return family(model) in FAMILIES or bool(getattr(text_config(model), "alibi", False))
 
 
 @dataclass(frozen=True)

@@ -6,29 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
-from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kwargs
 
-from kvlab.attention import ATTENTION_NAME
-from kvlab.attention.hidden import watch_hidden_states
-from kvlab.attention.queries import num_key_value_heads
-from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.chunks import check_chunks, chunk_sizes
 from kvlab.cache.deciding import conclude_all
-from kvlab.cache.feature_weights import with_feature_maps
-from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.hybrid import HybridLayer
 from kvlab.cache.layer import CompressedLayer
-from kvlab.cache.passage import Passage, narrow_prefill
-from kvlab.cache.profiles import with_profile
-from kvlab.cache.rehearsing import listen, rehearsal_state, take_last_queries
-from kvlab.cache.settings import LayerSettings, Observer
+from kvlab.cache.rehearsed import take_last_queries
+from kvlab.cache.settings import LayerSettings
 from kvlab.cache.sliding import with_own_window
 from kvlab.errors import UserError
-from kvlab.given import shown, whole_number
-from kvlab.methods import Method, make_method
-from kvlab.requests import MOST_NEW_TOKENS
-from kvlab.stores import store_of
 
 
 @dataclass(frozen=True)
@@ -153,66 +140,6 @@ def nothing_to_compress(config: Any) -> str:
     window = getattr(config, "sliding_window", None) or getattr(config, "attention_chunk_size", None)
     reach = f"a window of {window:,} tokens" if isinstance(window, int) else "a window of its own"
     return f"Every layer of this model slides over {reach}, so its cache stays small: there is nothing to compress."
-
-
-def make_cache(
-    model: Any,
-    method: str | Method,
-    budget: float | int | str = 0.2,
-    *,
-    compress_every: int = 1,
-    seed: int = 0,
-    observer: Observer | None = None,
-    timed: bool = False,
-    **hyper_parameters: Any,
-) -> CompressedCache:
-    """A fresh cache for one batch of sequences, to be passed as `past_key_values`.
-
-    `model` comes from `kvlab.load_model` (or is a transformers model that runs kvlab's attention). `budget`: a float in
-    (0, 1] is a fraction of the first prompt, an int is slots per KV head; 1.0 keeps everything; a text such as `10%B`
-    or `64MiB` is bytes. `compress_every` is the
-    number of decode steps between decisions, with the slack taken from inside the budget. Raises UserError for a bad
-    budget, method or hyper-parameter, or a model that does not run kvlab's attention.
-    """
-    if not isinstance(method, Method):
-        method = make_method(method, **hyper_parameters)
-    elif hyper_parameters:
-        raise UserError("Give hyper-parameters with a method's name, or a finished method, not both.")
-    if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
-        raise UserError(f"A cache cannot be made for {shown(model)}: give what kvlab.load_model(name) returns.")
-    language_model: PreTrainedModel = getattr(model, "model", model) if hasattr(model, "tokenizer") else model
-    config = language_model.config.get_text_config(decoder=True)
-    if config._attn_implementation != ATTENTION_NAME:
-        raise UserError("This model does not run kvlab's attention; load it with kvlab.load_model(name).")
-    whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
-    whole_number(seed, "The seed", 0, 2**63 - 1)
-    amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
-    pipeline = with_feature_maps(method.pipeline(), language_model, getattr(model, "name", ""))
-    pipeline = with_profile(pipeline, language_model, getattr(model, "name", ""))
-    if pipeline.score.needs_hidden_states:
-        watch_hidden_states(language_model)
-    if pipeline.saves_prefill:
-        narrow_prefill(language_model)
-    settings = LayerSettings(
-        pipeline=pipeline,
-        budget=amount if method.needs_budget else Budget(UNLIMITED),
-        compresses=method.family != "reference" and not (method.needs_budget and amount.keeps_all),
-        num_layers=config.num_hidden_layers,
-        group=config.num_attention_heads // num_key_value_heads(config),
-        compress_every=compress_every,
-        seed=seed,
-        observer=observer,
-        timed=timed,
-        rotary=find_rotary(language_model),
-        unrotated=unrotated_layers(language_model),
-        passage=Passage() if pipeline.saves_prefill else None,
-        changing_rotary=changing_rotary(language_model),
-        store=store_of(method.store),
-    )
-    if pipeline.rehearsal is not None and settings.compresses:
-        listen(language_model)
-        settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
-    return CompressedCache(config, settings)
 
 
 def _others_bytes(layer: Any) -> int:

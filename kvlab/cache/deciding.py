@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.fused import decide_whole, decides_whole, decision_kernel
+from kvlab.cache.layer_state import LayerState
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
 from kvlab.cache.settings import Held, LayerSettings
@@ -16,9 +17,6 @@ from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
 from kvlab.methods.settlers.eviction.lots import ThinInLots
 from kvlab.methods.view import Slots, View
-
-if TYPE_CHECKING:
-    from kvlab.cache.layer import CompressedLayer
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Moment:
 
 
 def decide(
-    layer: CompressedLayer, seen: Sequence[PassSeen], visible: Sequence[Slots], shown: PassSeen | None, first: bool
+    layer: LayerState, seen: Sequence[PassSeen], visible: Sequence[Slots], shown: PassSeen | None, first: bool
 ) -> None:
     """Score the slots, and compress the layer if that is due. `first`: this pass completes the prompt.
 
@@ -62,14 +60,14 @@ def decide(
         conclude(layer, seen, visible, shown, first)
 
 
-def note_statistic(layer: CompressedLayer, seen: PassSeen) -> None:
+def note_statistic(layer: LayerState, seen: PassSeen) -> None:
     """Keep what the allocator wants to know of this layer."""
     noted = layer.settings.pipeline.allocate.statistic(layer.buckets[0].table.rated(), seen)
     if noted is not None:
         layer.settings.statistics[layer.rank] = noted
 
 
-def _hold(layer: CompressedLayer, seen: PassSeen, shown: PassSeen | None) -> None:
+def _hold(layer: LayerState, seen: PassSeen, shown: PassSeen | None) -> None:
     """Let the layer wait for its decision; the last one decides for all, unless a rehearsal is to come."""
     settings, pipeline = layer.settings, layer.settings.pipeline
     if not (settings.stays_held or pipeline.score.needs_hidden_states):
@@ -93,7 +91,7 @@ def conclude_all(settings: LayerSettings) -> None:
 
 
 def conclude(
-    layer: CompressedLayer, seen: Sequence[PassSeen], visible: Sequence[Slots], shown: PassSeen | None, first: bool
+    layer: LayerState, seen: Sequence[PassSeen], visible: Sequence[Slots], shown: PassSeen | None, first: bool
 ) -> None:
     """Compress the layer if that is due, its slots scored."""
     moment = _moment(layer, seen[0].num_new, first)
@@ -118,7 +116,7 @@ def conclude(
         layer.waiting = 0
 
 
-def _taken_whole(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
+def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
     """For each bucket whether a kernel has scored and decided already, all in one."""
     kernel = decision_kernel(layer.device) if moment.one and moment.due and layer.settings.observer is None else None
     if kernel is None or layer.settings.store.packs or not decides_whole(layer.settings.pipeline):
@@ -130,12 +128,12 @@ def _taken_whole(layer: CompressedLayer, seen: Sequence[PassSeen], moment: Momen
     ]
 
 
-def _rated(layer: CompressedLayer, visible: Sequence[Slots]) -> list[Slots]:
+def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
     """What each table shows with every score; log mass stays as long as nothing is decided."""
     return [table.columns.rated(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
-def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
+def _moment(layer: LayerState, new: int, first: bool) -> Moment:
     pipeline = layer.settings.pipeline
     prompt = not layer.prompt_settled
     one = new == 1 and not prompt
@@ -144,7 +142,7 @@ def _moment(layer: CompressedLayer, new: int, first: bool) -> Moment:
 
 
 def _views(
-    layer: CompressedLayer,
+    layer: LayerState,
     seen: Sequence[PassSeen],
     moment: Moment,
     slots: Sequence[Slots],
@@ -178,7 +176,7 @@ def _views(
     return views
 
 
-def _compress(layer: CompressedLayer, views: list[View], shown: PassSeen | None, moment: Moment) -> None:
+def _compress(layer: LayerState, views: list[View], shown: PassSeen | None, moment: Moment) -> None:
     settings, streams = layer.settings, layer.streams
     decisions = [
         bucket.decide(view, settings, layer.rotary.check) if bucket.is_over else None
@@ -199,7 +197,7 @@ def _compress(layer: CompressedLayer, views: list[View], shown: PassSeen | None,
         layer.note_peak(held)
 
 
-def _grown(layer: CompressedLayer, bucket: Bucket, lengths: list[int], moment: Moment) -> int | None:
+def _grown(layer: LayerState, bucket: Bucket, lengths: list[int], moment: Moment) -> int | None:
     """What no head exceeds where a method lets generated tokens stay on top; None: its budget."""
     settle = layer.settings.pipeline.settle
     if not isinstance(settle, ThinInLots) or bucket.quota is None:

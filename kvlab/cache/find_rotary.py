@@ -6,18 +6,17 @@ What is written down here by family is proved by tests/conformance/test_families
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from torch import Tensor, nn
 
+from kvlab.attention.alibi import uses_alibi
+from kvlab.attention.text_config import family, text_config
 from kvlab.errors import UserError
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
 
 # Gemma 3 keeps one set of frequencies a layer type; only full-attention layers are compressed.
 NAMES = ("inv_freq", "full_attention_inv_freq")
-# Families without a flag in their config.
-ALIBI = ("bloom", "mpt")
 # Families that pair neighbouring coordinates.
 INTERLEAVED = ("cohere", "cohere2", "glm", "glm4", "llama4_text", "ernie4_5")
 # Families that rotate in sliding layers only, where they have any.
@@ -32,10 +31,10 @@ def find_rotary(model: nn.Module) -> Rotary | None:
 
 def unrotated_layers(model: nn.Module) -> frozenset[int]:
     """Indices of the full-attention layers that do not rotate though the model does (SmolLM3, Llama 4, Cohere 2)."""
-    config = _text_config(model)
-    if _family(model) in ROTATED_IF_SLIDING:
+    config = text_config(model)
+    if family(model) in ROTATED_IF_SLIDING:
         kinds = getattr(config, "layer_types", None) or []
-        some = _family(model) == "cohere2" or "sliding_attention" in kinds
+        some = family(model) == "cohere2" or "sliding_attention" in kinds
         return frozenset(index for index, kind in enumerate(kinds) if some and kind == "full_attention")
     parts = [module for module in _decoder(model).modules() if hasattr(module, "layer_idx")]
     return frozenset(int(part.layer_idx) for part in parts if not getattr(part, "use_rope", True))  # type: ignore[arg-type]
@@ -55,11 +54,6 @@ def changing_rotary(model: nn.Module) -> Callable[[], Rotary] | None:
     if not any("dynamic" in str(kind) or kind == "longrope" for kind in kinds):
         return None
     return lambda: _rotary(found, model)
-
-
-def uses_alibi(model: nn.Module) -> bool:
-    """Whether the model tells distances by ALiBi; it may hold a rotary embedding that it never uses."""
-    return _family(model) in ALIBI or bool(getattr(_text_config(model), "alibi", False))
 
 
 class RotaryOfPasses:
@@ -94,16 +88,7 @@ def _rotary(place: tuple[nn.Module, str], model: nn.Module) -> Rotary:
     """As it is now: dynamic kinds change the module's tensor in place."""
     module, name = place
     scaling = getattr(module, name.replace("inv_freq", "attention_scaling"), 1.0)
-    return Rotary(getattr(module, name).float().clone(), _family(model) in INTERLEAVED, float(scaling))
-
-
-def _text_config(model: nn.Module) -> Any:
-    config = getattr(model, "config", None)
-    return None if config is None else config.get_text_config(decoder=True)
-
-
-def _family(model: nn.Module) -> str:
-    return getattr(_text_config(model), "model_type", "")
+    return Rotary(getattr(module, name).float().clone(), family(model) in INTERLEAVED, float(scaling))
 
 
 def _decoder(model: nn.Module) -> nn.Module:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.kernels import kernels_on, launching_on, warn_without
+from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.attention.ema import EMA, SEEN_ROWS, EmaScore
@@ -18,7 +18,7 @@ from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.oldest import Oldest
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.merging.cosine_merge import THRESHOLD, CosineMerge
-from kvlab.methods.settlers.merging.draws import MIX, stream_start
+from kvlab.methods.settlers.merging.draws import stream_start
 from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.methods.settlers.residuals.residual import RESIDUAL as RESIDUAL_COLUMN
@@ -28,47 +28,8 @@ from kvlab.methods.view import KEY_LENGTH, View, is_constant
 if TYPE_CHECKING:
     from kvlab.cache.bucket import Bucket
 
-EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = range(5)  # what becomes of the slot that leaves
-Decide = Callable[["Work"], None]
+Decide = Callable[[Work], None]
 _failed = False  # the kernel could not be made in this process
-
-
-@dataclass(frozen=True)
-class Work:
-    """One decision of a table: the newest query enters the scores, one slot of each head leaves.
-
-    Columns are (B, H, S) and have one layout; those that this decision has not, or that all slots share, are None.
-    `mass` (B, H, S) is the newest query's attention; `tokens_seen` is (B,), all else (B, H).
-    """
-
-    kind: int
-    keys: Tensor  # (B, H, S, d)
-    values: Tensor
-    position: Tensor
-    valid: Tensor
-    mass: Tensor
-    tokens_seen: Tensor
-    recent: Tensor  # newest tokens that stay
-    sinks: Tensor  # first tokens that stay
-    dropped: Tensor  # votes lost so far
-    score: Tensor | None = None
-    votes: Tensor | None = None
-    log_mass: Tensor | None = None
-    average: Tensor | None = None  # log of the running average that predicts, and the queries it has seen
-    rows: Tensor | None = None
-    residual: Tensor | None = None
-    threshold: Tensor | None = None
-    decay: float = 1.0  # of scores
-    alpha: float = 0.5  # of averages
-    most_rows: int = 1
-    least: float = 0.0  # cosine below which nothing merges, or weight of the newest in a moving threshold
-    mass_of_votes: float = 0.0  # log mass is so many times log(votes) where it has no column
-    sums: bool = False  # scores of merged slots are added, else the larger stays
-    bias: bool = True  # what a mean key lacks goes into the log mass
-    reach: int = 1  # slots a value is spread over
-    drawn: bool = False  # it is spread or not, by a number drawn for the token
-    stream: int = 0  # where the draws of head 0 begin
-    mixes: tuple[int, int, int] = MIX
 
 
 def decides_whole(pipeline: Pipeline) -> bool:

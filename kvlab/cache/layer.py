@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -15,22 +14,20 @@ from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
-from kvlab.cache.contents import Contents
 from kvlab.cache.deciding import decide
+from kvlab.cache.layer_state import LayerState
 from kvlab.cache.passage import Rows
 from kvlab.cache.placed import placed, sinks_by_head
 from kvlab.cache.quota import Quota
 from kvlab.cache.recalled import recall
-from kvlab.cache.rehearsing import Mark, check_rehearsed, rehearsed
-from kvlab.cache.settings import LayerSettings
+from kvlab.cache.rehearsed import check_rehearsed, rehearsed
 from kvlab.cache.sizes import sizes_of
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
-from kvlab.methods.view import References
 
 
-class CompressedLayer(Contents, CacheLayerMixin):
+class CompressedLayer(LayerState, CacheLayerMixin):
     """A layer whose physical slots are fewer than the tokens it has seen.
 
     Heads that keep as much lie in one table; heads that do not are put into a few tables of similar length once the
@@ -42,26 +39,6 @@ class CompressedLayer(Contents, CacheLayerMixin):
     is_compileable = False
     is_croppable = False
     supports_early_init = False
-
-    def __init__(self, layer_idx: int, settings: LayerSettings, rank: int | None = None) -> None:
-        self.layer_idx = layer_idx
-        self.rank = layer_idx if rank is None else rank  # among the compressed layers, which share the budget
-        self.settings = settings
-        self.reset()
-
-    def reset(self) -> None:
-        """Forget everything."""
-        self.buckets: list[Bucket] = []
-        self.quota: Quota | None = None  # of the whole layer
-        self.is_initialized = False
-        self.cumulative_length = 0  # tokens seen, padding counted: transformers' logical length
-        self.peak_bytes = 0
-        self.lengths: list[int] = []  # real tokens of each row, on the host
-        self.waiting = 0  # tokens appended since the last decision
-        self.prompt_settled = False  # the decision about the prompt was made
-        self.references: References | None = None  # queries of a rehearsal, until the decision
-        self.marked: Mark | None = None  # where a rehearsal goes back to
-        self.rotary = self.settings.rotary_of(self.layer_idx)
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Adopt the first tokens' type and device."""
@@ -161,8 +138,9 @@ class CompressedLayer(Contents, CacheLayerMixin):
         if first:
             whole = self.streams.batch * self.streams.heads * self.settings.num_layers
             sizes = sizes_of(self.settings, self.buckets[0].table, whole)
+            lengths = [self.settings.text_tokens or length for length in self.lengths]
             self.quota = self.buckets[0].quota = Quota.of_layer(
-                self.settings, self.rank, self.lengths, self.streams.heads, self.device, sizes
+                self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
             )
         hidden = None if module is None else take_hidden_states(module)
         common = scaling, softcap, module, hidden, self.rotary.now(), self.generator
@@ -198,15 +176,6 @@ class CompressedLayer(Contents, CacheLayerMixin):
             places = self.streams.by_row(self.tokens_seen)
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
-
-    def seen_again(self, seen: PassSeen) -> PassSeen:
-        """The prompt's pass over the table as it lies in memory now; heads are alike before their first decision."""
-        table = self.buckets[0].table
-        return replace(seen, key=table.states()[0], bias=table.bias(table.visible()))
-
-    def note_peak(self, beside: int) -> None:
-        """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""
-        self.peak_bytes = max(self.peak_bytes, self.table_bytes() + beside)
 
     def _shown(self, seen: list[PassSeen], query: Tensor, output: Tensor) -> PassSeen | None:
         """Show the pass to who watches, and return what was shown."""

@@ -12,25 +12,20 @@ import inspect
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.attention.marks import STARTS_ANEW
-from kvlab.attention.seen import PassSeen
+from kvlab.cache.cache import CompressedCache
 from kvlab.cache.deciding import conclude_all, note_statistic
+from kvlab.cache.rehearsed import go_back, mark
 from kvlab.cache.settings import LayerSettings, RehearsalState, wait
 from kvlab.errors import UserError
 from kvlab.methods.rehearsal import OVERLAP, Rehearsal
-from kvlab.methods.view import References
-
-if TYPE_CHECKING:
-    from kvlab.cache.cache import CompressedCache
-    from kvlab.cache.layer import CompressedLayer
 
 LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
 _LISTENS = "_kvlab_listens_to_prompts"
@@ -57,79 +52,6 @@ def listen(model: PreTrainedModel) -> None:
         model.register_forward_pre_hook(_note, with_kwargs=True)
         model.register_forward_hook(_end, with_kwargs=True)
         setattr(model, _LISTENS, True)
-
-
-def check_rehearsed(layer: CompressedLayer) -> None:
-    """Raises UserError where tokens follow a prompt that was never rehearsed: the model was not asked as a whole."""
-    settings = layer.settings
-    waits = settings.rehearsal is not None and not settings.rehearsal.done and not settings.rehearses_now
-    if waits and layer.quota is not None and settings.held is not None:
-        raise UserError(
-            "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model "
-            "that make_cache was given, not to a part of it."
-        )
-
-
-def rehearsed(layer: CompressedLayer, seen: PassSeen) -> None:
-    """One layer after a pass of the rehearsal: its prompt's slots take over what the scorer makes of it."""
-    assert layer.marked is not None
-    table, pipeline = layer.buckets[0].table, layer.settings.pipeline
-    table.store(dict(pipeline.rehearsed(table.first(layer.marked.width), seen)))
-    if pipeline.references:
-        more = _some(seen, layer.marked.every)
-        layer.references = more if layer.references is None else layer.references.and_more(more)
-
-
-def _some(seen: PassSeen, every: int) -> References:
-    """Every so many-th query of a pass."""
-    real = seen.query.new_ones(len(seen.query), seen.num_new) if seen.row_valid is None else seen.row_valid.float()
-    return References(seen.query[:, :, ::every].clone(), real[:, ::every])
-
-
-@dataclass(frozen=True)
-class Mark:
-    """Where a layer stood at the end of its prompt."""
-
-    width: int
-    dense: bool
-    whole: torch.dtype  # of positions
-    tokens_seen: Tensor
-    cumulative_length: int
-    lengths: list[int]
-    waiting: int
-    rotary: Any
-    states: dict[str, Any]  # a recurrent state beside the slots
-    every: int  # of the rehearsal's queries one in so many is kept
-
-    @classmethod
-    def of(cls, layer: CompressedLayer, every: int) -> Mark:
-        """Now."""
-        table = layer.buckets[0].table
-        place = layer.tokens_seen.clone(), layer.cumulative_length, list(layer.lengths), layer.waiting
-        states: dict[str, Any] = _recurrent(layer) if isinstance(layer, LinearAttentionLayer) else {}
-        kept = copy.copy(layer.rotary), copy.deepcopy(states)
-        return cls(table.width, table.is_dense, table.slots.position.dtype, *place, *kept, every)
-
-    def back(self, layer: CompressedLayer) -> None:
-        """The layer as it was, but for scores; room that was made stays until `detach`."""
-        layer.buckets[0].table.forget(self.width, self.dense)
-        layer.tokens_seen, layer.cumulative_length = self.tokens_seen.clone(), self.cumulative_length
-        layer.lengths, layer.waiting, layer.rotary = list(self.lengths), self.waiting, copy.copy(self.rotary)
-        vars(layer).update(copy.deepcopy(self.states))
-
-
-def _recurrent(layer: CompressedLayer) -> dict[str, Any]:
-    """What transformers' own layer class keeps."""
-    names = vars(LinearAttentionLayer(1)).keys() - {"dtype", "device"}
-    return {name: value for name, value in vars(layer).items() if name in names}
-
-
-def take_last_queries(settings: LayerSettings) -> None:
-    """Show the scorer the prompt's own last queries, as if they were a rehearsal."""
-    for waiting in (settings.held or {}).values():
-        table = waiting.layer.buckets[0].table
-        table.store(dict(settings.pipeline.rehearsed(table.visible(), waiting.seen)))
-        note_statistic(waiting.layer, waiting.seen)
 
 
 @torch.no_grad()
@@ -160,20 +82,20 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, state: Rehearsal
     own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
     total = sum(ids.shape[1] for ids, _ in pieces)
     every = math.ceil(total / max(cache.settings.pipeline.references, 1))
-    marks = [Mark.of(layer, every) for layer in layers]
-    for layer, mark in zip(layers, marks, strict=True):
-        layer.marked = mark
-        layer.buckets[0].table.reserve(mark.width + most)
+    marks = [mark(layer, every) for layer in layers]
+    for layer, marked in zip(layers, marks, strict=True):
+        layer.marked = marked
+        layer.buckets[0].table.reserve(marked.width + most)
         held[layer.rank] = replace(held[layer.rank], seen=layer.seen_again(held[layer.rank].seen))
     for ids, mask in pieces:
         _pass(model, cache, ids, mask, state.mask)
         for index, kept in enumerate(own):
             if kept is not None:
                 cache.layers[index] = copy.deepcopy(kept)
-        for layer, mark in zip(layers, marks, strict=True):
-            mark.back(layer)
-    for layer, mark in zip(layers, marks, strict=True):
-        layer.buckets[0].table.give_back_room(mark.whole)
+        for layer, marked in zip(layers, marks, strict=True):
+            go_back(layer, marked)
+    for layer, marked in zip(layers, marks, strict=True):
+        layer.buckets[0].table.give_back_room(marked.whole)
         layer.marked = None
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from dataclasses import asdict, dataclass
+from typing import Annotated, Any
 
 import typer
 
@@ -25,3 +26,30 @@ def thinking_of(text: str | None) -> bool | None:
     if text not in (None, "yes", "no"):
         raise UserError(f"--thinking is yes or no, not {text!r}.")
     return None if text is None else text == "yes"
+
+
+@dataclass(frozen=True)
+class LoadingOptions:
+    """Which model, and where its weights come from and go to."""
+
+    model: Model = "mini"
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    placement: Placement = "single"
+    load_in: LoadIn = None
+    revision: Revision = None
+    cache_dir: CacheDir = None
+
+
+@dataclass(frozen=True)
+class ModelOptions(LoadingOptions):
+    """And how it is spoken to."""
+
+    chat: ChatWay = "auto"
+    system: System = ""
+    thinking: Thinking = None
+
+    @property
+    def as_asked(self) -> dict[str, Any]:
+        """As requests take them. Raises UserError for a `thinking` that is neither yes nor no."""
+        return asdict(self) | {"thinking": thinking_of(self.thinking)}

@@ -4,27 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvlab.cli.compare import (
-    Chunk,
-    Device,
-    Dtype,
-    Every,
-    File,
-    Json,
-    Level,
-    Model,
-    NewTokens,
-    Out,
-    Prompt,
-    Record,
-    Sample,
-)
-from kvlab.cli.loading import LoadIn, Placement
+from kvlab.cli.comparing import Json, Level, Out, RunningOptions, make_request
+from kvlab.cli.groups import grouped
+from kvlab.cli.loading import LoadingOptions
+from kvlab.cli.prompt import PromptOptions
 from kvlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -33,26 +22,19 @@ if TYPE_CHECKING:
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
+@grouped
 def plan(
     methods: Annotated[str, typer.Option(help="comma-separated, as for compare")] = (
         "streaming-llm,h2o,snapkv,zsmerge,keepkv"
     ),
     budgets: Annotated[str, typer.Option(help="comma-separated; each method runs at each")] = "0.2",
     tokens: Annotated[int | None, typer.Option(min=1, help="a prompt of so many tokens, in place of a text")] = None,
-    prompt: Prompt = None,
-    file: File = None,
-    sample: Sample = None,
-    model: Model = "mini",
-    new_tokens: NewTokens = 64,
+    *,
+    text: PromptOptions,
     level: Level = "full",
-    compress_every: Every = 1,
-    prefill_chunk: Chunk = None,
+    running: RunningOptions,
     out: Out = Path("runs"),
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    placement: Placement = "single",
-    load_in: LoadIn = None,
-    record: Record = "",
+    loading: LoadingOptions,
     memory: Annotated[str | None, typer.Option(help="plan for a device with so much, such as 24GB")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="plan for so many such devices: --placement auto")] = None,
     as_json: Json = False,
@@ -62,21 +44,13 @@ def plan(
     `model` is mini, a folder, a hub model that was loaded here before, or a shape such as shape:llama3-8b; weights are
     never loaded. With --memory the device need not be here. Exit status 1: it does not fit.
     """
-    from kvlab.cli.compare import _request
     from kvlab.cli.fitting import plan_of
-    from kvlab.cli.prompt import read_prompt
-    from kvlab.evaluate.parse import parse_choices
-    from kvlab.recording import Recording
 
-    if tokens is not None and any(source is not None for source in (prompt, file, sample)):
+    if tokens is not None and text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
-    text = "-" if tokens is not None else read_prompt(prompt, file, sample)
-    request = _request(
-        prompt=text, choices=parse_choices(methods, budgets), model=model, max_new_tokens=new_tokens, level=level,
-        compress_every=compress_every, prefill_chunk=prefill_chunk, device=device, dtype=dtype,
-        placement=placement, load_in=load_in, record=Recording.parse(record),
-    )  # fmt: skip
-    made = plan_of(request, out, tokens, _machine(device, out, memory, devices))
+    asked = running.as_asked | asdict(loading) | {"level": level}
+    request = make_request(methods, budgets, prompt="-" if tokens is not None else text.read(), **asked)
+    made = plan_of(request, out, tokens, _machine(loading.device, out, memory, devices))
     typer.echo(json.dumps(made.as_data(), indent=2)) if as_json else _show(made)
     if not made.fits:
         raise typer.Exit(1)

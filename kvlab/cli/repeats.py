@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,32 +15,39 @@ if TYPE_CHECKING:
     from kvlab.repeats import Planting
     from kvlab.requests import CompareRequest, Progress
 
-Repeats = Annotated[
-    int, typer.Option(help="plant a needle in the text this many times, one comparison each; 0: the text as it is")
-]
-Vary = Annotated[str, typer.Option(help="what repeats vary beside name and number: depth,wording, one, or nothing")]
-Depth = Annotated[float, typer.Option(help="of the needle where it is not varied, from 0 (start) to 1 (end)")]
-Wording = Annotated[int, typer.Option(help="of the needle where it is not varied, from 1")]
 Resume = Annotated[str, typer.Option(help="go on with a batch of repeats that was stopped, by its id")]
 
 
-def plantings_asked(count: int, vary: str, depth: float, wording: int, seed: int) -> tuple[Planting, ...]:
-    """The plantings behind the options; none for a count of 0. Raises UserError for values that cannot be."""
-    from kvlab.errors import UserError
-    from kvlab.repeats import Planting, plantings
-    from kvlab.tasks.plant import WORDINGS
+@dataclass(frozen=True)
+class RepeatsOptions:
+    """A needle planted again and again, and what changes from one to the next."""
 
-    if not count:
-        return ()
-    if not 0 <= depth <= 1:
-        raise UserError(f"The needle cannot stand at depth {depth:g}: give one from 0 (start) to 1 (end).")
-    if not 1 <= wording <= WORDINGS:
-        raise UserError(f"There is no wording {wording}: choose one of 1 to {WORDINGS}.")
-    if seed < 0:
-        raise UserError("Names and numbers are drawn from seeds of 0 and above: give such a --seed.")
-    named = tuple(word.strip() for word in vary.split(",") if word.strip() not in ("", "nothing"))
-    first = Planting(wording=wording - 1, depth=depth, draw=seed)
-    return plantings(count, first, WORDINGS, named)
+    repeats: Annotated[
+        int, typer.Option(help="plant a needle in the text this many times, one comparison each; 0: the text as it is")
+    ] = 0
+    vary: Annotated[
+        str, typer.Option(help="what repeats vary beside name and number: depth,wording, one, or nothing")
+    ] = "depth,wording"
+    depth: Annotated[float, typer.Option(help="of the needle where it is not varied, from 0 (start) to 1 (end)")] = 0.3
+    wording: Annotated[int, typer.Option(help="of the needle where it is not varied, from 1")] = 1
+
+    def plantings(self, seed: int) -> tuple[Planting, ...]:
+        """The plantings behind the options; none for a count of 0. Raises UserError for values that cannot be."""
+        from kvlab.errors import UserError
+        from kvlab.repeats import Planting, plantings
+        from kvlab.tasks.plant import WORDINGS
+
+        if not self.repeats:
+            return ()
+        if not 0 <= self.depth <= 1:
+            raise UserError(f"The needle cannot stand at depth {self.depth:g}: give one from 0 (start) to 1 (end).")
+        if not 1 <= self.wording <= WORDINGS:
+            raise UserError(f"There is no wording {self.wording}: choose one of 1 to {WORDINGS}.")
+        if seed < 0:
+            raise UserError("Names and numbers are drawn from seeds of 0 and above: give such a --seed.")
+        named = tuple(word.strip() for word in self.vary.split(",") if word.strip() not in ("", "nothing"))
+        first = Planting(wording=self.wording - 1, depth=self.depth, draw=seed)
+        return plantings(self.repeats, first, WORDINGS, named)
 
 
 def new_batch_id() -> str:

@@ -23,6 +23,7 @@ sweep_commands = typer.Typer(
 
 LEASE_SECONDS = 60.0
 BLOCK = 32
+ONLY_EVALS = ("out", "as_json", "preset", "table", "figure")  # where results go, and papers' tables
 Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard reads runs/eval/NAME")]
 LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so long has lost its shard")]
 
@@ -31,7 +32,7 @@ def like_eval(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options of `kvlab eval` that say what is measured, given to it as `asked`."""
     own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "asked"]
     theirs = inspect.signature(evaluate, eval_str=True).parameters.values()
-    merged = [*own, *(one for one in theirs if one.name not in ("out", "as_json"))]
+    merged = [*own, *(one for one in theirs if one.name not in ONLY_EVALS)]
 
     def filled(**options: Any) -> None:
         command(**{one.name: options.pop(one.name) for one in own}, asked=options)
@@ -121,11 +122,12 @@ def run(
     for note in notes:
         say(f"Given up: {note}")
     by = ["task", "difficulty", "length", *(["depth"] if any(one.depths for one in requests) else [])]
-    summary = summarize(sweep_rows(folder), by)
+    rows = sweep_rows(folder)
+    summary = summarize(rows, by)
     if as_json:
         typer.echo(summary_json(summary, notes, str(folder)))
     else:
-        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary))
+        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary, rows["device"].dropna()))
 
 
 @sweep_commands.command("work")

@@ -7,7 +7,7 @@ import hashlib
 import torch
 from transformers import PreTrainedModel
 
-from kvlab.cache.named_weights import named_weights
+from kvlab.fitted.named_weights import named_weights
 
 _SAMPLED = 256  # values read of each tensor: enough to tell checkpoints apart, cheap on any size
 

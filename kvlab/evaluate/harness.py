@@ -97,12 +97,18 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
     plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn)
     check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
-    asked = request.question_aware, loaded.name, digest, request.prefill_chunk, None if chat is None else chat.settings
+    asked = request.question_aware, loaded.name, digest, request.prefill_chunk
     units = [
         Unit(
             prompt,
             {
-                number: row_key(prompt.identity, choice, settings[number], *asked)
+                number: row_key(
+                    prompt.identity,
+                    choice,
+                    settings[number],
+                    *asked,
+                    chat.settings if chat is not None and prompt.chat else None,
+                )
                 for number, choice in enumerate(request.all_choices)
             },
         )

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, Theme, pick
+from kvlab.figures.stacked import add_area
 from kvlab.figures.template import colour_bar, finish
 from kvlab.figures.words import number, percent, plural
 
@@ -62,18 +63,9 @@ def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Shares of all (layer, head, token) in each fate over the steps, stacked."""
     figure = go.Figure()
     for fate, (state, pattern) in FATE_LOOK.items():
-        colour = pick(STATE_COLOURS[state], theme)
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[fate],
-            name=fate,
-            stackgroup="all",
-            mode="lines",
-            line={"width": 0.5, "color": colour},
-            fillcolor=colour,
-            fillpattern={"shape": pattern, "size": 6, "solidity": 0.25},
-            hovertemplate=f"step %{{x}}: %{{y:.1%}} {fate}<extra></extra>",
-        )
+        look = {"shape": pattern, "size": 6, "solidity": 0.25}
+        hover = f"step %{{x}}: %{{y:.1%}} {fate}"
+        add_area(figure, frame["step"], frame[fate], fate, pick(STATE_COLOURS[state], theme), hover, look)
     finish(figure, title="Their fate over the steps, all heads", x="step", y="share of heads and tokens", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 

@@ -6,6 +6,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.palette import HUES, Theme, pick
+from kvlab.figures.stacked import add_area
 from kvlab.figures.template import finish
 from kvlab.figures.words import byte_size, byte_unit, number, percent, plural
 
@@ -26,18 +27,9 @@ def memory_stack(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     factor, unit = byte_unit(float(frame[["full_bytes", "peak_bytes"]].max().max()))
     figure = go.Figure()
     for column, name, hue, pattern in LAYERS:
-        colour = pick(HUES[hue], theme)
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[column] / factor,
-            name=name,
-            stackgroup="bytes",
-            mode="lines",
-            line={"width": 0.5, "color": colour},
-            fillcolor=colour,
-            fillpattern={"shape": pattern, "size": 6, "solidity": 0.3},
-            hovertemplate=f"step %{{x}}: {name} %{{y:.4g}} {unit}<extra></extra>",
-        )
+        look = {"shape": pattern, "size": 6, "solidity": 0.3}
+        hover = f"step %{{x}}: {name} %{{y:.4g}} {unit}"
+        add_area(figure, frame["step"], frame[column] / factor, name, pick(HUES[hue], theme), hover, look)
     figure.add_scatter(
         x=frame["step"],
         y=frame["full_bytes"] / factor,

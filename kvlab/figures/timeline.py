@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.lineage.states import STATES, State
 from kvlab.figures.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
+from kvlab.figures.stacked import add_area
 from kvlab.figures.template import CLEAR, finish, token_ticks
 from kvlab.figures.words import percent, plural, token_labels
 
@@ -66,16 +67,8 @@ def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         if not frame[column].any():
             continue
         name = "own slot" if column == "own" else STATE_NAMES[state]
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[column],
-            name=name,
-            stackgroup="all",
-            mode="lines",
-            line={"width": 0.5, "color": pick(STATE_COLOURS[state], theme)},
-            fillcolor=pick(STATE_COLOURS[state], theme),
-            hovertemplate=f"step %{{x}}: %{{y:,}} tokens {name}<extra></extra>",
-        )
+        hover = f"step %{{x}}: %{{y:,}} tokens {name}"
+        add_area(figure, frame["step"], frame[column], name, pick(STATE_COLOURS[state], theme), hover)
     return finish(figure, title="Tokens by state", x="step", y="tokens", theme=theme)
 
 

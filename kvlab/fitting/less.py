@@ -12,8 +12,8 @@ from typing import get_args
 import torch
 from torch import Tensor
 
-from kvlab.cache.feature_weights import refuse_alibi, refuse_sinks, write_maps
 from kvlab.errors import UserError
+from kvlab.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
 from kvlab.fitting.observations import (
     Observation,
     compressible_layers,

@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from kvlab.cache import make_cache
-from kvlab.cache.profiles import write_profile
 from kvlab.errors import UserError
+from kvlab.fitted.profiles import write_profile
 from kvlab.fitting.text import text_windows
 from kvlab.models.load import LoadedModel, load_model
 

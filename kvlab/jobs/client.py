@@ -20,6 +20,7 @@ from kvlab.errors import UserError
 from kvlab.jobs import store
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests import Progress
+from kvlab.trace.transactions import transaction
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
 FIELDS = "job_id, session, title, state, message, created, started, finished, cancel, progress, run_ids"
@@ -96,7 +97,7 @@ def cancel(root: Path, job_id: str) -> None:
         UserError: there is no such job.
     """
     status(root, job_id)
-    with store.database(root) as connection, store.transaction(connection):
+    with store.database(root) as connection, transaction(connection):
         row = connection.execute("SELECT state FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if row["state"] == "queued":
             store.finish(connection, job_id, "cancelled", "Taken out of the queue before it began.")
@@ -119,7 +120,7 @@ def ensure_worker(root: Path) -> int:
     It ends once no process that asked for it lives: several dashboards may share a folder.
     """
     root = Path(root).absolute()
-    with store.database(root) as connection, store.transaction(connection):
+    with store.database(root) as connection, transaction(connection):
         store.keep(connection, os.getpid())
         if (alive := store.live_worker(connection)) is not None:
             return alive
@@ -131,7 +132,7 @@ def ensure_worker(root: Path) -> int:
 
 def release_worker(root: Path) -> int | None:
     """This process needs the worker no longer: its process id where nobody else does, to be stopped."""
-    with store.database(Path(root).absolute()) as connection, store.transaction(connection):
+    with store.database(Path(root).absolute()) as connection, transaction(connection):
         store.release(connection, os.getpid())
         return None if store.is_kept(connection) else store.live_worker(connection)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvlab.errors import UserError
 from kvlab.requests import CompareRequest
-from kvlab.trace.again import choice_of, model_fields
+from kvlab.trace.again import choice_of, request_again
 from kvlab.trace.schema import RunRecord
 
 
@@ -22,18 +22,5 @@ def counterfactual(record: RunRecord, first: int, last: int) -> CompareRequest:
     places = record.budget if isinstance(record.budget, int) else int(record.budget * record.prompt_tokens)
     if len(chosen) >= places and record.method != "gvote":
         raise UserError(f"{len(chosen)} tokens do not fit into a budget of {places} slots: choose fewer.")
-    as_it_was = choice_of(record)
-    kept = as_it_was.model_copy(update={"force_keep": tuple(sorted({*record.force_keep, *chosen}))})
-    return CompareRequest(
-        prompt=record.prompt,
-        choices=(as_it_was, kept),
-        max_new_tokens=record.max_new_tokens,
-        level="full",
-        compress_every=record.compress_every,
-        record=record.recording,
-        seed=record.seed,
-        answer=record.answer,
-        facts=record.facts,
-        title=f"What if tokens {first} to {last} had stayed ({record.label})",
-        **model_fields(record),
-    )
+    kept = choice_of(record).model_copy(update={"force_keep": tuple(sorted({*record.force_keep, *chosen}))})
+    return request_again(record, kept, f"What if tokens {first} to {last} had stayed ({record.label})")

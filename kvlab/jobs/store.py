@@ -18,6 +18,7 @@ from pathlib import Path
 from kvlab.errors import UserError
 from kvlab.jobs.own_disk import queue_folder
 from kvlab.trace.catalogue import is_alive
+from kvlab.trace.transactions import transaction
 
 FOLDER = ".jobs"
 HEARTBEAT_SECONDS = 1.0
@@ -81,18 +82,6 @@ def database(root: Path) -> Iterator[sqlite3.Connection]:
         raise UserError(f"The queue in {folder} cannot be used ({error}): is the disk full or not writable?") from error
     except sqlite3.DatabaseError as error:
         raise UserError(f"The queue {folder}/queue.sqlite is damaged: delete it; the runs are not touched.") from error
-
-
-@contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All statements inside, or none of them, with no other process in between."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")
 
 
 def log_path(root: Path, job_id: str) -> Path:

@@ -28,6 +28,7 @@ from kvlab.jobs import client, store
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests import Progress, RescueRequest
+from kvlab.trace.transactions import transaction
 
 Compare = Callable[..., Any]
 RESCUE = "kvlab.rescue:rescue"
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = False) -> None:
     """Run jobs one after another until `stop` is set; returns at once when another worker lives."""
     with store.database(root) as connection:
-        with store.transaction(connection):
+        with transaction(connection):
             store.bury_orphans(connection)
             if not store.take_place(connection, os.getpid()):
                 return

@@ -15,7 +15,7 @@ from pathlib import Path
 from kvlab.errors import UserError
 from kvlab.plugins.named import files_named, named, packages_named
 from kvlab.plugins.origin import Origin, registering
-from kvlab.plugins.registry import Registry, undo
+from kvlab.plugins.shelf import Shelf, undo
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Plugin:
     @property
     def brought(self) -> dict[str, list[str]]:
         """Names of what it registered, by kind."""
-        return {registry.kind: names for registry in Registry.every if (names := registry.of(self.origin))}
+        return {shelf.kind: names for shelf in Shelf.every if (names := shelf.of(self.origin))}
 
 
 _lock = threading.RLock()
@@ -133,8 +133,8 @@ def _with_version(origin: Origin, version: str) -> Origin:
     if origin.version or not version:
         return origin
     known = Origin(origin.name, version, origin.sha256, origin.place)
-    for registry in Registry.every:
-        registry.renamed(origin, known)
+    for shelf in Shelf.every:
+        shelf.renamed(origin, known)
     return known
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.plugins.named import ALLOWED, FILES
+from kvlab.sweep import shards
 from kvlab.sweep.follow import Follower, Say
-from kvlab.sweep.shards import read_plan
 
 LOOK_SECONDS = 2.0
 END_SECONDS = 20.0
@@ -86,7 +86,8 @@ class _Driver:
         count = min(there, workers or there)
         made = ray.remote(max_restarts=-1, **needs)(Evaluator)
         self.actors = [made.remote(str(folder), seconds) for _ in range(count)]
-        self.waiting = deque(shard.name for shard in read_plan(folder).shards)
+        measured = shards.there(folder)
+        self.waiting = deque(shard.name for shard in shards.read_plan(folder).shards if shard.name not in measured)
         self.idle: list[Any] = []
         self.pending: dict[Any, tuple[Any, str]] = {}  # what is awaited, of which actor, for which shard
         say(f"{count} actors, one a {'GPU' if 'num_gpus' in needs else 'CPU'}")

@@ -64,7 +64,7 @@ def request_shards(
                     choice=place,
                     start=start,
                     stop=stop,
-                    task=of.task,
+                    task=of.task if len({prompt.identity.task for prompt in part}) == 1 else f"{of.task} and others",
                     length=of.length,
                     label=choice.label,
                     cost=cost,

@@ -6,9 +6,8 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import hidden_context, query_sample, spread
+from kvlab.tasks.build import Draft, spread
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
 from kvlab.tasks.task import Task, check_range
 
 _MOST_COINS = 50
@@ -20,16 +19,14 @@ def generate(tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: 
     The answer says both numbers again; its last number, the sum, counts.
     """
     check_range("arithmetic", "holders", holders, 2, len(NAMES))
-    random = sample_random("arithmetic", length, seed, index)
+    draft = Draft(tokenizer, "arithmetic", length, seed, index)
+    random = draft.random
     depths = spread(random, holders)
     coins = {name: random.randrange(_MOST_COINS) for name in phrasing.draw_names(random, holders)}
     first, second = random.sample(list(coins), 2)
     query = phrasing.arithmetic_query(first, second, (coins[first], coins[second]))
     statements = [phrasing.arithmetic_statement(name, count) for name, count in coins.items()]
-    context = hidden_context(tokenizer, "arithmetic", length, random, statements, depths, query.prompt)
-    return query_sample(
-        tokenizer, "arithmetic", index, seed, length, context, query, "final_number", statements=statements
-    )
+    return draft.hiding(query, statements, depths, "final_number")
 
 
 TASK = Task("arithmetic", "the sum of two numbers hidden in a story", generate)

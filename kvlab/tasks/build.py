@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from random import Random
 from typing import Any
@@ -14,7 +16,8 @@ from kvlab.models.mini.phrasing import TAIL, Query
 from kvlab.tasks.fit import largest_fit, too_short
 from kvlab.tasks.haystack import Window, draw_window, hide
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.text_windows import token_starts
+from kvlab.tasks.seeds import sample_random
+from kvlab.tasks.text_windows import text_sample, token_starts
 from kvlab.tasks.tokens import count_tokens, text_ids
 
 Render = Callable[[Window], str]
@@ -47,38 +50,6 @@ def _words_in(tokenizer: PreTrainedTokenizerBase, window: Window, tokens: int) -
     return bisect_right(list(accumulate(len(word) for word in window.words)), starts[tokens])
 
 
-def hidden_context(
-    tokenizer: PreTrainedTokenizerBase,
-    task: str,
-    length: int,
-    random: Random,
-    statements: Sequence[str],
-    depths: Sequence[float],
-    question: str,
-) -> str:
-    """Return real text with the statements hidden at their depths."""
-    return fill(tokenizer, task, length, random, lambda window: hide(window, statements, depths), question)
-
-
-def block_context(
-    tokenizer: PreTrainedTokenizerBase,
-    task: str,
-    length: int,
-    random: Random,
-    block: str,
-    depth: float,
-    question: str,
-) -> str:
-    """Return a block of lines with real text before it (the share `depth` of all text) and after it."""
-
-    def render(window: Window) -> str:
-        cut = round(depth * len(window.words))
-        before, after = "".join(window.words[:cut]).rstrip(), "".join(window.words[cut:]).rstrip()
-        return (f"{before}\n" if before else "") + block + after
-
-    return fill(tokenizer, task, length, random, render, question)
-
-
 def spread(random: Random, count: int) -> list[float]:
     """Return `count` random depths in rising order."""
     return sorted(random.random() for _ in range(count))
@@ -89,32 +60,67 @@ def answer_tokens(tokenizer: PreTrainedTokenizerBase, query: Query) -> int:
     return len(text_ids(tokenizer, query.answer + TAIL)) + 4
 
 
-def query_sample(
-    tokenizer: PreTrainedTokenizerBase,
-    task: str,
-    index: int,
-    seed: int,
-    length: int,
-    context: str,
-    query: Query,
-    metric: str,
-    depth: float | None = None,
-    answers: Sequence[str] | None = None,
-    hold_back: int = 0,
-    **meta: Any,
-) -> Sample:
-    """Return the sample of a context and the query asked after it; the answers are the query's targets."""
-    return Sample(
-        task=task,
-        index=index,
-        seed=seed,
-        length=length,
-        depth=depth,
-        context=context,
-        question=query.prompt,
-        answers=list(answers or query.targets),
-        metric=metric,
-        max_new_tokens=answer_tokens(tokenizer, query),
-        hold_back=hold_back,
-        meta=meta,
-    )
+@dataclass(frozen=True)
+class Draft:
+    """Which sample of which task is to be made, and the draws that belong to it."""
+
+    tokenizer: PreTrainedTokenizerBase
+    task: str
+    length: int
+    seed: int
+    index: int
+
+    @cached_property
+    def random(self) -> Random:
+        """The sample's own draws: the same for the same task, length, seed and index."""
+        return sample_random(self.task, self.length, self.seed, self.index)
+
+    def hiding(
+        self,
+        query: Query,
+        statements: Sequence[str],
+        depths: Sequence[float],
+        metric: str = "whole_match_all",
+        **more: Any,
+    ) -> Sample:
+        """Real text with the statements hidden at their depths, then the query; `more` as `asking` takes it."""
+        context = self.filled(lambda window: hide(window, statements, depths), query.prompt)
+        return self.asking(query, context, metric, statements=list(statements), **more)
+
+    def around(self, query: Query, block: str, place: float, metric: str = "whole_match_all", **more: Any) -> Sample:
+        """A block of lines with real text before it (the share `place` of all text) and after it, then the query."""
+
+        def render(window: Window) -> str:
+            cut = round(place * len(window.words))
+            before, after = "".join(window.words[:cut]).rstrip(), "".join(window.words[cut:]).rstrip()
+            return (f"{before}\n" if before else "") + block + after
+
+        return self.asking(query, self.filled(render, query.prompt), metric, block=block, **more)
+
+    def filled(self, render: Render, question: str = "") -> str:
+        """As `fill`."""
+        return fill(self.tokenizer, self.task, self.length, self.random, render, question)
+
+    def asking(
+        self,
+        query: Query,
+        context: str,
+        metric: str,
+        *,
+        depth: float | None = None,
+        answers: Sequence[str] | None = None,
+        hold_back: int = 0,
+        **meta: Any,
+    ) -> Sample:
+        """The sample of a context and the query asked after it; without `answers` they are the query's targets."""
+        return Sample(
+            task=self.task, index=self.index, seed=self.seed, length=self.length, depth=depth, context=context,
+            question=query.prompt, answers=list(answers or query.targets), metric=metric,
+            max_new_tokens=answer_tokens(self.tokenizer, query), hold_back=hold_back, meta=meta,
+        )  # fmt: skip
+
+
+def book_sample(draft: Draft, metric: str, continuation: int) -> Sample:
+    """As many tokens of a book as asked, the last `continuation` of them forced upon the model and scored."""
+    text = draft.filled(lambda window: window.text)
+    return text_sample(draft.tokenizer, text, draft.task, draft.index, draft.seed, metric, continuation, draft.length)

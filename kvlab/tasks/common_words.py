@@ -6,22 +6,15 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import block_context, query_sample
+from kvlab.tasks.build import Draft
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
-from kvlab.tasks.task import Task, check_range
+from kvlab.tasks.task import Depth, Task, check_range
 
 _COMMON_COUNTS = ((9, 12), (6, 8), (4, 5))  # the three common words; the others occur once or twice
 
 
 def generate(
-    tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    seed: int,
-    index: int,
-    *,
-    depth: float | None = None,
-    rare: int = 40,
+    tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, depth: Depth = None, rare: int = 40
 ) -> Sample:
     """Return a list in which three words occur often among `rare` others, with real text around it.
 
@@ -29,7 +22,8 @@ def generate(
     differ, so that one order of the answer is right.
     """
     check_range("common_words", "rare", rare, 1, len(NAMES) - len(_COMMON_COUNTS))
-    random = sample_random("common_words", length, seed, index)
+    draft = Draft(tokenizer, "common_words", length, seed, index)
+    random = draft.random
     place = random.random()
     words = phrasing.draw_names(random, len(_COMMON_COUNTS) + rare)
     counts = [random.randint(*bounds) for bounds in _COMMON_COUNTS] + random.choices((1, 2), k=rare)
@@ -38,20 +32,7 @@ def generate(
     query = phrasing.common_words_query(words[: len(_COMMON_COUNTS)])
     place = place if depth is None else depth
     block = phrasing.word_list(listed)
-    context = block_context(tokenizer, "common_words", length, random, block, place, query.prompt)
-    return query_sample(
-        tokenizer,
-        "common_words",
-        index,
-        seed,
-        length,
-        context,
-        query,
-        "whole_match_all",
-        depth=place,
-        block=block,
-        counts=dict(zip(words, counts, strict=True)),
-    )
+    return draft.around(query, block, place, depth=place, counts=dict(zip(words, counts, strict=True)))
 
 
 TASK = Task("common_words", "the three most common words of a list", generate, uses_depth=True, ruler="cwe")

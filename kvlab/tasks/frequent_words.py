@@ -9,10 +9,9 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import block_context, query_sample
+from kvlab.tasks.build import Draft
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
-from kvlab.tasks.task import Task, check_range
+from kvlab.tasks.task import Depth, Task, check_range
 
 _EXPONENT = 1.5  # RULER draws with 2.0; flatter, the third word is rare enough to be lost
 _ASKED = 3
@@ -21,37 +20,19 @@ _MOST_WORDS = 20_000
 
 
 def generate(
-    tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    seed: int,
-    index: int,
-    *,
-    depth: float | None = None,
-    words: int = 80,
+    tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, depth: Depth = None, words: int = 80
 ) -> Sample:
     """Return a list of `words` words, some many times, with real text around it; the score is the share found."""
     check_range("frequent_words", "words", words, _FEWEST_WORDS, _MOST_WORDS)
-    random = sample_random("frequent_words", length, seed, index)
+    draft = Draft(tokenizer, "frequent_words", length, seed, index)
+    random = draft.random
     place = random.random()
     listed = _draw_list(random, words)
     counts = Counter(listed)
     query = phrasing.common_words_query([word for word, _ in counts.most_common(_ASKED)])
     place = place if depth is None else depth
     block = phrasing.word_list(listed)
-    context = block_context(tokenizer, "frequent_words", length, random, block, place, query.prompt)
-    return query_sample(
-        tokenizer,
-        "frequent_words",
-        index,
-        seed,
-        length,
-        context,
-        query,
-        "whole_match_all",
-        depth=place,
-        block=block,
-        counts=dict(counts),
-    )
+    return draft.around(query, block, place, depth=place, counts=dict(counts))
 
 
 def _draw_list(random: Random, count: int) -> list[str]:

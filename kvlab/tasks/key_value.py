@@ -6,33 +6,24 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import block_context, query_sample
+from kvlab.tasks.build import Draft
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
-from kvlab.tasks.task import Task, check_range
+from kvlab.tasks.task import Depth, Task, check_range
 
 
 def generate(
-    tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    seed: int,
-    index: int,
-    *,
-    depth: float | None = None,
-    pairs: int = 32,
+    tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, depth: Depth = None, pairs: int = 32
 ) -> Sample:
     """Return a list of `pairs` records with real text around it and a question for one of them."""
     check_range("key_value", "pairs", pairs, 1, len(NAMES))
-    random = sample_random("key_value", length, seed, index)
+    draft = Draft(tokenizer, "key_value", length, seed, index)
+    random = draft.random
     place = random.random()
     records = list(zip(phrasing.draw_names(random, pairs), phrasing.draw_values(random, pairs), strict=True))
     query = phrasing.key_value_query(*random.choice(records))
     place = place if depth is None else depth
     block = phrasing.key_value_list(records)
-    context = block_context(tokenizer, "key_value", length, random, block, place, query.prompt)
-    return query_sample(
-        tokenizer, "key_value", index, seed, length, context, query, "whole_match_all", depth=place, block=block
-    )
+    return draft.around(query, block, place, depth=place)
 
 
 TASK = Task("key_value", "one value of a list of records", generate, uses_depth=True, ruler="niah_multikey_2")

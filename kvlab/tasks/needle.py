@@ -5,36 +5,22 @@ from __future__ import annotations
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
-from kvlab.tasks.build import hidden_context, query_sample
+from kvlab.tasks.build import Draft
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
-from kvlab.tasks.task import Task
+from kvlab.tasks.task import Depth, Task
 
 
-def generate(
-    tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, depth: float | None = None
-) -> Sample:
+def generate(tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, depth: Depth = None) -> Sample:
     """Return a prompt with one needle at `depth` (None: a random one); raises UserError for too short a length."""
-    random = sample_random("needle", length, seed, index)
+    draft = Draft(tokenizer, "needle", length, seed, index)
+    random = draft.random
     drawn = random.random()
     kind = random.choice(phrasing.NEEDLE_PHRASINGS)
     name, value = phrasing.draw_names(random, 1)[0], phrasing.draw_value(random)
     query = phrasing.needle_query(kind, name, value)
     place = drawn if depth is None else depth
     statement = phrasing.needle_statement(kind, name, value)
-    context = hidden_context(tokenizer, "needle", length, random, [statement], [place], query.prompt)
-    return query_sample(
-        tokenizer,
-        "needle",
-        index,
-        seed,
-        length,
-        context,
-        query,
-        "whole_match_all",
-        depth=place,
-        statements=[statement],
-    )
+    return draft.hiding(query, [statement], [place], depth=place)
 
 
 TASK = Task(

@@ -6,24 +6,18 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import hidden_context, query_sample, spread
+from kvlab.tasks.build import Draft, spread
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
-from kvlab.tasks.task import Task, check_range
+from kvlab.tasks.task import Depth, Task, check_range
 
 
 def generate(
-    tokenizer: PreTrainedTokenizerBase,
-    length: int,
-    seed: int,
-    index: int,
-    *,
-    depth: float | None = None,
-    needles: int = 8,
+    tokenizer: PreTrainedTokenizerBase, length: int, seed: int, index: int, *, depth: Depth = None, needles: int = 8
 ) -> Sample:
     """Return a prompt with `needles` needles of which one is asked for: the one at `depth`, or a random one."""
     check_range("needle_multikey", "needles", needles, 1, len(NAMES))
-    random = sample_random("needle_multikey", length, seed, index)
+    draft = Draft(tokenizer, "needle_multikey", length, seed, index)
+    random = draft.random
     depths = spread(random, needles)
     asked = random.randrange(needles)
     kind = random.choice(phrasing.NEEDLE_PHRASINGS)
@@ -34,19 +28,7 @@ def generate(
         facts, depths, asked = [facts[i] for i in order], [depths[i] for i in order], order.index(asked)
     query = phrasing.needle_query(kind, *facts[asked])
     statements = [phrasing.needle_statement(kind, *fact) for fact in facts]
-    context = hidden_context(tokenizer, "needle_multikey", length, random, statements, depths, query.prompt)
-    return query_sample(
-        tokenizer,
-        "needle_multikey",
-        index,
-        seed,
-        length,
-        context,
-        query,
-        "whole_match_all",
-        depth=depths[asked],
-        statements=statements,
-    )
+    return draft.hiding(query, statements, depths, depth=depths[asked])
 
 
 TASK = Task(

@@ -6,9 +6,8 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import hidden_context, query_sample, spread
+from kvlab.tasks.build import Draft, spread
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
 from kvlab.tasks.task import Task, check_range
 
 
@@ -21,26 +20,15 @@ def generate(
     """
     check_range("needle_multiquery", "needles", needles, 1, len(NAMES))
     check_range("needle_multiquery", "queries", queries, 1, needles)
-    random = sample_random("needle_multiquery", length, seed, index)
+    draft = Draft(tokenizer, "needle_multiquery", length, seed, index)
+    random = draft.random
     depths = spread(random, needles)
     kind = random.choice(phrasing.NEEDLE_PHRASINGS)
     facts = list(zip(phrasing.draw_names(random, needles), phrasing.draw_values(random, needles), strict=True))
     asked = random.sample(facts, queries)
     query = phrasing.multi_query([name for name, _ in asked], [value for _, value in asked], kind)
     statements = [phrasing.needle_statement(kind, *fact) for fact in facts]
-    context = hidden_context(tokenizer, "needle_multiquery", length, random, statements, depths, query.prompt)
-    return query_sample(
-        tokenizer,
-        "needle_multiquery",
-        index,
-        seed,
-        length,
-        context,
-        query,
-        "whole_match_all",
-        answers=[value for _, value in asked],
-        statements=statements,
-    )
+    return draft.hiding(query, statements, depths, answers=[value for _, value in asked])
 
 
 TASK = Task("needle_multiquery", "many numbers, several asked for in one question", generate, ruler="niah_multiquery")

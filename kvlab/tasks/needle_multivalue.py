@@ -6,9 +6,8 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import hidden_context, query_sample, spread
+from kvlab.tasks.build import Draft, spread
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
 from kvlab.tasks.task import Task, check_range
 
 _MOST_VALUES = 1000
@@ -23,7 +22,8 @@ def generate(
     """
     check_range("needle_multivalue", "names", names, 1, len(NAMES))
     check_range("needle_multivalue", "values", values, 1, _MOST_VALUES)
-    random = sample_random("needle_multivalue", length, seed, index)
+    draft = Draft(tokenizer, "needle_multivalue", length, seed, index)
+    random = draft.random
     depths = spread(random, names * values)
     kind = random.choice(phrasing.NEEDLE_PHRASINGS)
     chosen = phrasing.draw_names(random, names)
@@ -31,18 +31,7 @@ def generate(
     random.shuffle(facts)
     query = phrasing.multi_value_query(chosen[0], [value for name, value in facts if name == chosen[0]])
     statements = [phrasing.needle_statement(kind, *fact) for fact in facts]
-    context = hidden_context(tokenizer, "needle_multivalue", length, random, statements, depths, query.prompt)
-    return query_sample(
-        tokenizer,
-        "needle_multivalue",
-        index,
-        seed,
-        length,
-        context,
-        query,
-        "whole_match_all",
-        statements=statements,
-    )
+    return draft.hiding(query, statements, depths)
 
 
 TASK = Task("needle_multivalue", "one name with several numbers, all asked for", generate, ruler="niah_multivalue")

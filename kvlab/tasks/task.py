@@ -10,6 +10,7 @@ from kvlab.errors import UserError
 from kvlab.tasks.sample import Sample
 
 DEFAULT_LENGTHS = (1024,)
+Depth = float | None  # where in the context what is asked for stands, 0 to 1; None: anywhere
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,8 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.models.mini import phrasing
 from kvlab.models.mini.words import NAMES
-from kvlab.tasks.build import hidden_context, query_sample, spread
+from kvlab.tasks.build import Draft, spread
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.seeds import sample_random
 from kvlab.tasks.task import Task, check_range
 
 
@@ -23,25 +22,15 @@ def generate(
     """
     check_range("variable_tracking", "hops", hops, 1, len(NAMES) - 1)
     check_range("variable_tracking", "chains", chains, 1, len(NAMES) // (hops + 1))
-    random = sample_random("variable_tracking", length, seed, index)
+    draft = Draft(tokenizer, "variable_tracking", length, seed, index)
+    random = draft.random
     depths = spread(random, chains * (hops + 1))
     names = phrasing.draw_names(random, chains * (hops + 1))
     groups = [names[start : start + hops + 1] for start in range(0, len(names), hops + 1)]
     values = phrasing.draw_values(random, chains)
     statements = interleave(random, [phrasing.variable_chain(*chain) for chain in zip(groups, values, strict=True)])
     query = phrasing.variable_query(groups[0], values[0])
-    context = hidden_context(tokenizer, "variable_tracking", length, random, statements, depths, query.prompt)
-    return query_sample(
-        tokenizer,
-        "variable_tracking",
-        index,
-        seed,
-        length,
-        context,
-        query,
-        "whole_match_all",
-        statements=statements,
-    )
+    return draft.hiding(query, statements, depths)
 
 
 def interleave(random: Random, chains: list[list[str]]) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvlab.requests import MethodChoice
+from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace.schema import RunRecord
 
+AS_BEFORE = ("prompt", "max_new_tokens", "compress_every", "seed", "answer", "facts")
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -16,6 +17,15 @@ def model_fields(record: RunRecord) -> dict[str, Any]:
     spoken = {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
     dtype = record.model.dtype if record.model.dtype in DTYPES else "auto"
     return {"model": record.model.name, "dtype": dtype, **spoken, **record.loading}
+
+
+def request_again(record: RunRecord, other: MethodChoice, title: str) -> CompareRequest:
+    """A request for two runs over the same prompt: the method as it ran, and `other`."""
+    as_before = {name: getattr(record, name) for name in AS_BEFORE}
+    choices = (choice_of(record), other)
+    return CompareRequest(
+        choices=choices, level="full", title=title, record=record.recording, **as_before, **model_fields(record)
+    )
 
 
 def choice_of(record: RunRecord) -> MethodChoice:

@@ -39,8 +39,9 @@ def test_a_row_says_whether_its_target_was_met(figure: str, value: float, verdic
 
 
 @pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
-def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path):
-    """What is clicked and typed is there, on runs of two layers."""
+def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """What is clicked and typed is there, on runs of two layers; no time is kept, so nothing has to come to rest."""
+    monkeypatch.setattr(pages, "SETTLE_SECONDS", 0.1)
     runs = write_large_runs(tmp_path, layers=2, tokens=512, events=2 * HEADS * 60)
     with Dashboard(tmp_path) as dashboard, chromium_at_home(pages.WIDTH, pages.HEIGHT) as browser:
         taken = list(pages._changes(browser, dashboard, runs, layers=2, repeats=1))

@@ -22,7 +22,7 @@ from kvlab.models.load import prepare
 from kvlab.stores import NATIVE
 from tests.conformance.test_matrix import near
 from tests.conformance.variants import Variant, every_variant
-from tests.families import EVERY, FAMILIES, tiny_model
+from tests.families import EVERY, FAMILIES, padded_rows, tiny_model
 
 PROMPT, PADS, BUDGET = 24, 7, 0.3
 TURNS = (PROMPT, 3, 1, 1, 1, 5, 1, 1)  # tokens of each pass: prompt, append, decode, second turn, decode
@@ -72,11 +72,7 @@ def lab_model(family: str, dtype: torch.dtype) -> PreTrainedModel:
 
 @cache
 def text() -> tuple[Tensor, Tensor]:
-    """(ids, mask) of two rows, the second padded on the left."""
-    ids = torch.randint(3, 97, (2, sum(TURNS)), generator=torch.Generator().manual_seed(5))
-    mask = torch.ones_like(ids)
-    mask[1, :PADS] = 0
-    return ids * mask, mask
+    return padded_rows(2, sum(TURNS), PADS, seed=5)
 
 
 @pytest.mark.parametrize(("variant", "family", "dtype"), cells(), ids=lambda part: str(part).removeprefix("torch."))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from functools import lru_cache
+from itertools import chain
 
 import pytest
 import torch
@@ -16,7 +17,8 @@ from tests.families import EVERY, FAMILIES, cache_for, tiny_model
 
 PROMPT, STEPS, PADS = 24, 6, 7
 # The families that test_families.py has a smaller matrix for join in `make conformance`.
-CHOSEN = EVERY if os.environ.get("KVLAB_CONFORMANCE") == "full" else FAMILIES
+FULL = os.environ.get("KVLAB_CONFORMANCE") == "full"
+CHOSEN = EVERY if FULL else FAMILIES
 COMPRESSIBLE = [family for family in CHOSEN if family != "mistral-sliding"]
 METHODS = list(registered())
 # LESS has no place for distances, nor beside learned sinks, and says so (tests/core/test_alibi.py, test_sinks.py).
@@ -99,6 +101,10 @@ def test_full_budget_in_bfloat16_stays_close_to_plain(family: str) -> None:
         assert (ours - exact).abs().mean() < 2 * plain_error + 1e-3, method
 
 
+# (budget, decode steps from one decision to the next): all of them for each method and family, half in each type.
+BUDGETS = {torch.float32: ((0.3, 1), (9, 3)), torch.bfloat16: ((9, 1), (1, 1))}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize(("method", "family"), PAIRS)
 def test_budget_is_never_exceeded(method: str, family: str, dtype: torch.dtype) -> None:
@@ -106,7 +112,7 @@ def test_budget_is_never_exceeded(method: str, family: str, dtype: torch.dtype) 
     model = lab_model(family, dtype)
     keeps_generated = not registered()[method]().pipeline().decode
     buffer = registered()[method]().pipeline().buffer
-    for budget, every in ((0.3, 1), (9, 1), (9, 3), (1, 1)):
+    for budget, every in chain(*BUDGETS.values()) if FULL else BUDGETS[dtype]:
         cache = cache_for(model, method, budget, compress_every=every)
         steps = 0
 

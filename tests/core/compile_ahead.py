@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from kvlab.cache.fused import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 
 HEADS, SLOTS = 2, 300
 KNOWN: dict[str, dict] = {}  # what came of each kernel

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from kvlab.budget import Budget
-from kvlab.cache.layer import CompressedLayer, LayerSettings
+from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.settings import LayerSettings
 from kvlab.methods import Method
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary

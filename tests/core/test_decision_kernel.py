@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -14,13 +13,14 @@ from torch import Tensor
 
 from kvlab.attention import kernels
 from kvlab.cache import CompressedCache, deciding, fused, make_cache
-from kvlab.cache.fused import EVICT, NEAREST, SPREAD, Work, decides_whole
+from kvlab.cache.decision_work import EVICT, NEAREST, SPREAD, Work
+from kvlab.cache.fused import decides_whole
 from kvlab.methods import make_method, registered
 from kvlab.models.load import prepare
 from tests.core.compile_ahead import some_work
+from tests.core.kernels import DEVICE, kernel_module
 from tests.families import tiny_model
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES: list[tuple[str, dict]] = [
     ("h2o", {}),
     ("zsmerge", {}),
@@ -37,12 +37,7 @@ PROMPT, STEPS = 40, 14
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    pytest.importorskip("triton", reason="the package triton is not installed: pip install kvlab[kernels]")
-    if DEVICE == "cpu":
-        assert os.environ["TRITON_INTERPRET"] == "1", "tests/conftest.py turns the interpreter on before triton loads"
-    from kvlab.cache import decision_kernel
-
-    return decision_kernel
+    return kernel_module("kvlab.cache.decision_kernel")
 
 
 @pytest.fixture(autouse=True)

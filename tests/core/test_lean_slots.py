@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from kvlab.budget import Budget
-from kvlab.cache.layer import CompressedLayer, LayerSettings
+from kvlab.cache.layer import CompressedLayer
+from kvlab.cache.settings import LayerSettings
 from kvlab.methods import columns, make_method
 from kvlab.methods.view import KEY_LENGTH, is_constant
 from tests.core.layers import draw

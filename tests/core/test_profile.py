@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.cache import make_cache
-from kvlab.cache.profiles import read_profile, write_profile
 from kvlab.errors import UserError
+from kvlab.fitted.profiles import read_profile, write_profile
 from kvlab.methods.allocators.profile import HeadProfile, HeadShares
 from kvlab.methods.compose import compose
 from kvlab.models.load import LoadedModel, prepare
@@ -95,7 +95,7 @@ def test_another_models_profile_is_refused(tmp_path: Path) -> None:
         make_cache(other, "duoattention", 0.3, profile=str(path))
     with pytest.raises(UserError, match="not made with these weights"):
         make_cache(lab(), "duoattention", 0.3)
-    with pytest.raises(UserError, match="There is no profile"):
+    with pytest.raises(UserError, match="There is no profile of head shares"):
         make_cache(lab(), "duoattention", 0.3, profile=str(tmp_path / "none"))
     (tmp_path / "text").write_text("not one")
     with pytest.raises(UserError, match="not a profile"):

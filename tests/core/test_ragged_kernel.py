@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,18 +15,12 @@ from kvlab.attention import seen as seen_module
 from kvlab.attention.kernels import reference
 from kvlab.attention.seen import PassSeen
 from kvlab.errors import UserError
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+from tests.core.kernels import DEVICE, kernel_module
 
 
 @pytest.fixture(scope="module")
 def kernel() -> ModuleType:
-    pytest.importorskip("triton", reason="the package triton is not installed: pip install kvlab[kernels]")
-    if DEVICE == "cpu":
-        assert os.environ["TRITON_INTERPRET"] == "1", "tests/conftest.py turns the interpreter on before triton loads"
-    from kvlab.attention import ragged_kernel
-
-    return ragged_kernel
+    return kernel_module("kvlab.attention.ragged_kernel")
 
 
 def draw(seed: int, *shape: int) -> torch.Tensor:

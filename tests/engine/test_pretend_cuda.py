@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from kvlab.attention import seen as seen_module
 from kvlab.attention.kernels import reference
 from kvlab.cache import deciding, make_cache
-from kvlab.cache.fused import Work
+from kvlab.cache.decision_work import Work
 from kvlab.checking.no_reading import NoReading
 from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate

@@ -112,7 +112,7 @@ def test_states_beyond_the_limit_are_left_out_and_said(
     tokens, shape = len(whole[0].keys(0, 0)[1]), whole[0].record.model
     layer = 2 * shape.num_key_value_heads * tokens * (shape.head_dim + 1) * 2
     two_layers = partial(states_that_fit, most=3 * 2 * layer + 1)  # three runs: the full cache is one of them
-    monkeypatch.setattr(import_module("kvlab.engine.compare"), states_that_fit.__name__, two_layers)
+    monkeypatch.setattr(import_module("kvlab.engine.record"), states_that_fit.__name__, two_layers)
     for run, before in zip(recorded(tiny_model_folder, tmp_path), whole, strict=True):
         written = [load_file(path) for path in (run.path / "arrays").glob("[kv][ea][yl]*-layer-*.safetensors")]
         assert sum(tensor.nbytes for file in written for tensor in file.values()) == 2 * layer
@@ -189,7 +189,7 @@ def test_beyond_the_limit_fewer_layers_are_kept_and_the_run_says_so(
     tiny_model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, whole: list[Run]
 ) -> None:
     tokens = whole[0].record.prompt_tokens + 7
-    for module, fits, rows in (("compare", attention_that_fits, 8), ("probe", history_that_fits, 64 + 8)):
+    for module, fits, rows in (("record", attention_that_fits, 8), ("probe", history_that_fits, 64 + 8)):
         two_layers = partial(fits, most=2 * rows * 2 * (tokens + 1) * 4)
         monkeypatch.setattr(import_module(f"kvlab.engine.{module}"), fits.__name__, two_layers)
     monkeypatch.setattr("kvlab.recording.LEAST_LAYERS", 2)

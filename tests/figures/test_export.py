@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shutil
+from collections.abc import Iterator
 from itertools import pairwise
 
 import pandas as pd
@@ -35,6 +36,14 @@ BOXES = """() => {
 @pytest.fixture
 def figure() -> go.Figure:
     return finish(go.Figure(go.Scatter(x=[0, 1], y=[1, 2])), title="Two <points>", x="step", y="slots")
+
+
+@pytest.fixture(scope="module")
+def writer() -> Iterator[export.ImageWriter]:
+    """One Chromium for all images."""
+    made = export.ImageWriter()
+    yield made
+    made.close()
 
 
 def test_csv_gives_the_frame_back():
@@ -73,13 +82,11 @@ def test_without_a_browser_images_say_what_to_install(figure: go.Figure, monkeyp
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing")
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_images_carry_their_reading_and_origin_below_the_picture(figure: go.Figure, theme: Theme):
-    writer = export.ImageWriter()
-    try:
-        bare, whole = writer.image(figure, "svg", theme=theme), writer.image(figure, "svg", READING, ORIGIN, theme)
-        picture = writer.image(figure, "png", READING, ORIGIN, theme)
-    finally:
-        writer.close()
+def test_images_carry_their_reading_and_origin_below_the_picture(
+    figure: go.Figure, writer: export.ImageWriter, theme: Theme
+):
+    bare, whole = writer.image(figure, "svg", theme=theme), writer.image(figure, "svg", READING, ORIGIN, theme)
+    picture = writer.image(figure, "png", READING, ORIGIN, theme)
     width, height, texts = _texts(whole)
     _, above, marks = _texts(bare)
     words, places = [text for text, _ in texts], [place for _, place in texts]
@@ -100,12 +107,8 @@ def test_images_carry_their_reading_and_origin_below_the_picture(figure: go.Figu
 
 @pytest.mark.e2e
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing")
-def test_images_without_words_are_the_picture_alone(figure: go.Figure):
-    writer = export.ImageWriter()
-    try:
-        assert Image.open(io.BytesIO(writer.image(figure, "png"))).size == (2200, 720)
-    finally:
-        writer.close()
+def test_images_without_words_are_the_picture_alone(figure: go.Figure, writer: export.ImageWriter):
+    assert Image.open(io.BytesIO(writer.image(figure, "png"))).size == (2200, 720)
 
 
 def test_a_caption_is_wrapped_and_as_high_as_its_lines():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ import torch
 
 from kvlab.assets import project_root
 from kvlab.cache import make_cache
-from kvlab.cache.feature_weights import signature
 from kvlab.engine import compare
 from kvlab.errors import UserError
 from kvlab.evaluate.fingerprint import model_digest
+from kvlab.fitted.signature import signature
 from kvlab.models import load, placing
 from kvlab.models.load import load_model
 from kvlab.requests import CompareRequest, MethodChoice
@@ -37,6 +38,26 @@ def test_one_of_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert placing.pick_device("cuda:1") == torch.device("cuda", 1)
+
+
+@pytest.mark.parametrize(
+    ("built", "sentence"),
+    [("13.0", "built for CUDA 13.0, for which the driver may be too old"), (None, "without CUDA")],
+)
+def test_a_gpu_that_torch_cannot_use_is_warned_of_once(
+    built: str | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for there in (torch.cuda, torch.backends.mps):
+        monkeypatch.setattr(there, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(placing, "DRIVER", tmp_path / "version")
+    placing.warn_of_an_idle_gpu.cache_clear()
+    assert placing.pick_device("auto") == torch.device("cpu") and not caplog.records
+    (tmp_path / "version").write_text("NVRM version: 535")
+    assert [placing.pick_device(name) for name in ("auto", "cpu", "auto")] == [torch.device("cpu")] * 3
+    (record,) = caplog.records
+    assert sentence in record.getMessage()
+    placing.warn_of_an_idle_gpu.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -111,10 +132,12 @@ def test_a_proxy_is_asked_and_not_gone_around(tmp_path: Path) -> None:
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer() -> None:
-        connection, _ = server.accept()
-        asked.append(connection.recv(200))
-        connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
-        connection.close()
+        with suppress(OSError):  # until the server closes; who asks again and is not heard waits for seconds
+            while True:
+                connection, _ = server.accept()
+                asked.append(connection.recv(200))
+                connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+                connection.close()
 
     threading.Thread(target=answer, daemon=True).start()
     address = f"http://127.0.0.1:{server.getsockname()[1]}"

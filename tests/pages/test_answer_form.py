@@ -14,11 +14,11 @@ from kvlab import jobs
 from kvlab.jobs import store, worker
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
-from kvlab.requests import CompareRequest
 from kvlab.tasks.shipped_samples import shipped_sample
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.pages.forms import submitted
 
 Open = Callable[..., AppTest]
 TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in."
@@ -28,13 +28,6 @@ TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in."
 def form(runs_root: Path, open_page: Open) -> AppTest:
     page = open_page("new_run").segmented_control(key="source").set_value("Paste").run()
     return page.text_area(key="pasted").input(TEXT).run()
-
-
-def submitted(page: AppTest, root: Path) -> CompareRequest:
-    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
-    assert not page.exception
-    (job,) = jobs.list_jobs(root)
-    return jobs.request_of(root, job.job_id)
 
 
 def test_a_typed_answer_and_its_facts_are_queued(form: AppTest, runs_root: Path):

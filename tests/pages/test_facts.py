@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from streamlit.testing.v1 import AppTest
 
 from app.parts.wordpicker import marked_words, word_spans, words_between
-from kvlab import jobs
 from kvlab.requests import CompareRequest
+from tests.pages.forms import submitted
 
 Open = Callable[..., AppTest]
 TEXT = "It was late. The old lamp went out. Then the lamp was lit. Rain came in."
@@ -39,13 +39,6 @@ def test_part_of_a_word_marks_the_word_and_a_place_beyond_the_text_none():
 def pasted(open_page: Open, text: str = TEXT, **query: str) -> AppTest:
     page = open_page("new_run", source="Paste", **query)
     return page.text_area(key="pasted").input(text).run()
-
-
-def submitted(page: AppTest, root: Path) -> CompareRequest:
-    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
-    assert not page.exception
-    (job,) = jobs.list_jobs(root)
-    return jobs.request_of(root, job.job_id)
 
 
 def words_of(request: CompareRequest) -> list[str]:

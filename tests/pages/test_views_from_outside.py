@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from kvlab.errors import UserError
 from kvlab.figures.views import VIEWS, View, register_view
 from kvlab.plugins.origin import Origin, registering
-from kvlab.plugins.registry import undo
+from kvlab.plugins.shelf import undo
 from kvlab.trace.synthetic import write_synthetic_run
 
 STRANGER = Origin("stranger", place="stranger.py")

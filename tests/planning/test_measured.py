@@ -144,7 +144,7 @@ def test_peaks_and_disk_are_within_a_tenth(
     """Every pass of a comparison at level full: the most bytes alive, and each run's folder."""
     loaded, tokens = model_of(name, tokenizer)
     engine, seen = importlib.import_module("kvlab.engine.compare"), []
-    for stage in ("full_cache_reference", "_probe", "_forced_pass", "_free_pass"):
+    for stage in ("full_cache_reference", "_probe", "forced_pass", "free_pass"):
         monkeypatch.setattr(engine, stage, counted(getattr(engine, stage), seen))
     choices = tuple(MethodChoice(method=method, budget=0.2) for method in ("h2o", "keepkv"))
     prompt = ("The old house on the hill. " * 60)[: tokens - 1]

@@ -9,7 +9,7 @@ import pytest
 
 from kvlab.plugins import load
 from kvlab.plugins.named import FILES
-from kvlab.plugins.registry import undo
+from kvlab.plugins.shelf import undo
 
 
 @pytest.fixture

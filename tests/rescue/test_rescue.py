@@ -49,10 +49,15 @@ def found_of(root: Path, path: Path, mini, **options) -> Rescue:
     return Rescue.model_validate_json(file.read_bytes())
 
 
-def test_every_set_found_restores_the_answer_in_a_run_made_from_the_start(made, mini, tmp_path):
+@pytest.fixture(scope="module")
+def found(made, mini) -> Rescue:
+    """What a search finds for streaming-llm."""
     root, paths = made
-    record = open_run(paths[0]).record
-    found = found_of(root, paths[0], mini)
+    return found_of(root, paths[0], mini)
+
+
+def test_every_set_found_restores_the_answer_in_a_run_made_from_the_start(made, found, mini, tmp_path):
+    record = open_run(made[1][0]).record
     assert "48213" not in found.text_before and found.reruns <= found.most_reruns
     restoring = [one for one in found.found if one.restores]
     assert {"tokens", "reading heads", "heads"} <= {one.search for one in restoring}
@@ -68,10 +73,8 @@ def test_every_set_found_restores_the_answer_in_a_run_made_from_the_start(made, 
         assert slots - found.slots == one.slots
 
 
-def test_taking_anything_out_of_what_is_found_loses_the_answer_again(made, mini, tmp_path):
-    root, paths = made
-    record = open_run(paths[0]).record
-    found = found_of(root, paths[0], mini)
+def test_taking_anything_out_of_what_is_found_loses_the_answer_again(made, found, mini, tmp_path):
+    record = open_run(made[1][0]).record
     heads = next(one for one in found.found if one.search == "reading heads")
     assert heads.complete and heads.restores
     assert heads.returned.heads and len(heads.returned.heads) > 1
@@ -85,9 +88,9 @@ def test_taking_anything_out_of_what_is_found_loses_the_answer_again(made, mini,
         assert "48213" not in open_run(path).record.free_text
 
 
-def test_the_same_search_finds_the_same_twice_and_is_loaded_again(made, mini):
+def test_the_same_search_finds_the_same_twice_and_is_loaded_again(made, found, mini):
     root, paths = made
-    first, second = (found_of(root, paths[0], mini) for _ in range(2))
+    first, second = found, found_of(root, paths[0], mini)
     assert first.model_copy(update={"seconds": 0.0}) == second.model_copy(update={"seconds": 0.0})
     assert load_rescue(root, first.comparison_id, first.run_id) == second
 

@@ -58,13 +58,17 @@ def some_rows(draw: st.DrawFn) -> tuple[str, dict[str, np.ndarray | list]]:
     return table, columns
 
 
+@pytest.fixture(scope="module")
+def record(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
+    return a_record(tmp_path_factory.mktemp("record"))
+
+
 @settings(max_examples=40, deadline=None)
 @given(batches=st.lists(some_rows(), min_size=1, max_size=5), flushes=st.lists(st.booleans(), min_size=5, max_size=5))
 def test_every_row_comes_back_and_missing_columns_are_null(
-    tmp_path_factory: pytest.TempPathFactory, batches: list, flushes: list[bool]
+    tmp_path_factory: pytest.TempPathFactory, record: RunRecord, batches: list, flushes: list[bool]
 ):
-    root = tmp_path_factory.mktemp("runs")
-    writer = RunWriter(root, a_record(root))
+    writer = RunWriter(tmp_path_factory.mktemp("runs"), record)
     expected: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     for (table, columns), flush in zip(batches, flushes, strict=False):
         writer.append(table, columns)

@@ -2,10 +2,11 @@
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
+from kvlab.methods.eviction.window_scored import Odd
 from kvlab.methods.going_on import GoesOn
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import Preset
@@ -64,18 +65,11 @@ class RKV(GoesOn):
     }
 
     window: int = Field(8, ge=1, description="last queries that vote; these tokens always stay")
-    kernel: int = Field(7, ge=1, description="width of the maximum over neighbours, odd")
+    kernel: Odd = Field(7, ge=1, description="width of the maximum over neighbours, odd")
     balance: float = Field(0.1, ge=0, le=1, description="weight of attention; the rest is the weight of unlikeness")
     threshold: float = Field(0.5, ge=-1, le=1, description="cosine from which a key says the same as another")
     excused: int = Field(1, ge=0, description="last similar ones that a key does not count as redundant")
     decode: Literal["keep", "budget"] = Field("budget", description="generated tokens stay on top, or compete")
-
-    @field_validator("kernel")
-    @classmethod
-    def _odd(cls, kernel: int) -> int:
-        if kernel % 2 == 0:
-            raise ValueError("the kernel must be odd")
-        return kernel
 
     def pipeline(self) -> Pipeline:
         """Attention less redundancy, the window protected, again and again."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field
 
 from kvlab.methods.base import Method
 from kvlab.methods.going_on import GoesOn
@@ -18,19 +18,21 @@ SHARED_HEADS = (
 POOLED_EDGES = "zeros beyond the ends would damp the sink by up to 2/5; max pooling, the default, knows no difference"
 
 
+def _odd(kernel: int) -> int:
+    if kernel % 2 == 0:
+        raise ValueError("the kernel must be odd")
+    return kernel
+
+
+Odd = Annotated[int, AfterValidator(_odd)]  # the width of a pooling around each slot
+
+
 class WindowScored(Method):
     """A method whose score is the pooled attention of the prompt's last queries."""
 
     window: int = Field(32, ge=1, description="last prompt queries that vote; these tokens always stay")
-    kernel: int = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
+    kernel: Odd = Field(7, ge=1, le=1025, description="width of the pooling over neighbours, odd")
     pooling: Literal["max", "average"] = Field("max", description="pooling over neighbours")
-
-    @field_validator("kernel")
-    @classmethod
-    def _odd(cls, kernel: int) -> int:
-        if kernel % 2 == 0:
-            raise ValueError("the kernel must be odd")
-        return kernel
 
     def window_attention(self) -> WindowAttention:
         """The scorer these hyper-parameters describe."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.learned_sinks import log_total
+from kvlab.methods.plan import Edges
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.view import View
 
@@ -32,6 +33,17 @@ class Parts:
     key_weight: Tensor
     self_key_weight: Tensor
     turn: Tensor | None = None
+
+    def edges(
+        self, votes_after: Tensor, log_mass_after: Tensor, score_after: Tensor, similarity: Tensor | None = None
+    ) -> Edges:
+        """The merge as a plan has it, values weighted as keys are."""
+        weight, own = self.key_weight, self.self_key_weight
+        return Edges(
+            source=self.source, target=self.target, active=self.active, turn=self.turn, similarity=similarity,
+            key_weight=weight, value_weight=weight, self_key_weight=own, self_value_weight=own,
+            votes_after=votes_after, log_mass_after=log_mass_after, score_after=score_after,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

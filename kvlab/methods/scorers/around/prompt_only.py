@@ -7,35 +7,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from kvlab.methods.pipeline import Scorer
 from kvlab.methods.rehearsal import Rehearsal
+from kvlab.methods.scorers.around.around import Around
 from kvlab.methods.view import Seen, Slots
 
 
 @dataclass(frozen=True)
-class PromptOnly:
+class PromptOnly(Around):
     """Another scorer's scores of the prompt; later tokens keep score 0 and decoding pays nothing."""
 
-    scorer: Scorer
     every_step: bool = False
-
-    @property
-    def needs_hidden_states(self) -> bool:
-        """As the scorer does."""
-        return self.scorer.needs_hidden_states
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """The scorer's own."""
-        return self.scorer.state
-
-    def prompt_rows(self, tokens: int) -> int:
-        """As the scorer needs."""
-        return self.scorer.prompt_rows(tokens) if hasattr(self.scorer, "prompt_rows") else 1
-
-    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """As the scorer does."""
-        return self.scorer.accumulate(slots, seen) if hasattr(self.scorer, "accumulate") else {}
 
     @property
     def rehearsal(self) -> Rehearsal | None:

@@ -119,20 +119,7 @@ class GaussianSets:
         own = 1 / (1 + sum_to_target(kernel, target, active, width))
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, kernel * own, own, turn)
-        return Edges(
-            source=source,
-            target=target,
-            active=active,
-            key_weight=parts.key_weight,
-            value_weight=parts.key_weight,
-            self_key_weight=own,
-            self_value_weight=own,
-            votes_after=votes,
-            log_mass_after=self.mass.after(view, parts, votes),
-            score_after=at(slots.score, target),
-            similarity=None,
-            turn=turn,
-        )
+        return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target))
 
     def _kernel(self, distance: Tensor, norm: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:
         """(B, H, E): the kernel of each source with its pivot (the pivot's own is 1); all 1 for a plain mean."""

@@ -95,15 +95,15 @@ class ResidualMerge:
         ends = torch.cat([source, target], -1)
         votes, score = at(slots.votes, ends), at(slots.score, ends)
         total = votes[..., :1] + votes[..., 1:]
-        share, own = (votes / total).chunk(2, -1)
+        share = votes[..., :1] / total
         edges = Edges(
             source=source,
             target=target,
             active=active,
             key_weight=share,
             value_weight=share,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=None,
+            self_value_weight=None,
             votes_after=total,
             log_mass_after=self.alpha * total.log(),
             score_after=score.amax(-1, keepdim=True) if self.combine_score == "max" else score.sum(-1, keepdim=True),
@@ -184,20 +184,7 @@ class ResidualMerge:
         else:
             score_after = at(slots.score, target) + sum_to_target(score, target, active, width)
         parts = Parts(source, target, active, votes / total, own / total, turns(view, source, target, self.space))
-        return Edges(
-            source=source,
-            target=target,
-            active=active,
-            key_weight=parts.key_weight,
-            value_weight=parts.key_weight,
-            self_key_weight=parts.self_key_weight,
-            self_value_weight=parts.self_key_weight,
-            votes_after=total,
-            log_mass_after=Mass(self.mass, self.alpha).after(view, parts, total),
-            score_after=score_after,
-            similarity=None,
-            turn=parts.turn,
-        )
+        return parts.edges(total, Mass(self.mass, self.alpha).after(view, parts, total), score_after)
 
 
 def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:

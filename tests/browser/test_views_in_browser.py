@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvlab.bench.modes.pages_server import Dashboard, chromium
-from kvlab.trace.stories import Story, View, save_story
-from kvlab.trace.synthetic import write_synthetic_run
-from tests.pages.settle import settle
+from kvlab.trace.stories import Story, save_story
+from tests.browser.settle import settle
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is missing"),
-]
-PATIENCE_MS = 90_000
 RUN = "some-keepkv-25pc-0"
 
 
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    root = tmp_path_factory.mktemp("runs")
-    for method in ("full", "h2o", "keepkv"):
-        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
-    views = (
-        View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
-        View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
-        View(page="memory", query={"run": RUN, "shape": "lines"}, caption="As lines."),
-        View(page="memory", query={"run": RUN}, caption="As before."),
-    )
-    save_story(root, Story(name="Two views", views=views))
-    with Dashboard(root) as dashboard:
-        yield dashboard.address
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    pytest.importorskip("playwright.sync_api")
-    with chromium() as started:
-        yield started
-
-
-def visit(browser: Any, url: str, scheme: str = "light") -> Any:
-    page = browser.new_context(viewport={"width": 1280, "height": 1400}, color_scheme=scheme).new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    page.goto(url)
-    page.wait_for_selector("h1")
-    return page
-
-
-def test_a_word_marks_the_chart_and_the_chart_lights_the_word(browser: Any, address: str):
-    page = visit(browser, f"{address}/sag?run={RUN}&layer=1&head=0")
+def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&layer=1&head=0", height=1400)
     chart = page.locator(".js-plotly-plot[data-linked]").first
     chart.wait_for()
     word = page.locator(".kv-text-panel .t[data-p='62']")
@@ -71,21 +32,19 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(browser: Any, addr
     page.wait_for_selector(".kv-text-panel .t.lit", state="attached")
     lit = int(page.locator(".kv-text-panel .t.lit").get_attribute("data-p"))
     assert 59 <= lit <= 65, "steps 0 to 6 are tokens 59 to 65"
-    page.context.close()
 
 
 @pytest.mark.parametrize(
     ("name", "last"), [("merges", "Where it happened"), ("regret", "Budget beside regret"), ("lineage", "Half-life")]
 )
-def test_the_rest_of_a_page_follows_its_first_picture(browser: Any, address: str, name: str, last: str):
-    page = visit(browser, f"{address}/{name}?run={RUN}")
+def test_the_rest_of_a_page_follows_its_first_picture(visit: Callable[..., Any], name: str, last: str):
+    page = visit(f"{name}?run={RUN}", height=1400)
     page.locator("h3", has_text=last).wait_for()
     page.get_by_text("Drawing the rest").wait_for(state="detached")
-    page.context.close()
 
 
-def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any, address: str):
-    page = visit(browser, f"{address}/sag?run={RUN}&step=3&layer=0&head=0")
+def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("ArrowRight")
     page.wait_for_url(re.compile("step=4"))
@@ -97,11 +56,10 @@ def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(browser: Any,
     page.keyboard.press("?")
     page.locator(".kv-keys dialog[open] dl").wait_for()
     assert "next head" in page.locator(".kv-keys dialog").inner_text()
-    page.context.close()
 
 
-def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(browser: Any, address: str):
-    page = visit(browser, f"{address}/sag?run={RUN}&step=3&layer=0&head=0")
+def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     for wait in (0, 40, 150):  # into each part of what a press starts
         for _ in range(3):
@@ -110,21 +68,19 @@ def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(browser: Any, ad
     # Nine on, over two layers of two heads: two rounds and one.
     page.wait_for_function("document.querySelector('.js-plotly-plot')?.layout?.meta?.place === '0/1'")
     page.wait_for_function("/layer=0.*head=1|head=1.*layer=0/.test(location.search)")
-    page.context.close()
 
 
-def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(browser: Any, address: str):
-    page = visit(browser, f"{address}/sag?run={RUN}&step=3")
+def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.locator(".kv-keys button.open").click()
     page.locator(".kv-keys button.close").click()
     page.keyboard.press("ArrowLeft")
     page.wait_for_selector(".kv-scrubber[data-step='2']")
-    page.context.close()
 
 
-def test_every_key_of_the_list_does_what_it_says(browser: Any, address: str):
-    page = visit(browser, f"{address}/sag?run={RUN}&step=3&layer=0&head=0")
+def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
     page.keyboard.press("?")
     listed = page.locator(".kv-keys dialog dt").all_inner_texts()
@@ -142,11 +98,10 @@ def test_every_key_of_the_list_does_what_it_says(browser: Any, address: str):
         page.wait_for_function(
             "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", arg=f"0/{shown}"
         )
-    page.context.close()
 
 
-def test_the_keys_of_the_similarity_map(browser: Any, address: str):
-    page = visit(browser, f"{address}/similarity?run={RUN}")
+def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
+    page = visit(f"similarity?run={RUN}", height=1400)
     page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
     page.keyboard.press("?")
     assert {"+ and -", "arrows", "0"} <= set(page.locator(".kv-keys dialog dt").all_inner_texts())
@@ -164,11 +119,10 @@ def test_the_keys_of_the_similarity_map(browser: Any, address: str):
     page.wait_for_selector(".kv-map:not([data-window='0,66,0,66'])")
     page.keyboard.press("-")
     page.wait_for_selector(".kv-map[data-window='0,66,0,66']")
-    page.context.close()
 
 
-def test_words_are_chosen_in_the_text(browser: Any, address: str):
-    page = visit(browser, f"{address}/autopsy?run={RUN}")
+def test_words_are_chosen_in_the_text(visit: Callable[..., Any]):
+    page = visit(f"autopsy?run={RUN}", height=1400)
     settle(page, ".kv-text-panel .t[data-p='9']")
     page.locator(".kv-text-panel .t[data-p='9']").click()
     page.wait_for_url(re.compile("span=9-9"))
@@ -177,11 +131,10 @@ def test_words_are_chosen_in_the_text(browser: Any, address: str):
     page.locator(".kv-text-panel .t[data-p='12']").click(modifiers=["Shift"])
     page.wait_for_url(re.compile("span=9-12"))
     page.get_by_text("What if they had stayed?").wait_for()
-    page.context.close()
 
 
-def test_a_story_leads_from_view_to_view(browser: Any, address: str):
-    page = visit(browser, f"{address}/story")
+def test_a_story_leads_from_view_to_view(visit: Callable[..., Any]):
+    page = visit("story", height=1400)
     page.get_by_role("button", name="Tell it").click()
     page.get_by_text("First, the sag.").wait_for()
     page.wait_for_url(re.compile(r"/sag\?.*head=1"))
@@ -195,11 +148,10 @@ def test_a_story_leads_from_view_to_view(browser: Any, address: str):
     page.wait_for_url(lambda url: "telling" not in url and "head=1" in url)
     page.wait_for_selector(".kv-scrubber")
     assert not page.get_by_text("First, the sag.").count()
-    page.context.close()
 
 
-def test_a_view_of_a_story_keeps_nothing_of_the_view_before(browser: Any, address: str):
-    page = visit(browser, f"{address}/memory?run={RUN}&telling=Two+views&place=2")
+def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[..., Any]):
+    page = visit(f"memory?run={RUN}&telling=Two+views&place=2", height=1400)
     chosen = page.locator(".st-key-shape button[aria-checked=true]")
     first = chosen.inner_text()
     page.get_by_role("link", name="Next").click()
@@ -211,22 +163,18 @@ def test_a_view_of_a_story_keeps_nothing_of_the_view_before(browser: Any, addres
     page.get_by_text("As before.").wait_for()
     chosen.wait_for()
     assert chosen.inner_text() == first
-    page.context.close()
 
 
-@pytest.mark.parametrize("width", [1280, 1920])
 @pytest.mark.parametrize("name", ["sag", "lineage", "regret", "difference", "autopsy", "memory", "heads", "story"])
-def test_nothing_is_cut_at_125_percent(browser: Any, address: str, name: str, width: int):
-    size = {"width": int(width / 1.25), "height": 900}
-    page = browser.new_context(viewport=size, color_scheme="dark").new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    page.goto(f"{address}/{name}?run={RUN}&words=the")
-    page.wait_for_selector("h1")
-    page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
-    page.wait_for_timeout(800)
-    assert page.locator("[data-testid=stException]").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
-    page.context.close()
+def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any], name: str):
+    wide, narrow = (int(width / 1.25) for width in (1920, 1280))
+    page = visit(f"{name}?run={RUN}&words=the", wide, 900, scheme="dark")
+    for width in (wide, narrow):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+        page.wait_for_timeout(800)
+        assert page.locator("[data-testid=stException]").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_stories_live_beside_the_runs(tmp_path: Path):
@@ -234,8 +182,8 @@ def test_stories_live_beside_the_runs(tmp_path: Path):
     assert file == tmp_path / "stories" / "a-b.json"
 
 
-def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(browser: Any, address: str):
-    page = visit(browser, f"{address}/compare?comparison=some")
+def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(visit: Callable[..., Any]):
+    page = visit("compare?comparison=some", height=1400)
     word = page.locator(".kv-text").first.inner_text().split()[0]
     page.get_by_label("Expected answer").fill(word)
     page.get_by_role("button", name="Score the runs").click()
@@ -253,4 +201,3 @@ def test_a_click_on_a_cell_of_the_board_opens_its_map_and_pales_nothing(browser:
     after = [words.nth(index).evaluate("text => getComputedStyle(text).opacity") for index in range(words.count())]
     assert clear == after == ["1"] * len(clear)
     assert len(clear) == 6, "two runs, each with its verdict, bytes and KL"
-    page.context.close()

@@ -1,25 +1,55 @@
-"""What a layer holds, as others read it: over all heads, whichever tables they lie in."""
+"""What a layer holds and where it stands, as others read and change it: they know the state, not the layer.
+
+What is read here is over all heads, whichever tables they lie in.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import torch
 from torch import Tensor
 
+from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
+from kvlab.cache.mark import Mark
 from kvlab.cache.packed_table import PackedTable
 from kvlab.cache.quota import Quota
+from kvlab.cache.settings import LayerSettings
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
-from kvlab.methods.view import Slots
+from kvlab.methods.view import References, Slots
 
 
-class Contents:
-    """Read-only properties of a layer of buckets."""
+class LayerState:
+    """A layer of buckets, without what makes it a layer of transformers' cache."""
 
-    buckets: list[Bucket]
+    # from the first tokens on
     streams: Streams
-    quota: Quota | None  # of the whole layer
+    tokens_seen: Tensor  # (B,)
+    device: torch.device
+    generator: torch.Generator
+
+    def __init__(self, layer_idx: int, settings: LayerSettings, rank: int | None = None) -> None:
+        self.layer_idx = layer_idx
+        self.rank = layer_idx if rank is None else rank  # among the compressed layers, which share the budget
+        self.settings = settings
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.buckets: list[Bucket] = []
+        self.quota: Quota | None = None  # of the whole layer
+        self.is_initialized = False
+        self.cumulative_length = 0  # tokens seen, padding counted: transformers' logical length
+        self.peak_bytes = 0
+        self.lengths: list[int] = []  # real tokens of each row, on the host
+        self.waiting = 0  # tokens appended since the last decision
+        self.prompt_settled = False  # the decision about the prompt was made
+        self.references: References | None = None  # queries of a rehearsal, until the decision
+        self.marked: Mark | None = None  # where a rehearsal goes back to
+        self.rotary = self.settings.rotary_of(self.layer_idx)
 
     @property
     def tables(self) -> list[SlotTable]:
@@ -72,3 +102,12 @@ class Contents:
     def table_bytes(self) -> int:
         """Bytes all tables take, metadata included."""
         return sum(table.table_bytes() for table in self.tables)
+
+    def seen_again(self, seen: PassSeen) -> PassSeen:
+        """The prompt's pass over the table as it lies in memory now; heads are alike before their first decision."""
+        table = self.buckets[0].table
+        return replace(seen, key=table.states()[0], bias=table.bias(table.visible()))
+
+    def note_peak(self, beside: int) -> None:
+        """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""
+        self.peak_bytes = max(self.peak_bytes, self.table_bytes() + beside)

@@ -1,87 +1,18 @@
-"""The dashboard in real Chromium: served as people use it, with synthetic runs and no model."""
+"""The dashboard as people use it: served with synthetic runs and no model."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvlab.trace.synthetic import write_synthetic_run
-from tests.pages.settle import settle
+from kvlab.assets import project_root
+from tests.browser.settle import settle
 
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="Chromium is not installed"),
-]
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-PATIENCE_SECONDS = 60
-NASTY = "<script>document.title = 'broken into'</script><img src=x onerror=\"document.title = 'broken into'\">"
-ROOT = Path(__file__).resolve().parents[2]
-
-
-@pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Where a server with a few runs and a worker that runs the stand-in answers."""
-    root = tmp_path_factory.mktemp("runs")
-    for method in ("full", "h2o", "keepkv"):
-        write_synthetic_run(root, method=method, comparison_id="sample", title="a sample comparison")
-    for method in ("h2o", "zsmerge"):
-        write_synthetic_run(root, method=method, comparison_id="papers", title="what the papers' figures need")
-    write_synthetic_run(root, comparison_id="nasty", prompt=NASTY, steps=4)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = os.environ | {"PYTHONPATH": str(ROOT / "tests" / "jobs"), "OMP_NUM_THREADS": "1"}
-    worker = [sys.executable, "-m", "kvlab.jobs.worker", "--runs", str(root), "--compare", "stand_in:compare"]
-    server = [sys.executable, "-P", "-m", "kvlab", "app", "--runs", str(root), "--port", str(port), "--headless"]
-    started = [subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) for line in (worker, server)]
-    wait_for(f"http://localhost:{port}/_stcore/health")
-    yield f"http://localhost:{port}"
-    for process in started:
-        process.terminate()
-        process.wait(PATIENCE_SECONDS)
-
-
-def wait_for(address: str) -> None:
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            opener.open(address, timeout=2)
-            return
-        except OSError:
-            assert time.monotonic() < deadline, "the server did not answer"
-            time.sleep(0.3)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=list(FLAGS))
-        yield chromium
-        chromium.close()
-
-
-def visit(browser: Any, url: str, scheme: str = "light") -> Any:
-    page = browser.new_context(viewport={"width": 1280, "height": 1000}, color_scheme=scheme).new_page()
-    page.set_default_timeout(PATIENCE_SECONDS * 1000)
-    page.goto(url)
-    page.wait_for_selector("h1")
-    return page
+WITH_A_PLOT = ("timeline", "similarity", "merges", "compare")
 
 
 @pytest.mark.parametrize(
@@ -93,26 +24,26 @@ def visit(browser: Any, url: str, scheme: str = "light") -> Any:
     ],
 )  # fmt: skip
 def test_every_page_opens_without_a_trace_and_shows_no_markup_of_a_prompt(
-    address: str, browser: Any, path: str, scheme: str
+    visit: Callable[..., Any], path: str, scheme: str
 ):
-    if path and not (ROOT / "pages" / f"{path}.py").exists():
+    if path and not (project_root() / "pages" / f"{path}.py").exists():
         pytest.skip("no such page")
-    page = visit(browser, f"{address}/{path}?comparison=nasty", scheme)
+    page = visit(f"{path}?comparison=nasty&token=3", scheme=scheme)
+    if path in WITH_A_PLOT:
+        page.wait_for_selector(".js-plotly-plot", state="attached")
     page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
     page.wait_for_timeout(500)
     assert page.locator("[data-testid=stException]").count() == 0
     assert page.title() != "broken into"
+    assert page.locator("img[src='x']").count() == 0
     colour = page.evaluate("getComputedStyle(document.querySelector('.stApp')).backgroundColor")
     assert colour == ("rgb(255, 255, 255)" if scheme == "light" else "rgb(18, 21, 28)")
     assert page.evaluate("document.documentElement.scrollWidth") <= 1280, "nothing is cut on the right"
-    page.context.close()
 
 
 @pytest.mark.parametrize("name", ["timeline", "merges", "regret", "memory"])
-def test_a_small_window_names_the_run_and_gives_a_chart_its_width(address: str, browser: Any, name: str):
-    page = browser.new_context(viewport={"width": 853, "height": 480}).new_page()
-    page.set_default_timeout(PATIENCE_SECONDS * 1000)
-    page.goto(f"{address}/{name}?run=sample-keepkv-25pc-0")
+def test_a_small_window_names_the_run_and_gives_a_chart_its_width(visit: Callable[..., Any], name: str):
+    page = visit(f"{name}?run=sample-keepkv-25pc-0", 853, 480)
     page.locator(".st-key-context-line p", has_text="keepkv").wait_for()
     page.locator(".js-plotly-plot:visible").first.wait_for()
     widths = page.evaluate(  # a chart in a tab that is not open has no width yet
@@ -121,36 +52,32 @@ def test_a_small_window_names_the_run_and_gives_a_chart_its_width(address: str, 
     )
     assert min(widths) > 853 / 2, "no two beside each other"
     assert page.evaluate("(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=stMain]'))") <= 1
-    page.context.close()
 
 
-def test_from_the_start_page_to_an_ended_comparison_that_another_session_can_open(address: str, browser: Any):
-    page = visit(browser, address)
+def test_from_the_start_page_to_an_ended_comparison_that_another_session_can_open(
+    visit: Callable[..., Any], address: str
+):
+    page = visit("")
     page.get_by_text("Try the sample prompt").click()
     page.get_by_role("button", name="Compare the runs").wait_for()
     assert "job=" in page.url
-    other = visit(browser, page.url)
+    other = visit(page.url.removeprefix(f"{address}/"))
     other.get_by_role("button", name="Compare the runs").wait_for()
     other.get_by_role("button", name="Compare the runs").click()
     other.wait_for_url("**/compare?comparison=*")
-    page.context.close()
-    other.context.close()
 
 
-def test_the_menu_keeps_what_is_looked_at(address: str, browser: Any):
-    page = visit(browser, f"{address}/timeline?run=sample-keepkv-25pc-0&layer=1&head=1")
+def test_the_menu_keeps_what_is_looked_at(visit: Callable[..., Any], address: str):
+    page = visit("timeline?run=sample-keepkv-25pc-0&layer=1&head=1")
     page.get_by_test_id("stSidebar").get_by_role("link", name="Merges").click()
     page.wait_for_url("**/merges?**run=sample-keepkv-25pc-0**")
     page.get_by_test_id("stSidebar").get_by_role("link", name="Lineage").click()
     page.wait_for_url(re.compile(r"/lineage\?.*layer=1.*head=1"))
-    page.context.close()
 
 
 @pytest.mark.parametrize("name", ["timeline", "merges", "compare", "regret", "autopsy", "keepkv"])
-def test_the_bar_stays_in_sight_while_the_page_scrolls(address: str, browser: Any, name: str):
-    page = browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
-    page.set_default_timeout(PATIENCE_SECONDS * 1000)
-    page.goto(f"{address}/{name}?run=sample-keepkv-25pc-0")
+def test_the_bar_stays_in_sight_while_the_page_scrolls(visit: Callable[..., Any], name: str):
+    page = visit(f"{name}?run=sample-keepkv-25pc-0", 1440, 900)
     bar = page.locator(".st-key-context-bar")
     bar.wait_for()
     page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
@@ -166,29 +93,26 @@ def test_the_bar_stays_in_sight_while_the_page_scrolls(address: str, browser: An
         "() => getComputedStyle(document.querySelector('.st-key-context-bar').parentElement).backgroundColor"
         " === 'rgb(255, 255, 255)'"
     )
-    page.context.close()
 
 
-def test_a_click_on_a_cell_of_a_map_goes_there(address: str, browser: Any):
-    page = visit(browser, f"{address}/regret?run=sample-keepkv-25pc-0&layer=0&head=1&step=3")
+def test_a_click_on_a_cell_of_a_map_goes_there(visit: Callable[..., Any], address: str):
+    page = visit("regret?run=sample-keepkv-25pc-0&layer=0&head=1&step=3")
     settle(page, ".st-key-regret-map .nsewdrag")
     page.wait_for_function("document.querySelector('.st-key-regret-map .nsewdrag').style.cursor === 'pointer'")
     plot = page.locator(".st-key-regret-map .nsewdrag").first.bounding_box()
     page.mouse.click(plot["x"] + 0.5 * plot["width"], plot["y"] + 0.75 * plot["height"])
     page.wait_for_url(re.compile("layer=1"))
     assert re.search("head=1", page.url) and not re.search("step=3(&|$)", page.url)
-    page.context.close()
 
 
-def test_the_first_page_answers_by_its_own_name(address: str, browser: Any):
-    page = visit(browser, f"{address}/start")
+def test_the_first_page_answers_by_its_own_name(visit: Callable[..., Any], address: str):
+    page = visit("start")
     page.get_by_text("Try the sample prompt").wait_for()
     assert page.get_by_text("Page not found").count() == 0
-    page.context.close()
 
 
-def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(address: str, browser: Any):
-    page = visit(browser, f"{address}/atlas?comparison=papers")
+def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., Any], address: str):
+    page = visit("atlas?comparison=papers")
     page.get_by_text("can be drawn from what is in view").wait_for()
     # Cards come one by one, not always the first one first.
     card = page.locator("a[href^='zsmerge?exhibit=fig-1&']").first
@@ -207,11 +131,10 @@ def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(address: str, browser
     page.get_by_test_id("stMain").get_by_text("Tab 2", exact=True).click()
     page.wait_for_url("**exhibit=tab-2**")
     page.get_by_text("kvlab eval", exact=False).first.wait_for()
-    page.context.close()
 
 
-def test_a_page_of_the_atlas_is_one_file(address: str, browser: Any):
-    page = visit(browser, f"{address}/pyramid_pool?exhibit=fig-1&kv_batch=64")
+def test_a_page_of_the_atlas_is_one_file(visit: Callable[..., Any], address: str):
+    page = visit("pyramid_pool?exhibit=fig-1&kv_batch=64")
     page.get_by_text("batch 64").wait_for()
     with page.expect_download() as waiting:
         page.get_by_role("button", name="This page as one HTML file").click()
@@ -219,4 +142,3 @@ def test_a_page_of_the_atlas_is_one_file(address: str, browser: Any):
     assert "What the uncompressed cache takes" in written
     assert "batch 64" in written
     assert 'src="http' not in written
-    page.context.close()

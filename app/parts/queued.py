@@ -1,0 +1,38 @@
+"""What pages ask of the queue: a job goes in with a worker to run it, or the page says in one sentence why not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import streamlit as st
+
+from app.parts.text import plain
+from app.state import runs_root, session_id
+from kvlab import jobs
+from kvlab.errors import UserError
+from kvlab.jobs.work import Work
+
+
+def queued(make: Callable[[], Work]) -> str | None:
+    """The id of the job that `make` makes; None where it cannot be made or queued, which was then said."""
+    try:
+        job_id = jobs.submit(runs_root(), make(), session_id())
+        jobs.ensure_worker(runs_root())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+    return job_id
+
+
+def going_on(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:
+    """How far a job is, with a worker to run it; None, said, where that cannot be read. Draws anew once it ended."""
+    try:
+        status = jobs.status(runs_root(), job_id, log_lines)
+        if not status.ended:
+            jobs.ensure_worker(runs_root())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return None
+    if status.ended:
+        st.rerun()  # once more without polling
+    return status

@@ -1,0 +1,49 @@
+"""One decision of a table as tensors and numbers, as the kernel that takes it whole is given it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from kvlab.methods.settlers.merging.draws import MIX
+
+EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = range(5)  # what becomes of the slot that leaves
+
+
+@dataclass(frozen=True)
+class Work:
+    """One decision of a table: the newest query enters the scores, one slot of each head leaves.
+
+    Columns are (B, H, S) and have one layout; those that this decision has not, or that all slots share, are None.
+    `mass` (B, H, S) is the newest query's attention; `tokens_seen` is (B,), all else (B, H).
+    """
+
+    kind: int
+    keys: Tensor  # (B, H, S, d)
+    values: Tensor
+    position: Tensor
+    valid: Tensor
+    mass: Tensor
+    tokens_seen: Tensor
+    recent: Tensor  # newest tokens that stay
+    sinks: Tensor  # first tokens that stay
+    dropped: Tensor  # votes lost so far
+    score: Tensor | None = None
+    votes: Tensor | None = None
+    log_mass: Tensor | None = None
+    average: Tensor | None = None  # log of the running average that predicts, and the queries it has seen
+    rows: Tensor | None = None
+    residual: Tensor | None = None
+    threshold: Tensor | None = None
+    decay: float = 1.0  # of scores
+    alpha: float = 0.5  # of averages
+    most_rows: int = 1
+    least: float = 0.0  # cosine below which nothing merges, or weight of the newest in a moving threshold
+    mass_of_votes: float = 0.0  # log mass is so many times log(votes) where it has no column
+    sums: bool = False  # scores of merged slots are added, else the larger stays
+    bias: bool = True  # what a mean key lacks goes into the log mass
+    reach: int = 1  # slots a value is spread over
+    drawn: bool = False  # it is spread or not, by a number drawn for the token
+    stream: int = 0  # where the draws of head 0 begin
+    mixes: tuple[int, int, int] = MIX

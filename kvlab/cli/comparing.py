@@ -1,0 +1,151 @@
+"""A comparison from the command line: its request, its progress on the screen, and its table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvlab.cli.prompt import PromptOptions
+from kvlab.cli.repeats import new_batch_id, run_repeats, show_batch
+
+if TYPE_CHECKING:
+    from kvlab.requests import CompareRequest, Progress
+
+Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
+Out = Annotated[Path, typer.Option(help="the folder of runs")]
+Json = Annotated[bool, typer.Option("--json", help="print the result as JSON")]
+
+
+@dataclass(frozen=True)
+class RunningOptions:
+    """How a prompt is read and generated from, and which arrays are recorded."""
+
+    new_tokens: Annotated[int, typer.Option(help="tokens to generate")] = 64
+    compress_every: Annotated[int, typer.Option(help="decide every N decode steps")] = 1
+    prefill_chunk: Annotated[
+        int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")
+    ] = None
+    record: Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")] = ""
+
+    @property
+    def as_asked(self) -> dict[str, Any]:
+        """As a request takes them. Raises UserError for a `record` that cannot be read."""
+        from kvlab.recording import Recording
+
+        return {
+            "max_new_tokens": self.new_tokens,
+            "compress_every": self.compress_every,
+            "prefill_chunk": self.prefill_chunk,
+            "record": Recording.parse(self.record),
+        }
+
+
+def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
+    """The request of these fields. Raises UserError for the first that cannot be."""
+    from pydantic import ValidationError
+
+    from kvlab.errors import UserError
+    from kvlab.evaluate.parse import parse_choices
+    from kvlab.given import as_option, in_one_sentence
+    from kvlab.requests import CompareRequest
+
+    try:
+        return CompareRequest(choices=parse_choices(methods, budgets), **fields)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, as_option)) from None
+
+
+def execute(
+    methods: str, budgets: str, prompt: PromptOptions, out: Path, as_json: bool, force: bool, **options: Any
+) -> None:
+    """Run it and print what came of it. Raises UserError for what cannot be, or does not fit (without `force`)."""
+    from kvlab.answers import find_facts
+    from kvlab.cli.fitting import check_fits
+
+    text = prompt.read()
+    options["facts"] = find_facts(text, options["facts"])
+    request = make_request(methods, budgets, prompt=text, title=prompt.title, **options)
+    if not force:
+        check_fits(request, out)
+    if request.repeats:
+        show_batch(out, _batch_with_progress(request, out), as_json)
+    else:
+        _show(_with_progress(request, out), as_json)
+
+
+def resume_batch(batch: str, out: Path, as_json: bool) -> None:
+    """Go on with a batch of repeats, and print it."""
+    from kvlab.jobs.batch import load_batch
+
+    show_batch(out, _batch_with_progress(load_batch(out, batch), out), as_json)
+
+
+def _batch_with_progress(request: CompareRequest, out: Path) -> str:
+    from kvlab.errors import UserError
+
+    batch = request.batch or new_batch_id()
+    known = request.model_copy(update={"batch": batch})
+    try:
+        _with_progress(known, out, lambda progress: run_repeats(known, out, progress))
+    except (typer.Exit, UserError):
+        typer.echo(f"Go on with it: kvlab compare --resume {batch} --out {out}", err=True)
+        raise
+    return batch
+
+
+def _with_progress(
+    request: CompareRequest, out: Path, work: Callable[[Callable[[Progress], None]], list[Path]] | None = None
+) -> list[Path]:
+    """Runs the request, or `work`, which is given the progress bar's report."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as ProgressBar
+
+    from kvlab.engine import compare as run_comparison
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    screen = Console(stderr=True)
+    with ProgressBar(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+        task = bar.add_task("loading the model", total=None)
+
+        def report(progress: Progress) -> None:
+            bar.update(task, description=progress.stage, completed=progress.done, total=progress.total)
+
+        try:
+            return work(report) if work else run_comparison(request, out, progress=report)
+        except KeyboardInterrupt:
+            bar.stop()
+            typer.echo("Stopped. What was finished is complete; the run in progress is marked cancelled.", err=True)
+            raise typer.Exit(130) from None
+
+
+def _show(paths: list[Path], as_json: bool) -> None:
+    from kvlab.analysis.board import ask, verdicts, wanted
+    from kvlab.analysis.compare import headline
+    from kvlab.analysis.verdict import NO_REFERENCE
+    from kvlab.cli.table import print_headline
+    from kvlab.trace import open_run
+    from kvlab.trace.labels import Labels
+
+    runs = [open_run(path) for path in paths]
+    wish = wanted(runs, Labels())
+    asked = None if wish is None else ask(runs, wish)
+    frame = headline(runs) if asked is None else verdicts(runs, asked)
+    if as_json:
+        frame.insert(0, "path", [str(path) for path in paths])
+        typer.echo(frame.to_json(orient="records", indent=2))
+        return
+    if asked is not None and asked.reference.kind in ("nearly", "wrong"):
+        typer.echo(f"Beware: {NO_REFERENCE}.")
+    print_headline(frame)
+    said: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.record.remarks:
+            said.setdefault(note, []).append(str(run.record.label))
+    for note, labels in said.items():
+        typer.echo(f"{', '.join(labels)}: {note}")
+    typer.echo(f"Look at it: kvlab app --runs {paths[0].parent} --open {runs[0].record.comparison_id}")

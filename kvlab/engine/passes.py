@@ -1,0 +1,156 @@
+"""The two passes of a run: the full cache's continuation, recorded, and the method's own, timed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.engine.forward import decode_one, greedy, prefill, synchronize
+from kvlab.engine.prompt import continuation_pieces, prompt_pieces
+from kvlab.engine.recorder import Recorder, memory_columns
+from kvlab.engine.reference import Reference, divergence
+from kvlab.engine.watch import Watch
+from kvlab.methods import make_method
+from kvlab.methods.giving_back import giving_back
+from kvlab.methods.selectors.keeping import keeping
+from kvlab.models.chat import chat_of
+from kvlab.models.load import LoadedModel
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace import RunWriter
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What both passes of a run are given: what was asked, the prompt's ids (1, T), where to write, who watches."""
+
+    request: CompareRequest
+    choice: MethodChoice
+    loaded: LoadedModel
+    ids: Tensor
+    writer: RunWriter
+    watch: Watch
+
+    def cache(self, **options: Any) -> CompressedCache:
+        """As `cache_of`."""
+        return cache_of(self.request, self.choice, self.loaded, **options)
+
+
+def cache_of(request: CompareRequest, choice: MethodChoice, loaded: LoadedModel, **options: Any) -> CompressedCache:
+    """A fresh cache of the choice, with what is to be kept or given back; `options` as `make_cache` takes them."""
+    method = make_method(choice.method, **choice.hyper_parameters)
+    cache = make_cache(
+        loaded, method, choice.budget, compress_every=request.compress_every, seed=request.seed, **options
+    )
+    cache.settings.pipeline = keeping(cache.settings.pipeline, choice.force_keep)
+    if choice.returned is not None:
+        layers = [layer.layer_idx for layer in cache.compressed_layers()]
+        cache.settings.pipeline = giving_back(cache.settings.pipeline, choice.returned, layers, request.max_new_tokens)
+    return cache
+
+
+def forced_pass(run: Passes, reference: Reference) -> float | None:
+    """Decode the reference's tokens, recording every step; returns tokens a second where recorded."""
+    request, loaded, ids, writer, watch = run.request, run.loaded, run.ids, run.writer, run.watch
+    steps = max(len(reference.ids) - 1, 0)
+    asked = request.level, ids.shape[1], steps, writer.record.recorded_states, writer.record.attention_rows
+    recorder = None if request.level == "off" else Recorder(writer, *asked)
+    cache = run.cache(observer=recorder)
+    watch.advance(f"{run.choice.label}: prompt")
+    start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
+    _write_prompt(run, start.prompt_logprobs, reference)
+    rows = [start.next_logprobs]
+    if recorder is not None:
+        recorder.end_step(cache)
+    synchronize(loaded.device)
+    begun = time.perf_counter()
+    for token in reference.ids[:-1]:
+        watch.advance(f"{run.choice.label}: decoding the full cache's continuation")
+        rows.append(decode_one(loaded, cache, torch.tensor(token, device=loaded.device)))
+        if recorder is not None:
+            recorder.end_step(cache)
+    synchronize(loaded.device)
+    seconds = time.perf_counter() - begun
+    _write_forced(run, reference, rows)
+    if recorder is not None:
+        recorder.write_arrays()
+    return steps / seconds if steps and recorder is not None else None
+
+
+def free_pass(run: Passes) -> dict[str, Any]:
+    """Decode the method's own continuation with recording off, timed; returns the record's timing fields."""
+    request, loaded, ids, watch = run.request, run.loaded, run.ids, run.watch
+    cache = run.cache(timed=True)
+    watch.advance(f"{run.choice.label}: its own continuation")
+    synchronize(loaded.device)
+    begun = time.perf_counter()
+    start = prefill(loaded, cache, ids, request.prefill_chunk, watch.check)
+    synchronize(loaded.device)
+    prefilled = time.perf_counter()
+    step = lambda: watch.advance(f"{run.choice.label}: its own continuation")  # noqa: E731
+    chosen = list(greedy(loaded, cache, start.next_logprobs, request.max_new_tokens, step))
+    synchronize(loaded.device)
+    seconds = time.perf_counter() - prefilled
+    free = [token for token, _ in chosen]
+    if request.level == "off":
+        # Nothing was watched, but what the cache holds in the end costs nothing to say.
+        run.writer.append("memory", memory_columns(cache, max(len(free) - 1, 0)))
+    run.writer.append(
+        "tokens",
+        {
+            "phase": ["free"] * len(free),
+            "position": list(range(ids.shape[1], ids.shape[1] + len(free))),
+            "id": free,
+            "text": continuation_pieces(loaded.tokenizer, free),
+            "logprob": [float(row[token]) for token, row in chosen],
+        },
+    )
+    return {
+        "seconds_prefill": prefilled - begun,
+        "seconds_compress": cache.settings.prefill_compress_seconds,
+        "seconds_rehearse": cache.settings.rehearsal_seconds if cache.settings.rehearsal is not None else None,
+        # The first token comes from the prompt's pass: len - 1 decode steps were timed.
+        "decode_tokens_per_second": (len(free) - 1) / seconds if len(free) > 1 else None,
+        "free_text": loaded.tokenizer.decode(free, skip_special_tokens=True),
+    }
+
+
+def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) -> None:
+    known, tokenizer = run.ids[0].tolist(), run.loaded.tokenizer
+    nothing = [None] * (len(known) - 1)
+    given = nothing if logprobs is None else logprobs.tolist()
+    full = nothing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
+    run.writer.append(
+        "tokens",
+        {
+            "phase": ["prompt"] * len(known),
+            "position": list(range(len(known))),
+            "id": known,
+            "text": prompt_pieces(tokenizer, run.request.prompt, known, chat_of(run.request, tokenizer)),
+            "logprob": [None, *given],
+            "logprob_full": [None, *full],
+        },
+    )
+
+
+def _write_forced(run: Passes, reference: Reference, rows: list[Tensor]) -> None:
+    loaded, prompt_tokens = run.loaded, run.ids.shape[1]
+    pairs = [divergence(full, given) for full, given in zip(reference.logprobs, rows, strict=True)]
+    run.writer.append(
+        "tokens",
+        {
+            "phase": ["forced"] * len(reference.ids),
+            "position": list(range(prompt_tokens, prompt_tokens + len(reference.ids))),
+            "id": reference.ids,
+            "text": continuation_pieces(loaded.tokenizer, reference.ids),
+            "logprob": [float(row[token]) for token, row in zip(reference.ids, rows, strict=True)],
+            "logprob_full": [float(row[t]) for t, row in zip(reference.ids, reference.logprobs, strict=True)],
+            "kl": [kl for kl, _ in pairs],
+            "top1_agree": [same for _, same in pairs],
+        },
+    )
+    run.writer.update(forced_text=loaded.tokenizer.decode(reference.ids, skip_special_tokens=True))

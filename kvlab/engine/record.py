@@ -1,0 +1,103 @@
+"""What is known of a run before it begins, as its record says it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from torch import Tensor
+
+from kvlab.budget import Budget
+from kvlab.cache import CompressedCache, make_cache
+from kvlab.engine.environment import device_name, model_shape, versions
+from kvlab.methods import Method, make_method
+from kvlab.methods.presets import PAPER
+from kvlab.models.chat import chat_of
+from kvlab.models.hybrids import compressed_only
+from kvlab.models.load import LoadedModel
+from kvlab.recording import attention_that_fits, states_that_fit
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace.schema import RunRecord
+
+ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
+
+
+def record_of(
+    request: CompareRequest,
+    choice: MethodChoice,
+    loaded: LoadedModel,
+    ids: Tensor,
+    comparison_id: str,
+    index: int,
+    steps: int,
+    runs: int,
+) -> RunRecord:
+    """The record of a run that begins: the `index`-th of `runs`, over a continuation of `steps` tokens."""
+    method = make_method(choice.method, **choice.hyper_parameters)
+    cache = make_cache(loaded, method, choice.budget)
+    chat = chat_of(request, loaded.tokenizer)
+    compressed, model = [layer.layer_idx for layer in cache.compressed_layers()], model_shape(loaded)
+    rows = states = request.record
+    left_out: dict[str, str] = {}
+    if request.level == "full":
+        tokens, asked = ids.shape[1] + max(steps - 1, 0), (request.record, compressed, model.num_key_value_heads)
+        states, left_out["keys"] = states_that_fit(*asked, model.head_dim, tokens, runs)
+        rows, left_out["attention"] = attention_that_fits(*asked, tokens, max(steps, 1))
+    return RunRecord(
+        run_id=f"{comparison_id}-{index:02d}-{choice.method}",
+        comparison_id=comparison_id,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        status="running",
+        title=request.title,
+        prompt=request.prompt,
+        answer=request.answer,
+        facts=request.facts,
+        repeat=request.repeat,
+        method=choice.method,
+        budget=choice.budget,
+        hyper_parameters=method.model_dump(mode="json"),
+        preset=str(choice.preset),
+        departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
+        notes=(*_budget_notes(choice, method, ids.shape[1]), *_layers_note(cache, loaded)),
+        label=_label(choice, method),
+        force_keep=choice.force_keep,
+        returned=choice.returned,
+        level=request.level,
+        max_new_tokens=request.max_new_tokens,
+        compress_every=request.compress_every,
+        seed=request.seed,
+        chat=None if chat is None else chat.settings,
+        loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},
+        device=device_name(loaded.device),
+        model=model,
+        versions=versions(),
+        prompt_tokens=ids.shape[1],
+        recording=request.record,
+        states=states,
+        attention_rows=rows,
+        left_out={name: sentence for name, sentence in left_out.items() if sentence},
+        sliding_layers=tuple(index for index in range(len(cache.layers)) if index not in compressed),
+    )
+
+
+def _label(choice: MethodChoice, method: Method) -> str:
+    """The legend's name; what takes no budget does not show one."""
+    if method.family == "reference":
+        return "full cache"
+    return choice.label if method.needs_budget else choice.label.replace(" 100 %", "", 1)
+
+
+def _budget_notes(choice: MethodChoice, method: Method, tokens: int) -> list[str]:
+    """What the method says of so many slots; nothing of bytes, which are only slots once the prompt was read."""
+    return [] if isinstance(choice.budget, str) else method.notes(Budget(choice.budget).slots(tokens), tokens)
+
+
+def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]:
+    """Which layers a hybrid's compression is of; nothing for other models and for the full cache."""
+    kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
+    sentence = compressed_only(kinds, [layer.layer_idx for layer in cache.compressed_layers()])
+    return (sentence,) if sentence and cache.settings.compresses else ()
+
+
+def _paper(choice: MethodChoice) -> str:
+    """The paper's settings a run is held against: those it asked for, where a paper has several."""
+    return str(choice.preset) if str(choice.preset).startswith(PAPER) else PAPER

@@ -1,0 +1,27 @@
+"""What tests of forms do with them: send one off, or fill in what it must refuse."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.requests import CompareRequest
+
+
+def submitted(page: AppTest, root: Path) -> CompareRequest:
+    """The comparison that the form on `page` puts into the queue."""
+    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
+    assert not page.exception
+    (job,) = jobs.list_jobs(root)
+    return jobs.request_of(root, job.job_id)
+
+
+def refused(page: AppTest, field: str, value: str, sentence: str) -> AppTest:
+    """The page after `value` was typed, which must be refused in this one sentence."""
+    page.text_input(key=field).set_value(value)
+    page = page.run()
+    assert not page.exception
+    assert [sentence in error.value.replace("\\", "") for error in page.error] == [True]
+    return page
