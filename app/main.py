@@ -16,6 +16,7 @@ if str(ROOT) not in sys.path:
 from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.asked import drop_unusable, say_refused  # noqa: E402
+from app.parts.copy_link import copy_link  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.state import catch_up, theme  # noqa: E402
@@ -53,6 +54,7 @@ MENU = {
         ("pyramid_pool", "PyramidPool", "article"),
         ("keepkv", "KeepKV", "article"),
         ("gvote", "GVote", "article"),
+        ("beyond", "Beyond the five", "article"),
     ],
 }
 
@@ -96,6 +98,7 @@ def main() -> None:
     page.run()
     say_refused(page.url_path, asked)
     offer(page.url_path)
+    copy_link()
 
 
 main()

@@ -147,6 +147,8 @@ def evaluate(
         **fields,
     )
     errors = Console(stderr=True)
+    if told := parse.own_bytes(methods, budgets):
+        errors.print(told, markup=False)
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:

@@ -186,6 +186,11 @@ class Pipeline:
         """How many of the rehearsal's queries a query head keeps for the decision; parts say so by `references`."""
         return max(getattr(part, "references", 0) for part in (self.select, self.settle))
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether the decision about the prompt wants to know its token ids; settlers say so by `reads_text`."""
+        return getattr(self.settle, "reads_text", False)
+
     def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New state of the prompt's slots after a pass of the rehearsal."""
         return self.score.rehearsed(slots, seen) if hasattr(self.score, "rehearsed") else {}

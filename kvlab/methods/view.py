@@ -248,6 +248,7 @@ class View:
     certain: bool = False  # the host knows that every head is over its budget by exactly `most_excess`
     in_lots: bool = False  # many tokens wait for each decision (`Pipeline.buffer`), and many may be scored alike
     smallest_budget: int = 0  # host-side bound, like `largest_budget`
+    token_ids: Tensor | None = None  # (B, S) of the prompt's slots, for a settler that `reads_text`
     remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
 
     def of_budget(self, name: Hashable, make: Callable[[], Any]) -> Any:

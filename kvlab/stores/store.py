@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.plugins.registry import Registry
@@ -12,6 +13,7 @@ from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
 
 NATIVE = "native"
+MOST = 65_536
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,34 @@ STORES: Registry[Store] = Registry(
 )
 
 
+SETTINGS = {"sinks": 0, "residual": 1, "group": 2}  # with the least that each can be
+
+
 def store_of(name: str) -> Store:
-    """The store of that name; raises UserError for an unknown one."""
-    if name not in STORES:
-        raise UserError(f"There is no store called {name!r}; choose one of {', '.join(STORES)}.")
-    return STORES[name]
+    """The store of that name, such as `kivi4`, or with settings, such as `kivi4/group=64/residual=128`.
+
+    Raises UserError for an unknown store or setting.
+    """
+    base, *settings = name.split("/")
+    if base not in STORES:
+        raise UserError(f"There is no store called {base!r}; choose one of {', '.join(STORES)}.")
+    return replace(STORES[base], **_changed(base, settings)) if settings else STORES[base]
+
+
+def _changed(base: str, settings: list[str]) -> dict[str, Any]:
+    """Fields of a store from words such as `residual=128`; a group is that of its keys, and packed at once."""
+    store, found = STORES[base], {}
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        if key not in SETTINGS or not text.isdigit() or not SETTINGS[key] <= int(text) <= MOST:
+            known = ", ".join(f"{one} (at least {least})" for one, least in SETTINGS.items())
+            raise UserError(f"{setting!r} is no setting of a store: write {known}, as in kivi4/group=64/residual=128.")
+        if key != "group":
+            found[key] = int(text)
+        elif isinstance(store.keys, PerChannel):
+            found |= {"keys": replace(store.keys, group=int(text)), "lot": int(text)}
+        else:
+            raise UserError(f"{base} has no groups of slots: leave {setting} out, or choose kivi4 or kivi2.")
+    if not store.packs:
+        raise UserError(f"{base} packs nothing, so it has no settings: leave {'/'.join(settings)} out.")
+    return found

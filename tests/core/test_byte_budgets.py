@@ -20,7 +20,11 @@ BUDGETED = [
     for name, method in registered().items()
     if method().needs_budget and method.family != "reference" and name != NO_PROFILE
 ]
-OWN = {"rkv": {"buffer": 8}, "less": {"weights": "untrained"}}  # what waits on top must itself fit
+OWN = {
+    "rkv": {"buffer": 8},
+    "less": {"weights": "untrained"},
+    "kvzap": {"heads": "untrained"},
+}  # what waits on top must itself fit
 SEVERAL = ("h2o", "snapkv", "keepkv", "adakv", "kvzip", "rkv")
 STORED = ["native", *(name for name, store in STORES.items() if store.packs and "-" not in name)]
 

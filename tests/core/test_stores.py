@@ -15,7 +15,7 @@ from kvlab.cache.packed_table import PackedTable
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
 from kvlab.requests import MethodChoice
-from kvlab.stores import STORES, Store, held
+from kvlab.stores import STORES, Store, held, store_of
 from kvlab.stores.eight import Eight
 from kvlab.stores.kivi import PerChannel, PerToken
 from kvlab.stores.packing import packed, unpacked
@@ -167,7 +167,7 @@ def conversation(method: str, store: str, budget: float = 0.3, **settings: objec
     mask = torch.ones_like(ids)
     mask[1, :PADS] = 0
     model, end, found = lab_model("llama", torch.float32), 0, []
-    own = {name: value for name, value in SHORT.get(method, {}).items() if name == "weights"}
+    own = {name: value for name, value in SHORT.get(method, {}).items() if name in ("weights", "heads")}
     cache = make_cache(model, make_method(method, store=store, **own, **settings), budget)
     with torch.inference_mode():
         for count in (PROMPT, *[1] * (STEPS // 2), SECOND, *[1] * (STEPS // 2)):
@@ -300,3 +300,19 @@ def test_the_settings_of_a_run_name_a_store_only_where_there_is_one() -> None:
     assert "store" not in make_method("h2o").model_dump()
     assert make_method("h2o", store="fp8").model_dump()["store"] == "fp8"
     assert make_method("compose", settle="keepkv", store="fp8").store == "fp8"
+
+
+def test_a_store_takes_settings_behind_its_name() -> None:
+    changed = store_of("kivi4/group=64/residual=128/sinks=0")
+    assert (changed.keys.group, changed.lot, changed.residual, changed.sinks) == (64, 64, 128, 0)  # type: ignore[union-attr]
+    assert changed.values == store_of("kivi4").values and store_of("kivi4").residual == 16
+    for wrong, why in (
+        ("kivi4/groups=64", "is no setting of a store"), ("kivi4/group=1", "is no setting"),
+        ("kivi4/residual=", "is no setting"),
+        ("turbo4/group=64", "has no groups"), ("native/residual=8", "packs nothing"), ("kivi9/group=8", "no store"),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match=why):
+            make_method("snapkv", store=wrong)
+    _, cache = conversation("snapkv", "kivi4/group=4/residual=2/sinks=1")
+    table = cache.compressed_layers()[0].tables[0]
+    assert isinstance(table, PackedTable) and table.used
