@@ -56,7 +56,7 @@ def card(exhibit: Exhibit) -> Card:
     with st.container(border=True, width=CARD_WIDTH, gap="small"):
         picture = st.empty()
         picture.image(blank("drawing …", page_theme()), width="stretch")
-        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **_in_view())
+        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **in_view())
         st.markdown(plain(shorten(exhibit.title, 70)))
         return Card(exhibit, picture, st.empty())
 
@@ -122,6 +122,6 @@ def _source(origin: str) -> str:
     return parts[0] if place is None else f"run {parts[place + 1]} ({parts[place].removeprefix('run ')[:15]})"
 
 
-def _in_view() -> dict[str, str]:
+def in_view() -> dict[str, str]:
     """The run and comparison of the address, which the menu's links do not carry."""
     return {name: value for name in ("run", "comparison") if (value := st.query_params.get(name))}

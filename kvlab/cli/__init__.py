@@ -21,6 +21,7 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.report import report
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
@@ -52,12 +53,13 @@ commands.command("train-mini")(with_plugins(train_mini))
 commands.command("fit")(with_plugins(fit))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
+commands.command("report")(report)
 commands.command("export")(export)
 commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(plugin_commands, name="plugin")
-commands.add_typer(data_commands, name="data")
 commands.add_typer(atlas_commands, name="atlas")
+commands.add_typer(data_commands, name="data")
 
 
 def main() -> None:

@@ -41,6 +41,7 @@ def of_head(lineage: Lineage, events: pd.DataFrame, true: np.ndarray, slot: np.n
     by_step = {int(step): group["target"].to_numpy(np.int64) for step, group in merges.groupby("step")}
     for step in lineage.steps.tolist():
         row = step // every
+        last[by_step.get(step, np.empty(0, np.int64))] = step  # a step at which it merges is not a later one
         if step % every == 0 and row < len(true):
             owner = lineage.owners(step)[: true.shape[1]]
             inside = owner >= 0
@@ -50,7 +51,6 @@ def of_head(lineage: Lineage, events: pd.DataFrame, true: np.ndarray, slot: np.n
             mass, true_mass = mass + float(gets.sum()), true_mass + float(sums[merged].sum())
             off += float(np.abs(gets - sums[merged]).sum())
             seen.update(merged.tolist())
-        last[by_step.get(step, np.empty(0, np.int64))] = step
     return {"mass": mass, "true_mass": true_mass, "off": off, "slots": len(seen)}
 
 
