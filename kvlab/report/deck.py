@@ -1,7 +1,7 @@
 """A story as a talk in one HTML file: a slide a view, alive, led through by keys, without kvlab and without a network.
 
-Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: the origin of the figure. A slide
-fills the window at any proportions; the next slide's figure is drawn while the one before is looked at.
+Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: without the figure's origin, or with
+it. A slide fills the window at any proportions; the next slide's figure is drawn while the one before is looked at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kvlab.figures.palette import SURFACES, Theme
 from kvlab.figures.template import FONT, INK
 from kvlab.trace.stories import Story, View
 
+FONT_SIZE = 15  # read from the back of a room
 STATIC = Path(__file__).parent / "static"
 NO_FIGURE = "A view of the page {}: open it in kvlab."
 
@@ -57,6 +58,9 @@ def figure_of(view: View) -> go.Figure:
 
 def _figure(view: View, theme: Theme) -> dict:
     figure = figure_of(view).update_layout(title=None, height=None, width=None, autosize=True)
+    figure.update_layout(font_size=FONT_SIZE, legend_font_size=FONT_SIZE)
+    figure.update_xaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
+    figure.update_yaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_layout(paper_bgcolor=SURFACES[theme], margin_t=40 if figure.layout.annotations else 24)
     return json.loads(figure.to_json())
 

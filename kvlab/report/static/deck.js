@@ -35,7 +35,7 @@ const keys = {
   ArrowLeft: () => show(at - 1), PageUp: () => show(at - 1),
   Home: () => show(0), End: () => show(slides.length - 1),
   f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen()),
-  n: () => document.body.classList.toggle("sources"),
+  n: () => document.body.classList.toggle("bare"),
 };
 document.addEventListener("keydown", (event) => {
   const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
