@@ -1,7 +1,7 @@
 """A story as a talk in one HTML file: a slide a view, alive, led through by keys, without kvlab and without a network.
 
-Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: without the figure's origin, or with
-it. A slide fills the window at any proportions; the next slide's figure is drawn while the one before is looked at.
+Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: hides or shows the figure's
+origin. A slide fills the window at any proportions; the next slide's figure is drawn while the one before is looked at.
 """
 
 from __future__ import annotations
