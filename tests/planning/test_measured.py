@@ -41,7 +41,11 @@ SHAPES = {
 }
 NEW = 3
 NOT_TENSORS = ("weights", "the process", "freed blocks", "attention rows", "rows that wait to be written")
-WITH_BUDGET = [name for name, method in registered().items() if name not in ("full", "gvote", "compose")]
+WITH_BUDGET = [
+    name
+    for name, method in registered().items()
+    if method.needs_budget is not False and name not in ("full", "compose")
+]
 
 
 @pytest.fixture(scope="module")
