@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import streamlit as st
 
@@ -24,7 +25,7 @@ def report_menu(runs: Sequence[Run]) -> None:
         st.caption("Question, answers, table, telling figures, texts, and what to distrust.")
         for kind, media in FORMATS.items():
             st.download_button(
-                LABELS[kind], lambda kind=kind: _made(runs, kind), f"{runs[0].record.comparison_id}.{kind}", media,
+                LABELS[kind], partial(_made, runs, kind), f"{runs[0].record.comparison_id}.{kind}", media,
                 key=f"report-{kind}", on_click="ignore", icon=":material/download:", width="stretch",
             )  # fmt: skip
 

@@ -177,6 +177,7 @@ def _views(
             smallest_budget=quota.smallest,
             token_ids=layer.settings.token_ids(table.occupied) if moment.prompt else None,
             remembered=quota.remembered,
+            store=layer.settings.store,
         )
         views.append(view)
     return views

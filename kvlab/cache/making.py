@@ -23,7 +23,7 @@ from kvlab.fitted.score_heads import with_score_heads
 from kvlab.given import shown, whole_number
 from kvlab.methods import Method, make_method
 from kvlab.requests import MOST_NEW_TOKENS
-from kvlab.stores import store_of
+from kvlab.stores import store_under
 
 
 def make_cache(
@@ -80,7 +80,7 @@ def make_cache(
         unrotated=unrotated_layers(language_model),
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
-        store=store_of(method.store),
+        store=store_under(method.store, amount),
     )
     if pipeline.rehearsal is not None and settings.compresses:
         listen(language_model)

@@ -23,6 +23,7 @@ from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
 from kvlab.cli.report import report
 from kvlab.cli.runs import export, runs_commands, take_in
+from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
@@ -58,6 +59,7 @@ commands.command("export")(export)
 commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(plugin_commands, name="plugin")
+commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")
 commands.add_typer(data_commands, name="data")
 

@@ -8,14 +8,12 @@ from pathlib import Path
 
 from kvlab.errors import UserError
 from kvlab.figures.export import NO_BROWSER, find_browser
-from kvlab.report.contents import Report
-from kvlab.report.page import page
 
 SECONDS = 90
 
 
-def printed(report: Report) -> bytes:
-    """The PDF.
+def printed(page: bytes) -> bytes:
+    """The PDF of a page that draws its own figures.
 
     Raises:
         UserError: there is no Chromium, or it does not print.
@@ -25,7 +23,7 @@ def printed(report: Report) -> bytes:
         raise UserError(NO_BROWSER)
     with tempfile.TemporaryDirectory(prefix="kvlab-report-") as folder:
         source, target = Path(folder) / "report.html", Path(folder) / "report.pdf"
-        source.write_bytes(page(report))
+        source.write_bytes(page)
         options = (
             "--headless",
             "--no-sandbox",

@@ -15,6 +15,8 @@ import pandas as pd
 from kvlab.errors import UserError
 from kvlab.figures.export import Section
 from kvlab.report.contents import Report
+from kvlab.report.deck import NO_FIGURE, figure_of
+from kvlab.trace.stories import Story
 
 MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or take the HTML or the PDF."
 WIDTH, HEIGHT, EDGE = 13.333, 7.5, 0.5  # inches, 16:9
@@ -30,13 +32,7 @@ def slides(report: Report, draw: Draw) -> bytes:
     Raises:
         UserError: python-pptx is not installed.
     """
-    try:
-        from pptx import Presentation
-        from pptx.util import Inches
-    except ImportError as error:
-        raise UserError(MISSING) from error
-    deck = Presentation()
-    deck.slide_width, deck.slide_height = Inches(WIDTH), Inches(HEIGHT)
+    deck = _empty()
     _listed(deck, report.title, [f"“{report.question}”", *report.lines[:4]], report.origin)
     for rows in _chunks(report.table, MOST_ROWS):
         _table(deck, "Runs", rows, report.origin)
@@ -51,6 +47,32 @@ def slides(report: Report, draw: Draw) -> bytes:
     for start in range(0, len(report.distrust), LINES_A_SLIDE):
         lines = report.distrust[start : start + LINES_A_SLIDE]
         _listed(deck, "What to distrust", lines, report.origin)
+    return _saved(deck)
+
+
+def story_slides(story: Story, draw: Draw) -> bytes:
+    """The slides of a story: each its figure with its caption, else its reading; raises as `slides`."""
+    deck = _empty()
+    for view in story.views:
+        if view.slide is None:
+            _listed(deck, view.title, [view.caption or NO_FIGURE.format(view.title)], "")
+            continue
+        section = Section(figure_of(view), view.caption or view.slide.reading, view.slide.source)
+        _figure(deck, section, draw(section), view.title)
+    return _saved(deck)
+
+
+def _empty() -> Any:
+    try:
+        from pptx import Presentation
+    except ImportError as error:
+        raise UserError(MISSING) from error
+    deck = Presentation()
+    deck.slide_width, deck.slide_height = _inches(WIDTH, HEIGHT)
+    return deck
+
+
+def _saved(deck: Any) -> bytes:
     saved = io.BytesIO()
     deck.save(saved)
     return saved.getvalue()
@@ -95,9 +117,9 @@ def _table(deck: Any, title: str, rows: pd.DataFrame, origin: str) -> None:
             _sized(cell.text_frame, 14 if len(rows.columns) < 8 else 11, bold=not row)
 
 
-def _figure(deck: Any, section: Section, picture: bytes) -> None:
+def _figure(deck: Any, section: Section, picture: bytes, title: str = "") -> None:
     """The figure at its own proportions, as large as there is room, and its reading under it."""
-    slide = _slide(deck, str(section.figure.layout.title.text or "Figure"), section.source)
+    slide = _slide(deck, title or str(section.figure.layout.title.text or "Figure"), section.source)
     top, room = TITLE_HEIGHT + 0.3, HEIGHT - TITLE_HEIGHT - 0.3 - READING_HEIGHT - 0.2
     shown = slide.shapes.add_picture(io.BytesIO(picture), *_inches(EDGE, top))
     factor = min((WIDTH - 2 * EDGE) * 914_400 / shown.width, room * 914_400 / shown.height)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from kvlab.errors import UserError
@@ -9,11 +11,13 @@ from kvlab.figures.export import ImageWriter, Section
 from kvlab.figures.template import for_export
 from kvlab.library.paths import comparison
 from kvlab.report.contents import Report, report
+from kvlab.report.deck import deck
 from kvlab.report.page import page
 from kvlab.report.printed import printed
-from kvlab.report.slides import slides
+from kvlab.report.slides import slides, story_slides
 from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run, open_run
+from kvlab.trace.stories import Story
 
 FORMATS = {"html": "text/html", "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
            "pdf": "application/pdf"}  # fmt: skip
@@ -43,12 +47,30 @@ def in_format(told: Report, kind: str, writer: ImageWriter | None = None) -> byt
     if kind == "html":
         return page(told)
     if kind == "pdf":
-        return printed(told)
-    own = writer or ImageWriter()
-    try:
+        return printed(page(told))
+    with _writer(writer) as own:
         return slides(told, lambda section: _picture(own, section))
+
+
+def talk(story: Story, kind: str, writer: ImageWriter | None = None) -> bytes:
+    """A story as a talk of this kind (`FORMATS`); raises UserError for one without views."""
+    made = deck(story)
+    if kind == "html":
+        return made
+    if kind == "pdf":
+        return printed(made)
+    with _writer(writer) as own:
+        return story_slides(story, lambda section: _picture(own, section))
+
+
+@contextmanager
+def _writer(given: ImageWriter | None) -> Iterator[ImageWriter]:
+    """The writer that is there, or one for this file alone."""
+    own = given or ImageWriter()
+    try:
+        yield own
     finally:
-        if writer is None:
+        if given is None:
             own.close()
 
 

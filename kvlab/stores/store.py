@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
+from kvlab.budget import BYTE_SHARE, Budget
 from kvlab.errors import UserError
 from kvlab.plugins.registry import Registry
 from kvlab.stores.code import Code
@@ -12,7 +16,8 @@ from kvlab.stores.eight import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
 
-NATIVE = "native"
+NATIVE, AUTO = "native", "auto"
+MANY = 1 / 3  # of the bytes: from there on 8 bits hold enough slots, and 4 would be too coarse
 MOST = 65_536
 
 
@@ -20,9 +25,9 @@ MOST = 65_536
 class Store:
     """A code for keys and one for values; without them slots stay as the model made them.
 
-    The first `sinks` slots of a head and its newest `residual` stay native, and so does what has gathered since slots
-    were last packed, `lot` at a time. KIVI's authors keep 128 newest tokens and no sinks, TurboQuant's keep both; a
-    residual of 128 would leave nothing to pack at the budgets kvlab compares at.
+    The first `sinks` slots of a head and its newest `residual` stay native, while decoding at least its newest
+    `gathered`, and what has come since slots were last packed, `lot` at a time. KIVI's authors keep 128 newest tokens
+    and no sinks, TurboQuant's keep both; 128 would leave nothing to pack at budgets as compared here.
     """
 
     title: str
@@ -32,11 +37,21 @@ class Store:
     residual: int = 16
     paper: str = ""
     lot: int = 8  # slots packed at a time; a multiple of what a code takes together
+    gathered: int = 0
 
     @property
     def packs(self) -> bool:
         """Whether slots are held in other than their own type."""
         return self.keys is not None
+
+    def coded(self, live: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """(places (B, H, room), whether there is one) of what gets codes of a head's `live` (B, H) slots, in order.
+
+        No head has more than `longest`; the room is in whole lots.
+        """
+        room = -(-max(longest - min(self.sinks, longest) - self.residual, 0) // self.lot) * self.lot
+        place = min(self.sinks, longest) + torch.arange(room, device=live.device).expand(*live.shape, -1)
+        return place.clamp_max(longest - 1), place < live[..., None] - self.residual
 
 
 KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
@@ -50,6 +65,8 @@ STORES: Registry[Store] = Registry(
         "kivi2": Store("KIVI, 2 bits", PerChannel(2), PerToken(2), paper=KIVI, lot=GROUP),
         "turbo4": Store("TurboQuant, 4 bits", Rotated(4), Rotated(4), paper=TURBO),
         "turbo3": Store("TurboQuant, 3 bits", Rotated(3), Rotated(3), paper=TURBO),
+        "lean4": Store("TurboQuant, 4 bits, all of a prompt but two", Rotated(4), Rotated(4), 1, 1, TURBO, gathered=16),
+        AUTO: Store("lean4 for a budget in bytes, int8 from a third of them on, else native"),
     },
 )
 
@@ -85,3 +102,14 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
     if not store.packs:
         raise UserError(f"{base} packs nothing, so it has no settings: leave {'/'.join(settings)} out.")
     return found
+
+
+def store_under(name: str, budget: Budget) -> Store:
+    """The store of that name, `auto` decided by the budget: more slots help only where bytes are what is limited.
+
+    A size in bytes says nothing of its share, and is taken for a small one.
+    """
+    if name != AUTO:
+        return store_of(name)
+    many = budget.unit == BYTE_SHARE and budget.number >= MANY
+    return store_of(NATIVE if not isinstance(budget.amount, str) else "int8" if many else "lean4")

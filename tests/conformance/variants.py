@@ -44,7 +44,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "semanticache": {"longest": 6, "sinks": 1, "recent": 3},
     "duoattention": {"profile": "even", "sinks": 1, "recent": 3},
     "attention-matching": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
-    "exactmerge2": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
+    "exactmerge2": {"profile": "even", "window": 4, "sinks": 1, "recent": 2, "buffer": 2},
     "rkv": {"window": 2, "kernel": 3, "buffer": 2},
 }
 # What a choice is only allowed, or only felt, together with.
@@ -90,6 +90,8 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("kvmerger", {"store": "short-fp8"}),
     ("less", {"store": "short-kivi4"}),
     ("exactmerge", {"store": "short-turbo4"}),
+    ("exactmerge2", {"store": "short-turbo4"}),
+    ("exactmerge2", {"rehearse": False, "decode": "budget"}),
     ("compose", {"score": "snapkv", "settle": "keepkv", "score_window": 3, "store": "short-kivi4"}),
 ]
 
