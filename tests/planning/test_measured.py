@@ -41,11 +41,8 @@ SHAPES = {
 }
 NEW = 3
 NOT_TENSORS = ("weights", "the process", "freed blocks", "attention rows", "rows that wait to be written")
-WITH_BUDGET = [
-    name
-    for name, method in registered().items()
-    if method.needs_budget is not False and name not in ("full", "compose")
-]
+NO_BUDGET = ("full", "gvote", "kvzap-threshold", "compose")
+WITH_BUDGET = [name for name in registered() if name not in NO_BUDGET]
 
 
 @pytest.fixture(scope="module")
