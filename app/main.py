@@ -24,8 +24,8 @@ from kvlab.jobs import registry  # noqa: E402
 
 FIRST = "first"
 MENU = {
-    "": [("start", "Start", "home"), ("new_run", "New run", "add_circle")],
-    "Runs": [
+    "": [("start", "Start", "home"), ("new_run", "New run", "add_circle"), ("runs", "Runs", "folder_open")],
+    "One comparison": [
         ("timeline", "Cache timeline", "view_timeline"),
         ("similarity", "Similarity", "grid_on"),
         ("merges", "Merges, votes and sag", "merge"),

@@ -17,13 +17,14 @@ import streamlit as st
 
 from app.opened import open_cached, runs_root, telling_head, telling_pair, telling_run, telling_step
 from app.parts import context_bar as bar
-from app.parts.text import code, day_or_time, shorten
+from app.parts.text import code, day_or_time, plain, shorten
 from kvlab.analysis.labels import distinct, parts
 from kvlab.analysis.telling import Prefer
 from kvlab.atlas.sources import Sources
 from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
+from kvlab.library import joined
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comparisons
 from kvlab.trace.reader import Run
 
@@ -293,8 +294,9 @@ def _pick_comparison() -> ComparisonEntry | None:
     if not comparisons:
         st.info("There are no runs yet. Make one on the page **New run**, or with `kvlab compare` on the command line.")
         return None
-    by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     wanted = _wanted_comparison(comparisons) or comparisons[0].comparison_id
+    comparisons = _with_joined(comparisons, wanted)
+    by_id = {comparison.comparison_id: comparison for comparison in comparisons}
     # The repeats of a batch are one entry, which stands for the one in view.
     groups = {(by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
               for group in by_batch(comparisons)}  # fmt: skip
@@ -306,6 +308,17 @@ def _pick_comparison() -> ComparisonEntry | None:
         bar.prompt_room()
         bar.clicks(lambda place: go_to(**place))
     return by_id[chosen] if chosen else None
+
+
+def _with_joined(comparisons: list[ComparisonEntry], wanted: str) -> list[ComparisonEntry]:
+    """The comparisons, and before them those that the address wants to see as one."""
+    if not joined.several(wanted):
+        return comparisons
+    try:
+        return [joined.join(runs_root(), wanted, comparisons), *comparisons]
+    except UserError as error:
+        st.error(plain(str(error)))
+        return comparisons
 
 
 def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
@@ -331,7 +344,8 @@ def _wanted_comparison(comparisons: Sequence[ComparisonEntry]) -> str | None:
     asked: Mapping[str, Any]
     for asked in (st.query_params, remembered):
         run, comparison = asked.get("run"), asked.get("comparison")
-        if run in owner:
+        # A run of one of several comparisons that are looked at together leaves them together.
+        if run in owner and owner[run] not in joined.several(comparison or ""):
             return owner[run]
         if comparison:
             return comparison
@@ -467,5 +481,6 @@ def _sentence(message: str) -> str:
 def _comparison_label(group: Sequence[ComparisonEntry]) -> str:
     # Two comparisons of one prompt differ in their time.
     comparison, repeats = group[0], len({entry.number for entry in group})
-    count = f" · {repeats} repeats" if repeats > 1 else ""
+    together = len(joined.several(comparison.comparison_id))
+    count = f" · {together} together" if together else f" · {repeats} repeats" if repeats > 1 else ""
     return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"

@@ -119,7 +119,7 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
     if not ended:
         st.caption("No comparison has ended yet. The sample prompt is the quickest way to one.")
     if len(groups) > SHOWN:
-        st.caption(f"{len(groups) - SHOWN} older ones are in the picker of every page under Runs.")
+        link("runs", f"{len(groups) - SHOWN} older ones, and all results, on the page Runs", ":material/folder_open:")
 
 
 introduction()

@@ -9,6 +9,7 @@ from app.parts import page, view
 from app.parts.asked import asked_number
 from app.parts.decision import decision_section, played_decision
 from app.parts.figure import show
+from app.parts.later import after_the_first_picture
 from app.parts.tables import MOST_ROWS, show_table
 from app.parts.tokenstrip import tokenstrip
 from app.parts.tokentext import along_text
@@ -43,7 +44,7 @@ def main() -> None:
         show_without_events(run)
         return
     layer, head = view.place(run)
-    if run.select("steps", layer, head, ["step"]).empty:
+    if page.head_steps(run, layer, head).empty:
         st.info("Nothing was recorded for this layer and head yet.")
         return
     plays = st.segmented_control(
@@ -58,6 +59,10 @@ def main() -> None:
         linked_view(run, layer, head)
     else:
         played_decision(run, layer, head)
+    after_the_first_picture(f"timeline-{run.record.run_id}", the_rest, run, layer, head)
+
+
+def the_rest(run: Run, layer: int, head: int) -> None:
     decision_section(run, layer, head, asked_token())
     whole_history(run, layer, head)
 
@@ -180,7 +185,7 @@ def whole_history(run: Run, layer: int, head: int) -> None:
             page.file_name(run, f"states-{name}"),
             page.source(run),
         )
-    trust(check(lineage, run.select("steps", layer, head)))
+    trust(check(lineage, page.head_steps(run, layer, head)))
 
 
 def trust(table: pd.DataFrame) -> None:

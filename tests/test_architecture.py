@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning"]
+SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning", "library"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
     "stores": set(),
@@ -35,13 +35,16 @@ MAY_IMPORT = {
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
     "plugins": set(),
+    # What is kept, as a table and as files; of evaluations and benchmarks it reads the Parquet files alone.
+    "library": {"analysis", "trace"},
     "checking": {"models", "cache", "methods"},
     # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
     "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
     "fitting": {"models", "fitted", "cache", "attention", "methods", "stores", "trace", "engine"},
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
-    "bench": {"models", "cache", "attention", "methods", "engine", "trace"},
+    "bench": {"models", "cache", "attention", "methods", "engine", "trace", "library"},
+    "lmeval": {"evaluate", "models", "cache", "methods", "engine"},
     # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
     "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
 }

@@ -95,7 +95,7 @@ def remember_token() -> None:
         st.query_params["token"] = str(int(token))
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
+@st.cache_resource(max_entries=page.OPEN_HEADS, show_spinner=False)
 def _decision(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
     return analysis.decision(_run, layer, head, page.head_history(_run, layer, head)[0])
 

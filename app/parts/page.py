@@ -15,7 +15,7 @@ from kvlab.atlas.sources import origin
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 
-OPEN_HEADS = 24
+OPEN_HEADS, OPEN_TEXTS = 24, 8
 
 
 def heading(title: str, sentence: str) -> None:
@@ -57,6 +57,11 @@ def head_history(run: Run, layer: int, head: int) -> tuple[Lineage, pd.DataFrame
     return _head_history(run, *stamp(run), layer, head)
 
 
+def head_steps(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """The rows of `steps` of one layer and KV head."""
+    return _head_steps(run, *stamp(run), layer, head)
+
+
 def masses_at(run: Run, layer: int, head: int, step: int) -> tuple[np.ndarray, np.ndarray] | None:
     """True mass of each token and mass of each slot at a step, both (tokens,); None where they were not recorded."""
     try:
@@ -93,8 +98,18 @@ def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
 def _head_history(_run: Run, path: str, written: int, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
     events = _run.select("events", layer, head)
-    lineage = fold(events, _run.select("steps", layer, head))
-    return lineage, events, token_texts(_run.tokens, lineage.tokens)
+    lineage = fold(events, _head_steps(_run, path, written, layer, head))
+    return lineage, events, _texts(_run, path, written, lineage.tokens)
+
+
+@st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
+def _head_steps(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
+    return _run.select("steps", layer, head)
+
+
+@st.cache_resource(max_entries=OPEN_TEXTS, show_spinner=False)
+def _texts(_run: Run, path: str, written: int, count: int) -> list[str]:
+    return token_texts(_run.tokens, count)
 
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)

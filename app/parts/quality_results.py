@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
 import streamlit as st
 
 from app.parts.asked import forget_unknown
-from app.parts.figure import show
+from app.parts.figure import show, slug
 from app.parts.links import go
 from app.parts.text import plain
 from app.state import runs_root, session_id
 from app.state import theme as page_theme
 from kvlab import jobs
-from kvlab.atlas import quality
+from kvlab.atlas import quality, written
 from kvlab.atlas.scores import FULL, origin_of
 from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
@@ -29,6 +30,7 @@ COLUMNS = {
     "answer": "answer", "prediction": "what it wrote", "prediction_full": "what the full cache wrote",
 }  # fmt: skip
 MOST_PROMPTS = 500
+TABLES = {".md": "Markdown", ".tex": "LaTeX"}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,22 @@ def results(name: str | None = None) -> None:
     needles(tables, origin)
     prompts(rows, tables, asked)
     st.caption(f":material/folder_open: {plain(origin)}")
+    table_files(rows)
+
+
+def table_files(rows: pd.DataFrame) -> None:
+    """Buttons for the scores as a table of a paper, made when one is pressed."""
+    with st.container(horizontal=True, gap="small", key="quality-tables"):
+        for ending, words in TABLES.items():
+            st.download_button(
+                f"Scores as {words}",
+                partial(written.text_of, ending, rows),
+                f"scores-{slug(str(rows['name'].iloc[0]))}{ending}",
+                key=f"scores{ending}",
+                on_click="ignore",
+                icon=":material/table:",
+                type="tertiary",
+            )
 
 
 def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:

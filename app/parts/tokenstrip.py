@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import streamlit as st
 
+from app.parts.packing import UNPACK, packed
 from kvlab.analysis.lineage.fold import NEVER, Lineage
 from kvlab.analysis.lineage.mosaic import mosaic
 from kvlab.analysis.lineage.tables import event_steps
@@ -64,9 +64,8 @@ _component = st.components.v2.component(
     "kvlab_tokenstrip",
     html=HTML,
     css=(STATIC / "tokenstrip.css").read_text(encoding="utf-8"),
-    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS),
+    js="\n".join([UNPACK, *((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)]),
 )
-MASS_UNIT = 1e-7
 
 
 def tokenstrip(
@@ -90,48 +89,46 @@ def tokenstrip(
     keep lit. `masses` are the true and the slot masses at `step`, shown for the word under the pointer. `why` is the
     reason for a step nobody chose. `phases` says of each step what it is, where they are not the steps of a run.
     """
-    data = history(lineage, texts) | {
+    data = history(lineage, texts) | _masses(masses, lineage.tokens)
+    data |= {
         "identity": identity,
         "step": step,
         "selected": selected,
         "why": why,
         "phases": phases,
-        "masses": _masses(step, masses, lineage.tokens),
+        "massesStep": None if masses is None else step,
         "colours": {state: pick(pair, theme) for state, pair in STATE_COLOURS.items()},
         "labels": list(STATE_NAMES.values()),
         "meanings": list(STATE_LABELS.values()),
         "paper": SURFACES[theme],
         "ink": INK[theme],
     }
-    return _component(key=key, data=data, on_step_change=on_step, on_token_change=on_token)
+    return _component(key=key, data=packed(data), on_step_change=on_step, on_token_change=on_token)
 
 
 def history(lineage: Lineage, texts: list[str]) -> dict[str, Any]:
     """What the browser needs to derive every step: the vectors of the lineage, with -1 for never."""
     picture = mosaic(lineage, MOSAIC_ROWS)
-    codes = picture.to_numpy(np.uint8)
+    rows, columns = picture.shape
     return {
         "texts": texts,
-        "birth": lineage.birth.tolist(),
-        **{name: _or_never(getattr(lineage, name)) for name in ("leave", "death", "absorb")},
-        "parent": lineage.parent.tolist(),
+        **{name: _or_never(getattr(lineage, name)) for name in ("birth", "leave", "death", "absorb")},
+        "parent": lineage.parent.astype(np.int32),
         "steps": lineage.steps.tolist(),
         "eventSteps": event_steps(lineage).tolist(),
-        "mosaic": {
-            "codes": base64.b64encode(codes.tobytes()).decode(),
-            "rows": codes.shape[0],
-            "columns": codes.shape[1],
-        },
+        "mosaic": {"rows": rows, "columns": columns},
+        "codes": picture.to_numpy(np.uint8),
     }
 
 
-def _or_never(steps: np.ndarray) -> list[int]:
-    return np.where(steps == NEVER, -1, steps).tolist()
+def _or_never(steps: np.ndarray) -> np.ndarray:
+    """Steps in as few bytes as hold them."""
+    known = np.where(steps == NEVER, -1, steps)
+    return known.astype(np.int16 if known.max(initial=0) <= np.iinfo(np.int16).max else np.int32)
 
 
-def _masses(step: int, masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, Any] | None:
+def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:
     if masses is None:
-        return None
-    # Whole numbers of a small unit: of a long text most are short then, and there is one for each token.
-    true, slot = (np.rint(mass[:tokens].astype(float) / MASS_UNIT).astype(int).tolist() for mass in masses)
-    return {"step": step, "unit": MASS_UNIT, "true": true, "slot": slot}
+        return {}
+    true, slot = (mass[:tokens].astype(np.float32) for mass in masses)
+    return {"trueMass": true, "slotMass": slot}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 import streamlit as st
 
+from app.parts.packing import UNPACK, packed
 from kvlab.analysis.difference import NAMES
 from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
 from kvlab.figures.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick
@@ -33,7 +33,9 @@ _component = st.components.v2.component(
     "kvlab_tokentext",
     html=HTML,
     css=(STATIC / "tokentext.css").read_text(encoding="utf-8"),
-    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("charts.js", "blocks.js", "tokentext.js")),
+    js="\n".join(
+        [UNPACK, *((STATIC / name).read_text(encoding="utf-8") for name in ("charts.js", "blocks.js", "tokentext.js"))]
+    ),
 )
 
 
@@ -88,7 +90,7 @@ def tokentext(
     hint = "Hover a word or a chart: both light the same token."
     data = {
         "texts": texts,
-        "codes": base64.b64encode(codes.astype(np.uint8).tobytes()).decode(),
+        "codes": codes.astype(np.uint8),
         "classes": [vars(token_class) for token_class in classes],
         "identity": identity,
         "chosen": None if chosen is None else list(chosen),
@@ -96,4 +98,4 @@ def tokentext(
         "scroll": scroll,
         "hint": f"{hint} Click a word to choose it, shift-click another to choose all between." if on_chosen else hint,
     }
-    return _component(key=key, data=data, on_chosen_change=on_chosen or (lambda: None))
+    return _component(key=key, data=packed(data), on_chosen_change=on_chosen or (lambda: None))

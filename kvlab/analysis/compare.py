@@ -66,6 +66,7 @@ def _row(run: RunLike, label: str, whole: pd.DataFrame | None, full_speed: Speed
         "first_divergence": first_divergence(run.tokens),
         "prompts": 1,
         "mean_tokens": int(forced["kl"].notna().sum()),
+        "device": f"{record.device}, {record.model.dtype}",
         "status": record.status,
         "run_id": record.run_id,
     }

@@ -22,6 +22,8 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
     Raises:
         UserError: the recorded tokens do not spell the prompt.
     """
+    if not facts:
+        return np.zeros(0, np.int64)
     read = tokens[tokens["phase"] == "prompt"]
     texts = read["text"].fillna("").tolist()
     joined = "".join(texts)

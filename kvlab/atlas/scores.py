@@ -19,7 +19,7 @@ from kvlab.atlas.settings import PAPER, PRESET, as_published, of_rows
 from kvlab.atlas.sources import Sources
 from kvlab.budget import Budget
 from kvlab.counted import mean_words
-from kvlab.evaluate.metrics import higher_is_better
+from kvlab.evaluate.metrics import higher_is_better, packages
 from kvlab.evaluate.rows import canonical_json
 from kvlab.evaluate.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.figures import scores as figures
@@ -150,7 +150,7 @@ def origin_of(rows: pd.DataFrame) -> str:
             ", ".join(f"{name} {version}" for name, version in json.loads(text).items())
             for text in sorted(rows["versions"].dropna().unique())
         ]
-    return " · ".join([*parts, *filter(None, [of_rows(rows)])])
+    return " · ".join([*parts, *filter(None, [packages(rows["metric"]), of_rows(rows)])])
 
 
 def score_table(rows: pd.DataFrame) -> pd.DataFrame:

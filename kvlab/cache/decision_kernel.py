@@ -143,13 +143,13 @@ def _decide(
         if DRAWN:
             chance = tl.where(_uniform(h * mix_1 + stream + began * mix_0, mix_1, mix_2) < chance, 1.0, 0.0)
         weight = chance / reach
+        span = tl.where(weight > 0, reach, 0)  # nobody takes where nothing is given
         given = weight * tl.load(value_at + source * value_s, mask=wide, other=0.0).to(tl.float32)
         for start in range(0, slots, BLOCK_S):
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
             behind = tl.load(position + at, mask=s < slots, other=0).to(tl.int64) - began
-            takes = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (behind > 0) & (behind <= reach)
-            takes = takes & (tl.where(weight > 0, 1, 0) != 0)
+            takes = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (behind > 0) & (behind <= span)
             if tl.sum(takes.to(tl.int32), 0) > 0:
                 each = value_at[None, :] + s.to(tl.int64)[:, None] * value_s
                 both = takes[:, None] & wide[None, :]

@@ -108,6 +108,7 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
     combine = _combine_few if target.shape[-1] <= FEW_EDGES else _combine_many
     keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary, combine)
     value_sources = _take(slots.values, edges.source).float() * edges.value_weight[..., None]
+    assert edges.self_value_weight is not None
     values = combine(slots.values, value_sources, target, edges.active, edges.self_value_weight)
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
     for name, value in (after | (edges.extra_after or {})).items():
@@ -128,7 +129,7 @@ def _measure(slots: Slots) -> None:
 def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
     """One source a head and nothing to spare where it is not merged: the fewest operations, all in place."""
     ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
-    if edges.key_weight is not None and edges.self_key_weight is not None:
+    if edges.key_weight is not None:
         turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
         found = _take(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
         keys = _weighed(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
@@ -146,12 +147,12 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
 
 
 def _weighed(
-    states: Tensor, weight: Tensor, own: Tensor, shares: bool, turn: Callable[[Tensor], Tensor] | None = None
+    states: Tensor, weight: Tensor, own: Tensor | None, shares: bool, turn: Callable[[Tensor], Tensor] | None = None
 ) -> Tensor:
     """(B, H, 1, d): `weight` of the source and `own` of the target, the two `states` (B, H, 2, d) float32."""
-    source, target = states.chunk(2, 2)
+    source, target = states[:, :, :1], states[:, :, 1:]
     source = source if turn is None else turn(source)
-    if shares:
+    if shares or own is None:
         return target.lerp(source, weight[..., None])
     return (target * own[..., None]).addcmul_(source, weight[..., None])
 

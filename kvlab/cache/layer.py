@@ -138,8 +138,9 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         if first:
             whole = self.streams.batch * self.streams.heads * self.settings.num_layers
             sizes = sizes_of(self.settings, self.buckets[0].table, whole)
+            lengths = [self.settings.text_tokens or length for length in self.lengths]
             self.quota = self.buckets[0].quota = Quota.of_layer(
-                self.settings, self.rank, self.lengths, self.streams.heads, self.device, sizes
+                self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
             )
         hidden = None if module is None else take_hidden_states(module)
         common = scaling, softcap, module, hidden, self.rotary.now(), self.generator

@@ -77,6 +77,7 @@ class LayerSettings:
     unrotated: frozenset[int] = frozenset()  # layers that do not rotate though the model does
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
     prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
+    text_tokens: int = 0  # tokens of the text that budgets are for; 0: those of the first prompt
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
     store: Store = field(default_factory=lambda: store_of(NATIVE))  # how settled slots are held
     held: dict[int, Held] | None = field(default=None, repr=False)  # by layer, prompts not decided about yet

@@ -9,18 +9,22 @@ import typer
 from kvlab.cli.app import app_command
 from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
+from kvlab.cli.data import data_commands
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
 from kvlab.cli.killed import killed
+from kvlab.cli.lm_eval import lm_eval
 from kvlab.cli.methods import methods
 from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
+from kvlab.cli.written import table
 from kvlab.errors import UserError
 
 commands = typer.Typer(
@@ -37,13 +41,19 @@ commands.command("compare")(with_plugins(compare))
 commands.command("killed")(with_plugins(killed))
 commands.command("plan")(with_plugins(plan))
 commands.command("eval")(with_plugins(evaluate))
+commands.command("lm-eval")(with_plugins(lm_eval))
+commands.command("table")(with_plugins(table))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
+commands.command("export")(export)
+commands.command("import")(take_in)
+commands.add_typer(runs_commands, name="runs")
 commands.add_typer(plugin_commands, name="plugin")
+commands.add_typer(data_commands, name="data")
 
 
 def main() -> None:

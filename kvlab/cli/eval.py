@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from kvlab.cli.loading import (
     Thinking,
     thinking_of,
 )
+from kvlab.errors import UserError
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
@@ -29,11 +30,11 @@ TABLE_WIDTH = 120  # a pipe says 80, which would break the intervals
 
 def evaluate(
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="folder of the results, which a killed evaluation goes on with; the atlas reads runs/eval/NAME"
         ),
-    ],
+    ] = None,
     model: Model = "mini",
     tasks: Annotated[
         str, typer.Option(help="such as needle,key_value:pairs=64; 'all'; '' with --data")
@@ -45,7 +46,21 @@ def evaluate(
     samples: Annotated[int, typer.Option(help="prompts for each task, length and depth")] = 20,
     seed: Annotated[int, typer.Option(help="0 to 9,999,999")] = 0,
     question_aware: Annotated[str, typer.Option(help="compress with the question in sight: yes or no")] = "yes",
-    data: Annotated[list[str] | None, typer.Option(help="your own file, such as ruler=niah/validation.jsonl")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="your own file, such as ruler=niah/validation.jsonl or gsm8k=test.jsonl:shots_from=train.jsonl"
+        ),
+    ] = None,
+    new_tokens: Annotated[
+        int | None, typer.Option(help="tokens an answer to a file's prompt may have; default: the benchmark's own")
+    ] = None,
+    max_prompt: Annotated[
+        int | None, typer.Option(help="tokens that prompts of files may have; default: window")
+    ] = None,
+    cut: Annotated[
+        str, typer.Option(help="what longer prompts of files lose: start, middle (LongBench) or end")
+    ] = "middle",
     skip_malformed: Annotated[bool, typer.Option("--skip-malformed", help="leave malformed lines out")] = False,
     batch: Annotated[int | None, typer.Option(help="prompts of equal length run together")] = None,
     prefill_chunk: Annotated[
@@ -60,6 +75,12 @@ def evaluate(
     chat: ChatWay = "auto",
     system: System = "",
     thinking: Thinking = None,
+    preset: Annotated[
+        str,
+        typer.Option(help="a paper's table from files in --data DIR, such as keepkv-table2: ours beside theirs"),
+    ] = "",
+    table: Annotated[Path | None, typer.Option(help="write the scores to FILE.md or FILE.tex, with intervals")] = None,
+    figure: Annotated[Path | None, typer.Option(help="with --preset: draw ours beside theirs to FILE.html")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
@@ -72,33 +93,62 @@ def evaluate(
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
 
+    fields: dict[str, Any] = {
+        "samples": samples,
+        "seed": seed,
+        "skip_malformed": skip_malformed,
+        "batch_rows": batch,
+        "prefill_chunk": prefill_chunk,
+        "max_prompt": max_prompt,
+        "cut": parse.parse_cut(cut),
+        "model": model,
+        "device": device,
+        "dtype": dtype,
+        "placement": placement,
+        "load_in": load_in,
+        "revision": revision,
+        "cache_dir": cache_dir,
+        "chat": chat,
+        "system": system,
+        "thinking": thinking_of(thinking),
+    }
+    if preset:
+        from kvlab.cli.paper_table import run_paper_table
+
+        _leaves_out(preset, tasks=tasks == DEFAULT_TASKS, budgets=budgets == DEFAULT_BUDGETS)
+        run_paper_table(
+            preset,
+            data or [],
+            out,
+            "" if methods == DEFAULT_METHODS else methods,
+            table,
+            figure,
+            as_json,
+            lengths=parse.parse_numbers(lengths, "--lengths", int),
+            depths=parse.parse_numbers(depths, "--depths", float),
+            question_aware=parse.parse_yes_no(question_aware, "--question-aware"),
+            new_tokens=new_tokens,
+            **fields,
+        )
+        return
+    _check_outputs(out, table, figure)
     request = parse.parse_request(
-        model=model,
         tasks=tasks,
-        files=data or [],
+        files=[file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []],
         methods=methods,
         budgets=budgets,
         lengths=lengths,
         depths=depths,
-        samples=samples,
-        seed=seed,
         question_aware=question_aware,
-        batch_rows=batch,
-        prefill_chunk=prefill_chunk,
-        skip_malformed=skip_malformed,
-        device=device,
-        dtype=dtype,
-        placement=placement,
-        load_in=load_in,
-        revision=revision,
-        cache_dir=cache_dir,
-        chat=chat,
-        system=system,
-        thinking=thinking_of(thinking),
+        **fields,
     )
     errors = Console(stderr=True)
     with shown_progress(errors) as listener:
-        result = run(request, out, on_progress=listener)
+        result = run(request, out or Path(), on_progress=listener)
+    if table is not None:
+        from kvlab.atlas.written import score_tables, write
+
+        write(table, score_tables(result.rows))
     for note in result.notes:
         errors.print(note, markup=False)
     by = ["task", "difficulty", "length", *(["depth"] if request.depths else [])]
@@ -106,4 +156,22 @@ def evaluate(
     if as_json:
         typer.echo(summary_json(summary, result.notes, str(out)))
     else:
-        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary))
+        shown = summary_table(summary, result.rows["device"].dropna())
+        Console(width=max(Console().width, TABLE_WIDTH)).print(shown)
+
+
+def _leaves_out(preset: str, **left_out: bool) -> None:
+    for name, yes in left_out.items():
+        if not yes:
+            raise UserError(f"--preset {preset} says what is asked: leave --{name} out.")
+
+
+def _check_outputs(out: Path | None, table: Path | None, figure: Path | None) -> None:
+    if out is None:
+        raise UserError("Name a folder for the results: --out runs/eval/NAME.")
+    if figure is not None:
+        raise UserError("--figure draws a paper's table: it goes with --preset.")
+    if table is not None:
+        from kvlab.atlas.written import check_file
+
+        check_file(table)

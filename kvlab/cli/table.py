@@ -58,7 +58,8 @@ def print_headline(frame: pd.DataFrame) -> None:
 def _caption(frame: pd.DataFrame) -> str:
     tokens = int(frame["mean_tokens"].max()) if len(frame) else 0
     means = f"; KL and agreement: means over {tokens} tokens of its continuation" if tokens else ""
-    return f"{ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
+    on = ", ".join(frame["device"].unique()) if len(frame) else ""
+    return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
 
 
 def print_wide(table: Table) -> None:

@@ -12,7 +12,8 @@ def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with the formats of files")] = False,
 ) -> None:
     """List the tasks of `kvlab eval` with what each shows and takes, and the file formats of its --data."""
-    from kvlab.tasks.loaders import LOADERS
+    from kvlab.atlas.paper_tables import names
+    from kvlab.tasks.loaders import LOADERS, OF_SAMPLES, about, options_of
     from kvlab.tasks.registry import TASKS
 
     if as_json:
@@ -26,7 +27,8 @@ def tasks(
             }
             for name, task in TASKS.items()
         ]
-        typer.echo(json.dumps({"tasks": listed, "formats": list(LOADERS)}, indent=2))
+        formats = {name: {"about": about(name), "options": [*options_of(name)]} for name in LOADERS}
+        typer.echo(json.dumps({"tasks": listed, "formats": list(LOADERS), "about_formats": formats}, indent=2))
         return
     from rich.table import Table
 
@@ -37,4 +39,10 @@ def tasks(
         takes = ", ".join(f"{key}={value}" for key, value in task.parameters.items())
         table.add_row(name, task.summary, takes, ", ".join(f"{length:,}" for length in task.lengths))
     print_wide(table)
-    typer.echo(f"Formats of --data: {', '.join(LOADERS)}.")
+    files = Table("format of --data", "what it reads", "takes, as FORMAT=FILE:name=value", show_lines=False)
+    for name in LOADERS:
+        takes = ", ".join(f"{option}={default}" for option, default in options_of(name).items())
+        files.add_row(name, about(name), takes)
+    files.caption = f"Every file takes {', '.join(OF_SAMPLES)} too; `kvlab data check FILE` says what a file is."
+    print_wide(files)
+    typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(names())}.")

@@ -5,30 +5,39 @@ from __future__ import annotations
 import gc
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from kvlab.engine.room import give_back, is_out_of_memory
 from kvlab.errors import UserError
-from kvlab.evaluate.measure import PreparedPrompt
-from kvlab.evaluate.outcome import Loaded, Outcome
+from kvlab.evaluate.outcome import Loaded
 from kvlab.models.placing import input_device
 from kvlab.requests import MethodChoice
 
-Measure = Callable[[Sequence[PreparedPrompt], MethodChoice], list[Outcome]]
+
+class Sized(Protocol):
+    """A prompt of so many tokens."""
+
+    @property
+    def prompt_tokens(self) -> int: ...
 
 
-class Backoff:
+Prompt = TypeVar("Prompt", bound=Sized)
+Found = TypeVar("Found")
+
+
+class Backoff(Generic[Prompt, Found]):
     """Remembers, for as long as an evaluation runs, how many prompts did not fit together."""
 
-    def __init__(self, loaded: Loaded, measure: Measure) -> None:
+    def __init__(self, loaded: Loaded, measure: Callable[[Sequence[Prompt], MethodChoice], list[Found]]) -> None:
         self.loaded, self.measure = loaded, measure
         self.most: int | None = None
 
-    def outcomes(self, prompts: Sequence[PreparedPrompt], choice: MethodChoice) -> list[tuple[Outcome, int]]:
+    def outcomes(self, prompts: Sequence[Prompt], choice: MethodChoice) -> list[tuple[Found, int]]:
         """Each prompt's outcome and how many ran with it. All prompts must be of one shape.
 
         Raises UserError where one prompt alone does not fit; other errors pass.
         """
-        done: list[tuple[Outcome, int]] = []
+        done: list[tuple[Found, int]] = []
         while len(done) < len(prompts):
             part = prompts[len(done) : len(done) + min(self.most or len(prompts), len(prompts))]
             found = self._tried(part, choice)
@@ -46,7 +55,7 @@ class Backoff:
         together = "one prompt" if self.most == 1 else f"{self.most} prompts"
         return f"Memory ran out with more prompts in a batch: {together} ran together." if self.most else ""
 
-    def _tried(self, prompts: Sequence[PreparedPrompt], choice: MethodChoice) -> list[Outcome] | None:
+    def _tried(self, prompts: Sequence[Prompt], choice: MethodChoice) -> list[Found] | None:
         try:
             return self.measure(prompts, choice)
         except (MemoryError, RuntimeError) as error:
@@ -58,7 +67,7 @@ class Backoff:
         give_back(input_device(self.loaded.model))
         return None
 
-    def _sentence(self, prompt: PreparedPrompt, choice: MethodChoice) -> str:
+    def _sentence(self, prompt: Prompt, choice: MethodChoice) -> str:
         device = input_device(self.loaded.model).type
         return (
             f"{device} ran out of memory on one prompt of {prompt.prompt_tokens:,} tokens ({choice.label}): give "

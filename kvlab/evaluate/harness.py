@@ -65,12 +65,18 @@ def evaluate(
         longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
         check_choices(request.all_choices, longest, request.prefill_chunk)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
-    asked = request.question_aware, loaded.name, digest, request.prefill_chunk, None if chat is None else chat.settings
+    asked = request.question_aware, loaded.name, digest, request.prefill_chunk
     units = [
         Unit(
             prompt,
             {
-                number: row_key(prompt.identity, choice, settings[number], *asked)
+                number: row_key(
+                    prompt.identity,
+                    choice,
+                    settings[number],
+                    *asked,
+                    chat.settings if chat is not None and prompt.chat else None,
+                )
                 for number, choice in enumerate(request.all_choices)
             },
         )

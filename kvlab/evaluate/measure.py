@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -9,7 +10,7 @@ import torch
 from transformers import Cache
 
 from kvlab.cache import CompressedCache
-from kvlab.evaluate.generate import generate_answers
+from kvlab.evaluate.generate import Drawing, generate_answers
 from kvlab.evaluate.likelihood import compare, forced_log_probabilities, scored_bytes
 from kvlab.evaluate.metrics import LIKELIHOOD_METRICS
 from kvlab.evaluate.outcome import CacheMaker, Loaded, Outcome
@@ -52,8 +53,8 @@ class PreparedPrompt:
     @property
     def shape(self) -> tuple[object, ...]:
         """Prompts of one shape may run in one batch without padding."""
-        forced = self.identity if self.continuation else None
         sample = self.sample
+        alone = self.identity if self.continuation or sample.temperature else None  # what is drawn runs by itself
         hides = bool(self.hidden)
         return (
             len(self.context),
@@ -61,7 +62,7 @@ class PreparedPrompt:
             sample.hold_back,
             sample.max_new_tokens,
             sample.stop,
-            forced,
+            alone,
             hides,
         )
 
@@ -73,7 +74,7 @@ def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) ->
     forced = sample.metric in LIKELIHOOD_METRICS
     continuation = continuation_ids(loaded.tokenizer, sample) if forced else []
     hidden = tuple(hidden_positions(loaded.tokenizer, sample))
-    if chat is None or forced:
+    if chat is None or forced or not sample.chat:
         return PreparedPrompt(planned.identity, sample, context, question, continuation, hidden)
     before, after = chat.around()
     start = len(start_ids(loaded.tokenizer))  # the template puts its own
@@ -110,6 +111,7 @@ class Measurer:
             first.sample.max_new_tokens,
             first.sample.stop,
             self.prefill_chunk,
+            Drawing(first.sample.temperature, _seed(first.identity)) if first.sample.temperature else None,
         )
         if followed is None:
             return outcomes
@@ -134,6 +136,11 @@ class Measurer:
             prefill_chunk=self.prefill_chunk,
         )
         return outcome, found
+
+
+def _seed(identity: PromptIdentity) -> int:
+    """What a prompt's answer is drawn with: the same under every method, so that only the cache differs."""
+    return zlib.crc32(f"{identity.seed}/{identity.task}/{identity.index}/{identity.content}".encode())
 
 
 def _follow(prompts: Sequence[PreparedPrompt], cache: Cache, loaded: Loaded) -> Followed | None:

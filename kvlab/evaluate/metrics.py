@@ -9,14 +9,16 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from importlib.util import find_spec
 
 from rapidfuzz import fuzz
 from rouge_score import rouge_scorer
 
 from kvlab.answers import whole_words
 from kvlab.errors import UserError
+from kvlab.evaluate import boxed, rouge_package
 from kvlab.plugins.registry import Registry
 
 Metric = Callable[[str, Sequence[str], Sequence[str]], float]
@@ -83,13 +85,27 @@ def _bag_f1(words: list[str], expected: list[str]) -> float:
 
 
 @cache
-def _rouge() -> rouge_scorer.RougeScorer:
-    return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=False)
+def _rouge(kind: str) -> rouge_scorer.RougeScorer:
+    return rouge_scorer.RougeScorer([kind], use_stemmer=False)
+
+
+def _best_rouge(kind: str, prediction: str, answers: Sequence[str]) -> float:
+    return max(_rouge(kind).score(answer, prediction)[kind].fmeasure for answer in answers)
+
+
+def rouge_1(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return ROUGE-1's F measure (rouge-score, no stemming), the best over the answers."""
+    return _best_rouge("rouge1", prediction, answers)
+
+
+def rouge_2(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return ROUGE-2's F measure (rouge-score, no stemming), the best over the answers."""
+    return _best_rouge("rouge2", prediction, answers)
 
 
 def rouge_l(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """Return ROUGE-L's F measure (rouge-score, no stemming), the best over the answers."""
-    return max(_rouge().score(answer, prediction)["rougeL"].fmeasure for answer in answers)
+    return _best_rouge("rougeL", prediction, answers)
 
 
 def edit_similarity(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
@@ -129,6 +145,19 @@ def _class_score(prediction: str, answer: str, classes: Sequence[str]) -> float:
     return 1 / len(named) if answer in named else 0.0
 
 
+_LETTERS = (re.compile(r"The correct answer is \(([A-D])\)"), re.compile(r"The correct answer is ([A-D])"))
+
+
+def letter_choice(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return 1 if the letter after "The correct answer is", in brackets or else without, is right (LongBench v2).
+
+    Asterisks are left out first, as its scorer does.
+    """
+    text = prediction.replace("*", "")
+    found = next((match.group(1) for pattern in _LETTERS if (match := pattern.search(text))), None)
+    return float(found in answers)
+
+
 def final_number(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
     """Return 1 if the prediction's result is the answer's (GSM8K): the number after "####", else the last number."""
     found = _result(prediction)
@@ -152,7 +181,14 @@ METRICS: Registry[Metric] = Registry(
         "exact_match": exact_match,
         "word_prefix": word_prefix,
         "f1": f1,
+        "rouge_1": rouge_1,
+        "rouge_2": rouge_2,
         "rouge_l": rouge_l,
+        "rouge_1_longbench": rouge_package.rouge_1,
+        "rouge_2_longbench": rouge_package.rouge_2,
+        "rouge_l_longbench": rouge_package.rouge_l,
+        "letter_choice": letter_choice,
+        "boxed": boxed.boxed,
         "edit_similarity": edit_similarity,
         "count": count,
         "retrieval": retrieval,
@@ -173,8 +209,35 @@ def higher_is_better(metric: str) -> bool:
     return metric not in LIKELIHOOD_METRICS
 
 
-def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the named metric's value; raises UserError for a name that no metric has."""
-    if metric not in METRICS:
+# Whose package a metric is computed by, and the extra of kvlab that brings it; no extra: it is always there.
+PACKAGES: dict[str, tuple[str, str]] = {
+    **dict.fromkeys(("rouge_1", "rouge_2", "rouge_l"), ("rouge-score", "")),
+    **dict.fromkeys(("rouge_1_longbench", "rouge_2_longbench", "rouge_l_longbench"), ("rouge", "rouge")),
+    "edit_similarity": ("rapidfuzz", ""),
+    "boxed": ("math-verify", "math"),
+}
+
+
+def packages(metrics: Iterable[str]) -> str:
+    """Return which package computes each metric that has one, such as `rouge_l by rouge-score`."""
+    return ", ".join(f"{metric} by {PACKAGES[metric][0]}" for metric in dict.fromkeys(metrics) if metric in PACKAGES)
+
+
+def is_there(metric: str) -> bool:
+    """Return whether the package that a metric is computed by is installed."""
+    return metric not in PACKAGES or find_spec(PACKAGES[metric][0].replace("-", "_")) is not None
+
+
+def check_metric(metric: str) -> str:
+    """Return the name; raises UserError where no metric has it, or its package is not installed."""
+    if metric not in METRICS and metric not in LIKELIHOOD_METRICS:
         raise UserError(f"No metric is called '{metric}': choose one of {', '.join(METRICS)}.")
-    return METRICS[metric](prediction, answers, classes)
+    if not is_there(metric):
+        package, extra = PACKAGES[metric]
+        raise UserError(f"The metric '{metric}' needs the package {package}: pip install 'kvlab[{extra}]'.")
+    return metric
+
+
+def score(metric: str, prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return the named metric's value; raises UserError as `check_metric`."""
+    return METRICS[check_metric(metric)](prediction, answers, classes)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import JsonValue, ValidationError
 
 from kvlab.budget import Amount, Budget
 from kvlab.errors import UserError
-from kvlab.evaluate.request import FULL, EvalRequest, FileChoice, TaskChoice
-from kvlab.given import as_option, in_one_sentence, read_json
+from kvlab.evaluate.request import FULL, EvalRequest, FileChoice, TaskChoice, split_file, value_of
+from kvlab.given import as_option, in_one_sentence
 from kvlab.methods import make_method
 from kvlab.requests import MethodChoice
 from kvlab.tasks.loaders import LOADERS
 from kvlab.tasks.registry import TASKS
+from kvlab.tasks.tokens import Cut
 
 Number = TypeVar("Number", int, float)
 
@@ -34,15 +35,8 @@ def parse_named(text: str) -> tuple[str, dict[str, JsonValue]]:
         key, equals, value = part.partition("=")
         if not key or not equals or not value:
             raise UserError(f"'{text}' cannot be read: write name:parameter=value, such as key_value:pairs=64.")
-        values[key] = _value(value)
+        values[key] = value_of(value)
     return name, values
-
-
-def _value(text: str) -> JsonValue:
-    try:
-        return read_json(text)
-    except ValueError:
-        return text
 
 
 def parse_tasks(text: str) -> tuple[TaskChoice, ...]:
@@ -68,15 +62,18 @@ def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[Amount]
 
 
 def parse_files(texts: Iterable[str]) -> tuple[FileChoice, ...]:
-    """Return the files of `format=path` arguments; raises UserError for an unknown format."""
+    """Return the files of `format=path:option=value` arguments; raises UserError for an unknown format."""
     return tuple(map(_file, texts))
 
 
 def _file(text: str) -> FileChoice:
-    form, equals, path = text.partition("=")
-    if not equals or not path or form not in LOADERS:
+    try:
+        form, path, options = split_file(text)
+    except ValueError:
+        form = ""
+    if form not in LOADERS:
         raise UserError(f"'{text}' cannot be read: write format=path with a format of {', '.join(LOADERS)}.")
-    return FileChoice(form=form, path=Path(path))
+    return FileChoice(form=form, path=Path(path), options=options)
 
 
 def parse_numbers(text: str | None, option: str, kind: type[Number]) -> tuple[Number, ...] | None:
@@ -85,6 +82,20 @@ def parse_numbers(text: str | None, option: str, kind: type[Number]) -> tuple[Nu
         return tuple(kind(part) for part in split_list(text)) if text else None
     except ValueError as error:
         raise UserError(f"{option} takes numbers with commas between them, not '{text}'.") from error
+
+
+def parse_whole(number: int | None, option: str, least: int) -> int | None:
+    """Return the number; raises UserError naming the option where it is below `least`."""
+    if number is not None and not least <= number < 2**31:
+        raise UserError(f"{option} takes a whole number from {least} on, not {number}.")
+    return number
+
+
+def parse_cut(text: str) -> Cut:
+    """Return what longer prompts lose; raises UserError for anything but start, middle and end."""
+    if text not in get_args(Cut):
+        raise UserError(f"--cut is one of {', '.join(get_args(Cut))}, not '{text}'.")
+    return cast(Cut, text)
 
 
 def parse_yes_no(text: str, option: str) -> bool:
@@ -109,9 +120,9 @@ def parse_request(
     batch_rows: int | None,
     skip_malformed: bool,
     prefill_chunk: int | None = None,
-    **of_model: Any,
+    **fields: Any,
 ) -> EvalRequest:
-    """Return the request that the command line's texts ask for; `of_model` are fields of `ModelRequest`.
+    """Return the request that the command line's texts ask for; `fields` are fields of `EvalRequest`.
 
     Raises UserError for the first bad one.
     """
@@ -129,7 +140,7 @@ def parse_request(
             batch_rows=batch_rows,
             prefill_chunk=prefill_chunk,
             skip_malformed=skip_malformed,
-            **of_model,
+            **fields,
         )
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from pydantic import JsonValue
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
+from kvlab.evaluate.metrics import check_metric
 from kvlab.evaluate.request import EvalRequest, FileChoice, TaskChoice
 from kvlab.evaluate.rows import ANY_LENGTH, PromptIdentity, canonical_json
 from kvlab.given import shown
 from kvlab.tasks.loaders import load_file
+from kvlab.tasks.loaders.haystack import NEW_TOKENS as HAYSTACK_ANSWER
 from kvlab.tasks.registry import Task, get_task
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import DEFAULT_LENGTHS
-from kvlab.tasks.tokens import shorten
+from kvlab.tasks.tokens import Cut, shorten
 
 _FREE_SHARE = 8  # default lengths leave one part in eight of the window to the answer
 
@@ -27,6 +31,7 @@ class PlannedPrompt:
 
     identity: PromptIdentity
     make: Callable[[], Sample]
+    chat: bool = True  # may stand in a chat template
 
 
 @dataclass(frozen=True)
@@ -48,14 +53,36 @@ def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: 
     prompts = [prompt for choice in request.tasks for prompt in _task_prompts(request, choice, tokenizer, window)]
     notes: list[str] = []
     for file in request.files:
-        options = {"length": min((request.lengths or DEFAULT_LENGTHS)[0], window)} if file.form == "text" else {}
-        loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **options)
-        taken, there = loaded.samples[: request.samples], len(loaded.samples)
-        prompts += [_file_prompt(file, sample, tokenizer, window) for sample in taken]
-        notes += loaded.skipped
-        if there > len(taken):
-            notes.append(f"{file.path}: {len(taken)} of its {there} prompts were taken: raise --samples for more.")
+        found, said = _file_prompts(request, file, tokenizer, window)
+        prompts += found
+        notes += said
     return Plan(prompts, notes)
+
+
+def _file_prompts(
+    request: EvalRequest, file: FileChoice, tokenizer: PreTrainedTokenizerBase, window: int
+) -> tuple[list[PlannedPrompt], list[str]]:
+    """The prompts of a file, and a sentence for each line and part that was left out."""
+    loaded = load_file(file.form, file.path, tokenizer, request.skip_malformed, **_options(request, file, window))
+    taken, there = loaded.samples[: request.samples], len(loaded.samples)
+    for metric in {sample.metric for sample in taken}:
+        check_metric(metric)
+    short = [fitted(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]
+    notes = [*loaded.skipped, *filter(None, [cut_note(str(file.path), short, request.cut)])]
+    if there > len(taken):
+        notes.append(f"{file.path}: {len(taken)} of its {there} prompts were taken: raise --samples for more.")
+    return [_file_prompt(request, file, sample) for sample in short], notes
+
+
+def _options(request: EvalRequest, file: FileChoice, window: int) -> dict[str, Any]:
+    """A file's options, with what --lengths and --depths say to the formats that make prompts of a text."""
+    lengths = tuple(min(length, window) for length in request.lengths or DEFAULT_LENGTHS)
+    if file.form == "text":
+        return {"length": lengths[0], **file.options}
+    if file.form == "haystack":
+        lengths = tuple(dict.fromkeys(min(length, window - HAYSTACK_ANSWER) for length in lengths))
+        return {"lengths": lengths, **({"depths": request.depths} if request.depths else {}), **file.options}
+    return dict(file.options)
 
 
 def _task_prompts(
@@ -96,10 +123,47 @@ def _check_window(sample: Sample, window: int) -> None:
         )
 
 
-def _file_prompt(choice: FileChoice, sample: Sample, tokenizer: PreTrainedTokenizerBase, window: int) -> PlannedPrompt:
-    sample = shorten(tokenizer, sample, window - sample.max_new_tokens)
+def fitted(sample: Sample, tokenizer: PreTrainedTokenizerBase, window: int, max_prompt: int | None, cut: Cut) -> Sample:
+    """The sample cut to the tokens a prompt may have, and to what the window leaves beside its answer.
+
+    Raises UserError where the answer alone fills the window, or the question what is left.
+    """
+    room = window - sample.max_new_tokens
+    if room < 1:
+        raise UserError(
+            f"{sample.task}: {sample.max_new_tokens:,} tokens for the answer do not fit the model's window of "
+            f"{window:,}: give the file the option max_new_tokens, such as FILE:max_new_tokens={max(window // 2, 1)}."
+        )
+    return shorten(tokenizer, sample, min(room, max_prompt or room), cut)
+
+
+def cut_note(path: str, samples: Sequence[Sample], cut: Cut) -> str:
+    """A sentence on the prompts that lost something; empty where none did."""
+    lost = [int(str(sample.meta["shortened_from"])) for sample in samples if "shortened_from" in sample.meta]
+    if not lost:
+        return ""
+    most = max(sample.length for sample in samples if "shortened_from" in sample.meta)
+    return (
+        f"{path}: {len(lost)} of {len(samples)} prompts were longer than allowed and lost the {cut} of their context: "
+        f"the longest had {max(lost):,} tokens, at most {most:,} were kept."
+    )
+
+
+def _file_prompt(request: EvalRequest, file: FileChoice, sample: Sample) -> PlannedPrompt:
     content = "\0".join([sample.context, sample.question, *sample.answers])
     digest = hashlib.sha256(content.encode()).hexdigest()[:16]
-    difficulty = canonical_json({"file": choice.path.name})
-    identity = PromptIdentity(sample.task, difficulty, ANY_LENGTH, None, sample.index, 0, digest)
-    return PlannedPrompt(identity, lambda: sample)
+    cut: dict[str, JsonValue] = (
+        {} if request.max_prompt is None else {"max_prompt": request.max_prompt, "cut": request.cut}
+    )
+    placed = sample.depth is not None  # a text in which a needle was hidden, at the length asked for
+    seed = request.seed if sample.temperature else 0
+    identity = PromptIdentity(
+        sample.task,
+        canonical_json(file.named | cut),
+        sample.length if placed else ANY_LENGTH,
+        sample.depth,
+        sample.index,
+        seed,
+        digest,
+    )
+    return PlannedPrompt(identity, lambda: sample, sample.chat)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator
 
-from kvlab.given import Text
+from kvlab.given import Text, read_json
 from kvlab.requests import MethodChoice, ModelRequest
 from kvlab.tasks.seeds import check_seed
 
@@ -34,6 +36,35 @@ class FileChoice(BaseModel):
 
     form: str
     path: Path
+    options: dict[str, JsonValue] = Field(default_factory=dict, description="as `kvlab.tasks.loaders.load_file` takes")
+
+    @property
+    def named(self) -> dict[str, JsonValue]:
+        """What rows say of the file: its name and the options, of another file its name too."""
+        return {"file": self.path.name} | {
+            name: Path(value).name if name.endswith("_from") and isinstance(value, str) else value
+            for name, value in self.options.items()
+        }
+
+
+_FILE = re.compile(r"([^=:/]*)=(.+?)((?::[a-z_]+=[^:]+)*)", re.DOTALL)
+
+
+def split_file(text: str) -> tuple[str, str, dict[str, JsonValue]]:
+    """Return format, path and options of `format=path:option=value`; raises ValueError where it names no file."""
+    found = _FILE.fullmatch(text)
+    if found is None or not found[1].strip() or not found[2].strip() or "\0" in text:
+        raise ValueError("no file")
+    pairs = (part.partition("=") for part in found[3].split(":") if part)
+    return found[1].strip(), found[2].strip(), {name: value_of(value) for name, _, value in pairs}
+
+
+def value_of(text: str) -> JsonValue:
+    """A value of the command line: JSON where it is some, else the text itself."""
+    try:
+        return read_json(text)
+    except ValueError:
+        return text
 
 
 class EvalRequest(ModelRequest):
@@ -54,14 +85,25 @@ class EvalRequest(ModelRequest):
         default=None, ge=1, lt=2**31, description="prompt tokens a pass; None: the whole in one"
     )
     skip_malformed: bool = False
+    max_prompt: int | None = Field(
+        default=None, ge=8, lt=2**31, description="tokens a file's prompt may have; None: the model's window"
+    )
+    cut: Literal["start", "middle", "end"] = Field(
+        default="middle", description="what a longer prompt of a file loses; middle is LongBench's rule"
+    )
 
     _seed_is_for_evaluation = field_validator("seed")(check_seed)
 
     @property
     def all_choices(self) -> tuple[MethodChoice, ...]:
         """Return the full cache first, then each asked-for choice once."""
-        others = [choice for choice in self.choices if choice.method != FULL.method]
-        return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
+        return full_first(self.choices)
+
+
+def full_first(choices: Iterable[MethodChoice]) -> tuple[MethodChoice, ...]:
+    """Return the full cache, then each other choice once."""
+    others = [choice for choice in choices if choice.method != FULL.method]
+    return (FULL, *{choice.model_dump_json(): choice for choice in others}.values())
 
 
 class EvalJob(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from itertools import zip_longest
 
 import pandas as pd
@@ -11,17 +12,21 @@ from rich.table import Table
 
 from kvlab.budget import Budget
 from kvlab.counted import ONE_PROMPT
-from kvlab.evaluate.metrics import higher_is_better
+from kvlab.evaluate.metrics import higher_is_better, packages
 from kvlab.evaluate.rows import ANY_LENGTH
 from kvlab.requests import MethodChoice
 
 
-def summary_table(summary: pd.DataFrame) -> Table:
-    """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each."""
+def summary_table(summary: pd.DataFrame, devices: Iterable[str] = ()) -> Table:
+    """Return the summary for a terminal: a section a task and length (and depth), the full cache first in each.
+
+    `devices` are those that its rows were made on.
+    """
     timed = "prompt_seconds" in summary and bool(summary["prompt_seconds"].notna().any())
     scores = "score (95 %)", "minus full (95 %)", *(["prompt s"] if timed else [])
     table = Table("task, length, metric", "method", "kept (95 %)", "bytes", "n", *scores, box=SIMPLE_HEAD)
-    table.caption = _caption(summary, timed)
+    on = ", ".join(dict.fromkeys(devices))
+    table.caption = _caption(summary, timed) + (f"; on {on}" if on else "")
     by = [name for name in ("task", "difficulty", "length", "depth") if name in summary]
     for _, group in summary.groupby(by, sort=False, dropna=False):
         heads = _heads(group.iloc[0])
@@ -92,7 +97,8 @@ def _caption(summary: pd.DataFrame, timed: bool) -> str:
     aware = {True: "question in sight when compressed", False: "question out of sight when compressed"}
     modes = ", ".join(aware[bool(mode)] for mode in summary["question_aware"].unique())
     chunks = [f"prompts in chunks of {chunk:,.0f} tokens" for chunk in summary["prefill_chunk"].dropna().unique()]
-    told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks])
+    scored = packages(summary["metric"])
+    told = "; ".join([", ".join(summary["model"].unique()), modes, *chunks, *([scored] if scored else [])])
     also = "; prompt s: until it was read and compressed, a second reading included" if timed else ""
     kept = "kept: live slots over tokens seen, mean over KV heads, with an interval of 1 % and more"
     return f"{told}; {kept}; bytes: live bytes over the full cache's, metadata and scales counted{also}"

@@ -60,7 +60,7 @@ class RowMaker:
     chat: str | None = None  # JSON
 
     @cached_property
-    def backoff(self) -> Backoff:
+    def backoff(self) -> Backoff[PreparedPrompt, Outcome]:
         """Runs as many prompts together as fit."""
         return Backoff(self.measurer.loaded, self.measurer.measure)
 
@@ -90,7 +90,7 @@ class RowMaker:
             "prefill_chunk": self.measurer.prefill_chunk,
             "model": self.measurer.loaded.name,
             "model_digest": self.model_digest,
-            "chat": None if prompt.continuation else self.chat,
+            "chat": self.chat if prompt.sample.chat and not prompt.continuation else None,
             "metric": prompt.sample.metric,
             "score": _score(prompt, outcome),
             "answer": canonical_json(prompt.sample.answers),

@@ -68,7 +68,8 @@ def thinned(frame: pd.DataFrame, chosen: Sequence[int], most: int = MOST_POINTS)
     if len(frame) <= most:
         return frame
     best_lost = frame.loc[~frame["kept"], "rank"].min()
-    near = (frame["rank"] - best_lost).abs().rank(method="first") <= most // 2
+    away = (frame["rank"] - best_lost).abs()
+    near = away <= np.partition(away, most // 2 - 1)[most // 2 - 1]
     even = np.arange(len(frame)) % -(-2 * len(frame) // most) == 0
     return frame[near | even | frame["token"].isin(chosen)]
 
@@ -88,7 +89,7 @@ def read_scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = ()) -> 
         need = f"would have taken {wanted:,} slots here, {more:,} more, with as many kept by place"
         need = "stayed within this budget" if more == 0 else need
         told += f" {'The chosen token' if len(set(chosen)) == 1 else 'All chosen tokens'} {need}."
-    if len(thinned(frame, chosen)) < len(frame):
+    if len(frame) > MOST_POINTS:
         told += f" Drawn are {len(thinned(frame, chosen)):,} tokens, all near the line among them."
     return told
 

@@ -15,7 +15,7 @@ import pandas as pd
 from pydantic import ValidationError
 
 from kvlab.errors import UserError
-from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
+from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
 from kvlab.given import in_one_sentence
 from kvlab.jobs import intake, parameters
 from kvlab.jobs.client import list_jobs, request_of
@@ -29,6 +29,7 @@ from kvlab.requests import LARGEST_PROMPT_BYTES, MethodChoice
 from kvlab.tasks.prompt_table import TableRecord
 from kvlab.trace.atomic import replace_text
 
+HARNESS = "lm-eval:"  # begins the names of tasks whose prompts lm-eval makes
 PROMPTS = "prompts"  # the folder with the queue where uploaded tables of prompts lie
 SPREAD = 1.6  # seconds seen on other prompts may be off by this factor, either way
 ANSWER_TOKENS = 24
@@ -115,13 +116,16 @@ def read_files(text: str) -> list[FileChoice]:
 
 
 def _file(line: str) -> FileChoice:
-    form, equals, path = line.partition("=")
-    if not equals or not form.strip() or not path.strip() or "\0" in path:
-        raise UserError(f"{line[:80]!r} names no file: write format=path, such as ruler=/data/niah/validation.jsonl.")
-    file = Path(path.strip()).expanduser()
+    try:
+        form, path, options = split_file(line)
+    except ValueError:
+        raise UserError(
+            f"{line[:80]!r} names no file: write format=path, such as ruler=/data/niah/validation.jsonl."
+        ) from None
+    file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")
-    return FileChoice(form=form.strip(), path=file.absolute())
+    return FileChoice(form=form, path=file.absolute(), options=options)
 
 
 def save_prompts(root: Path, name: str, content: bytes) -> tuple[Path, int]:
@@ -224,6 +228,8 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> Sampl
     Raises:
         UserError: the prompt is from a file that is not known here.
     """
+    if row["task"].startswith(HARNESS):
+        raise UserError("Prompts of lm-eval are the harness's: save one as a file for `kvlab compare --file`.")
     difficulty = json.loads(row["difficulty"] or "{}")
     choice = MethodChoice(
         method=row["method"],
@@ -241,16 +247,32 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> Sampl
         name = str(difficulty.get("file", ""))
         if name not in files:
             raise UserError(f"The file {name!r} of this prompt is not known here: name it again in a new evaluation.")
-        return SampleJob(
-            request=EvalRequest(files=(files[name],), samples=100_000, **common), content=row["content"], title=title
-        )
+        cut = {key: difficulty[key] for key in ("max_prompt", "cut") if key in difficulty}
+        file = _as_evaluated(files[name], difficulty)
+        placed = {} if pd.isna(row["depth"]) else {"lengths": (int(row["length"]),), "depths": (_depth(row["depth"]),)}
+        asked = EvalRequest(files=(file,), samples=100_000, seed=int(row["seed"]), **cut, **placed, **common)
+        return SampleJob(request=asked, content=row["content"], title=title)
     depth = row["depth"]
     asked = EvalRequest(
         tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
         lengths=(int(row["length"]),),
-        depths=None if pd.isna(depth) else (round(float(depth), 6),),
+        depths=None if pd.isna(depth) else (_depth(depth),),
         samples=int(row["index"]) + 1,
         seed=int(row["seed"]),
         **common,
     )
     return SampleJob(request=asked, title=title)
+
+
+def _depth(depth: Any) -> float:
+    return round(float(depth), 6)  # rows keep it in single precision
+
+
+def _as_evaluated(file: FileChoice, difficulty: Mapping[str, Any]) -> FileChoice:
+    """The file with the options of a row; another file that one names is found beside it, where rows keep no folder."""
+    options = {name: value for name, value in difficulty.items() if name not in ("file", "max_prompt", "cut")}
+    found = {
+        name: file.options.get(name, str(file.path.with_name(str(value)))) if name.endswith("_from") else value
+        for name, value in options.items()
+    }
+    return file.model_copy(update={"options": found})

@@ -23,8 +23,8 @@ class Edges:
     active: Tensor  # bool: the edge exists; elsewhere E is only room
     key_weight: Tensor | None  # None: keys stay as they are
     value_weight: Tensor
-    self_key_weight: Tensor | None
-    self_value_weight: Tensor
+    self_key_weight: Tensor | None  # of both None where they are what `shares` leave
+    self_value_weight: Tensor | None
     votes_after: Tensor
     log_mass_after: Tensor | None
     score_after: Tensor | None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
+from functools import lru_cache
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,6 +14,8 @@ from torch import nn
 from kvlab.errors import UserError
 from kvlab.given import name_of
 
+log = logging.getLogger(__name__)
+DRIVER = Path("/proc/driver/nvidia/version")  # there where NVIDIA's driver is
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 BITS = ("4bit", "8bit")
 
@@ -23,12 +28,27 @@ def pick_device(device: str) -> torch.device:
     device = name_of(device, "The device")
     there = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if device == "auto":
-        return torch.device(next(name for name in ("cuda", "mps", "cpu") if there[name]))
+        best = next(name for name in ("cuda", "mps", "cpu") if there[name])
+        if best == "cpu" and DRIVER.exists():
+            warn_of_an_idle_gpu()
+        return torch.device(best)
     kind, _, number = device.partition(":")
     count = torch.cuda.device_count() if kind == "cuda" else 1
     if not there.get(kind, False) or (number and not (number.isdecimal() and int(number) < count)):
         raise UserError(f"There is no device {device!r} here; leave the device out to use the best one there is.")
     return torch.device(device)
+
+
+@lru_cache
+def warn_of_an_idle_gpu() -> None:
+    """Say, once, that a GPU is here which this torch cannot use."""
+    built = f"is built for CUDA {torch.version.cuda}, for which the driver may be too old" if torch.version.cuda else ""
+    log.warning(
+        "An NVIDIA driver is here, but torch %s finds no GPU, so the CPU does the work, in float32: torch %s. "
+        "`nvidia-smi` shows the driver's own CUDA version; install a torch built for that one or an older one.",
+        torch.__version__,
+        built or "is built without CUDA",
+    )
 
 
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype | str:

@@ -15,11 +15,12 @@ from kvlab.planning.work import FLOAT, Work
 from kvlab.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
 
 WHOLE = 1.0
-PROCESS_BYTES = 600_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
+PROCESS_BYTES = 550_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
 CONTEXT_BYTES = 600_000_000  # what CUDA and its libraries take of a GPU before the first tensor
 SHADOW = "shadow"
 TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: how long its blocks are, and how many are on the device at once
 STANDING = ("weights", "the process", "weights on their way")
+LOGITS_PART = "logits"
 EVENT_BYTES, STEP_BYTES = 110, 160  # of a row that waits to be written
 MOST_WAITING = 1_000_000  # rows of a table, then they are written
 INDEX = 8  # bytes of an int64
@@ -49,9 +50,9 @@ def _with_blocks(work: Work, phase: Phase) -> Phase:
 
 
 def _with_slack(phase: Phase) -> Phase:
-    """The host's allocator keeps freed blocks: peak RSS grew by 1.8 to 3.2 times what was alive in tensors."""
+    """The host's allocator keeps freed blocks, but for the largest: peak RSS grew by twice what was alive in others."""
     tensors = (part for part in phase.parts if part.place == "device" or part.name == SHADOW)
-    alive = sum(part.bytes for part in tensors if part.name not in STANDING)
+    alive = sum(part.bytes for part in tensors if part.name not in (*STANDING, LOGITS_PART))
     slack = Part("freed blocks", "host", alive, "what the host's allocator does not return, about as much again")
     return Phase(phase.name, (*phase.parts, slack))
 
@@ -110,7 +111,7 @@ def _working(work: Work, holds: Holds, at: str, open_table: int) -> Part:
     """What a layer works with; `open_table` are bytes counted elsewhere that are not there while a sliding one runs."""
     if at == LOGITS:
         rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
-        return Part("logits", "device", work.logits_bytes(), f"float32, twice, of {rows} over the vocabulary")
+        return Part(LOGITS_PART, "device", work.logits_bytes(), f"float32, twice, of {rows} over the vocabulary")
     if at == FEED_FORWARD:
         return Part("prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of one layer")
     why = f"queries, repeated keys and values, and scores of {min(holds.scored_rows, work.queries)} queries at a time"

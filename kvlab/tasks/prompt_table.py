@@ -8,7 +8,7 @@ NEW_TOKENS = 32
 
 
 class TableRecord(BaseModel):
-    """A prompt (`context` or `prompt`) and what is right (`answer` or `answers`, a text or a list of texts)."""
+    """A prompt (`context` or `prompt`) and what is right (`answer` or `answers`: a text, a number, a list of them)."""
 
     context: str = Field(min_length=1, validation_alias=AliasChoices("context", "prompt"))
     answer: list[str] = Field(min_length=1, validation_alias=AliasChoices("answer", "answers"))
@@ -16,11 +16,19 @@ class TableRecord(BaseModel):
     answer_prefix: str = ""
     max_new_tokens: int = Field(NEW_TOKENS, ge=1, le=4096)
     task: str = ""
+    metric: str = ""
+    all_classes: list[str] = Field(default_factory=list)
 
     @field_validator("answer", mode="before")
     @classmethod
     def _as_list(cls, given: object) -> object:
-        return [given] if isinstance(given, str) else given
+        listed = given if isinstance(given, list) else [given]
+        return [str(one) if isinstance(one, int | float) and not isinstance(one, bool) else one for one in listed]
+
+    @field_validator("all_classes", mode="before")
+    @classmethod
+    def _none_of_them(cls, given: object) -> object:
+        return [] if given is None else given
 
     @field_validator("answer")
     @classmethod

@@ -27,5 +27,7 @@ class Sample(BaseModel):
     metric: str = Field(description="a name in kvlab.evaluate.metrics")
     max_new_tokens: int
     stop: str | None = Field(default="\n", description="the answer ends at this text; None: at EOS")
+    temperature: float = Field(default=0.0, description="0: greedy; above: the answer is drawn")
+    chat: bool = Field(default=True, description="may stand in a chat template; not a text that is to be gone on with")
     hold_back: int = Field(default=0, description="last tokens of the prompt that always go in after compression")
     meta: dict[str, JsonValue] = Field(default_factory=dict)

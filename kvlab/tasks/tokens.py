@@ -5,6 +5,8 @@ Each is tokenized on its own: the context's ids are the same whether the questio
 
 from __future__ import annotations
 
+from typing import Literal
+
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
@@ -37,21 +39,40 @@ def count_tokens(tokenizer: PreTrainedTokenizerBase, *parts: str) -> int:
     return len(start_ids(tokenizer)) + sum(len(text_ids(tokenizer, part)) for part in parts)
 
 
-def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int) -> Sample:
-    """Return the sample with the middle of its context cut out where its prompt exceeds `most` tokens.
+Cut = Literal["start", "middle", "end"]
 
-    LongBench's rule; the length before stands in `meta["shortened_from"]`.
+
+def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: Cut = "middle") -> Sample:
+    """Return the sample with a part of its context cut out where its prompt exceeds `most` tokens.
+
+    `middle` is LongBench's rule: the prompt's first and last `most // 2` tokens stay (its pred.py). The question always
+    stays whole: where it is longer than its half, the context's end gives way to it. `start` and `end` cut the
+    context's own start or end. The length before stands in `meta["shortened_from"]`.
+    Raises UserError where the question alone is too long.
     """
-    context = text_ids(tokenizer, sample.context)
-    rest = len(start_ids(tokenizer)) + len(text_ids(tokenizer, sample.question))
+    context, first = text_ids(tokenizer, sample.context), len(start_ids(tokenizer))
+    question = len(text_ids(tokenizer, sample.question))
     if not sample.question and sample.answers and sample.max_new_tokens == 0:
-        rest += len(continuation_ids(tokenizer, sample))
+        question = len(continuation_ids(tokenizer, sample))
+    rest = first + question
     if len(context) + rest <= most:
         return sample
-    for half in range((most - rest) // 2, 0, -1):  # joined, the halves may take a token more than apart
-        text = f"{tokenizer.decode(context[:half])}{tokenizer.decode(context[-half:])}"
+    head, tail = _kept(most, first, question, cut)
+    while head + tail > 0:  # joined, the halves may take a token more than apart
+        text = f"{tokenizer.decode(context[:head])}{tokenizer.decode(context[len(context) - tail :])}"
         found = len(text_ids(tokenizer, text)) + rest
         if found <= most:
             meta = {**sample.meta, "shortened_from": len(context) + rest}
             return sample.model_copy(update={"context": text, "length": found, "meta": meta})
-    raise UserError(f"{sample.task} #{sample.index}: the question alone fills the model's window of {most} tokens.")
+        head, tail = max(head - (head >= tail), 0), max(tail - (tail >= head), 0)
+    raise UserError(f"{sample.task} #{sample.index}: the question alone fills the {most:,} tokens a prompt may have.")
+
+
+def _kept(most: int, first: int, question: int, cut: Cut) -> tuple[int, int]:
+    """How many of the context's first and last tokens stay."""
+    free = max(most - first - question, 0)
+    if cut != "middle":
+        return (free, 0) if cut == "end" else (0, free)
+    half = most // 2
+    tail = max(half - question, 0)
+    return (min(half - first, free) if tail else free), tail

@@ -27,11 +27,13 @@ Result = TypeVar("Result")
 FILE = "catalogue.sqlite"
 KILLED = "the worker was killed"
 EXCERPT = 160
+SEARCHED = 20_000  # signs of a prompt that are searched
 COLUMNS = (
     "run_id", "comparison_id", "created", "status", "message", "title", "excerpt", "method", "label", "budget",
     "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid", "batch", "number",
 )  # fmt: skip
-VERSION = 2  # of the columns: an index of another version is made again
+RESULTS = ("run_id", "basis", "verdict", "mean_kl", "top1_agreement", "live_ratio", "bytes")
+VERSION = 3  # of the tables: an index of another version is made again
 # What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
 NOT_ITS_FAULT = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
@@ -119,10 +121,10 @@ def list_runs(
     root = Path(root)
     if not root.is_dir():
         return []
-    found, odd = _in_database(root, _entries)
+    found, odd = in_database(root, _entries)
     if odd:  # the index is damaged, or older than a rule for records, where SQLite cannot see it
         rebuild(root)
-        found, _ = _in_database(root, _entries)
+        found, _ = in_database(root, _entries)
     there = {item.name for item in os.scandir(root)}
     wanted = [run for run in found if run.run_id in there and comparison_id in (None, run.comparison_id)]
     verified = [_verified(root, entry) for entry in wanted]
@@ -173,9 +175,37 @@ def _complete(entry: ComparisonEntry) -> int:
 def upsert(root: Path, record: RunRecord) -> None:
     """Put one run's present state into the index. A failure is logged only: `run.json` holds the truth."""
     try:
-        _in_database(root, lambda database: _insert(database, record))
+        in_database(root, lambda database: _insert(database, record))
     except (sqlite3.Error, UserError, ValueError, OverflowError) as error:
         log.warning("the catalogue in %s could not be updated: %s", root, error)
+
+
+def comparisons_with(root: Path, words: Sequence[str]) -> set[str]:
+    """The ids of the comparisons whose prompt holds every word, among its first `SEARCHED` signs; case aside."""
+    if not Path(root).is_dir():
+        return set()
+    asked = [word.casefold() for word in words]
+    where = " AND ".join(["instr(text, ?) > 0"] * len(asked)) or "1"
+    question = f"SELECT comparison_id FROM prompts WHERE {where}"
+    return {name for (name,) in in_database(root, lambda database: database.execute(question, asked).fetchall())}
+
+
+def results(root: Path) -> dict[str, dict[str, object]]:
+    """What is known of how runs came out, by run id: the columns `RESULTS`."""
+    if not Path(root).is_dir():
+        return {}
+    question = f"SELECT {', '.join(RESULTS)} FROM results"
+    rows = in_database(root, lambda database: database.execute(question).fetchall())
+    return {row[0]: dict(zip(RESULTS, row, strict=True)) for row in rows}
+
+
+def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
+    """Put how runs came out into the index, each with the columns `RESULTS`."""
+    places = ", ".join("?" * len(RESULTS))
+    values = [[row[name] for name in RESULTS] for row in rows]
+    in_database(
+        root, lambda database: database.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)
+    )
 
 
 def rebuild(root: Path) -> list[str]:
@@ -188,7 +218,7 @@ def rebuild(root: Path) -> list[str]:
         with transaction(database):
             return _refill(Path(root), database)
 
-    return _in_database(root, refill)
+    return in_database(root, refill)
 
 
 def _refill(root: Path, database: sqlite3.Connection) -> list[str]:
@@ -213,6 +243,8 @@ def _insert(database: sqlite3.Connection, record: RunRecord) -> None:
         f"ON CONFLICT (run_id) DO UPDATE SET {changes}",
         [fields[name] for name in COLUMNS],
     )
+    text = record.prompt[:SEARCHED].casefold()
+    database.execute("INSERT OR REPLACE INTO prompts VALUES (?, ?)", [record.comparison_id, text])
 
 
 def _excerpt(prompt: str) -> str:
@@ -246,7 +278,7 @@ def is_alive(pid: int | None, since: str) -> bool:
         return False
 
 
-def _in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
+def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
     """What `work` returns for the index, which is made again from the folders where it turns out to be damaged.
 
     Raises:
@@ -288,8 +320,11 @@ def _create(root: Path, connection: sqlite3.Connection) -> None:
     # Another process may have done it while this one waited for the lock.
     if _is_current(connection):
         return
-    connection.execute("DROP TABLE IF EXISTS runs")
+    for table in ("runs", "prompts", "results"):
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
     connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, PRIMARY KEY (run_id))")
+    connection.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
+    connection.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")
     _refill(root, connection)
     connection.execute(f"PRAGMA user_version = {VERSION}")
 

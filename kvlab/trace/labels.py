@@ -1,41 +1,93 @@
-"""What people say of a comparison after it ran, its answer and facts: JSON beside the runs, never in them."""
+"""What people say of kept results after they were made: JSON beside the runs, never in them.
+
+A comparison has an answer and facts; it, an evaluation and a benchmark alike have a name, tags, a star, a note and
+whether they are archived. One file each, changed under one lock of the folder, so that two people lose nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import filelock
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.errors import UserError
-from kvlab.trace.atomic import replace_text
+from kvlab.given import check_text, in_one_sentence
+from kvlab.trace.atomic import full_disk_sentence, replace_text
 
+Kind = Literal["comparison", "evaluation", "benchmark"]
 FOLDER = "labels"
+FOLDERS: dict[Kind, str] = {"comparison": "", "evaluation": "evaluations", "benchmark": "benchmarks"}
+LOCK_SECONDS = 10
+LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE, MOST_TAGS = 200, 40, 20_000, 40
 
 
 class Labels(BaseModel):
-    """What was said of one comparison; None and () leave what its runs recorded. Fields of a newer kvlab are kept."""
+    """What was said of one result; None, "" and () leave what was recorded. Fields of a newer kvlab are kept."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
     answer: str | None = Field(None, min_length=1)
     facts: tuple[Fact, ...] = ()
+    name: str = Field("", max_length=LONGEST_NAME, description="shown in place of the title")
+    tags: tuple[str, ...] = Field((), max_length=MOST_TAGS)
+    starred: bool = False
+    note: str = Field("", max_length=LONGEST_NOTE, description="Markdown")
+    archived: bool = False
+    changed: str = Field("", description="when it was last changed, ISO 8601")
+
+    @field_validator("tags")
+    @classmethod
+    def _tags_are_words(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
+        words = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+        for word in words:
+            if len(word) > LONGEST_TAG or not re.fullmatch(r"[\w.+\-/: ]+", word):
+                raise ValueError(
+                    f"{word[:LONGEST_TAG]!r} is no tag: give letters, digits, spaces, dots and dashes, "
+                    f"at most {LONGEST_TAG} of them"
+                )
+        return words
 
 
-def load_labels(root: Path, comparison_id: str) -> Labels:
-    """The labels of a comparison, empty where there are none.
+def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:
+    """The labels of a result by its id, empty where there are none.
 
     Raises:
         UserError: their file is damaged.
     """
-    file = _path(root, comparison_id)
-    if not file.exists():
-        return Labels()
+    file = _path(root, name, kind)
     try:
-        return Labels.model_validate_json(file.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise UserError(f"{file} is damaged: remove it, and add the answer again.") from error
+        return _parse(file, _stamp(file))
+    except FileNotFoundError:
+        return Labels()
+
+
+def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes: Any) -> Labels:
+    """Change some fields of the labels of a result, whole or not at all, and return them as they are now.
+
+    Raises:
+        UserError: a field cannot be used, the file is damaged, the disk is full, or another process holds the lock.
+    """
+    with _locked(root):
+        known = load_labels(root, name, kind)
+        return _save(root, name, kind, known, changes)
+
+
+def change_tags(
+    root: Path, name: str, kind: Kind = "comparison", *, add: Sequence[str] = (), remove: Sequence[str] = ()
+) -> Labels:
+    """Add and remove tags of a result; raises as `change_labels`."""
+    with _locked(root):
+        known = load_labels(root, name, kind)
+        tags = tuple(tag for tag in (*known.tags, *add) if tag not in remove)
+        return _save(root, name, kind, known, {"tags": tags})
 
 
 def save_answer(root: Path, comparison_id: str, prompt: str, answer: str, facts: Sequence[str | Fact] = ()) -> Path:
@@ -44,12 +96,81 @@ def save_answer(root: Path, comparison_id: str, prompt: str, answer: str, facts:
     Raises:
         UserError: the answer is empty, the prompt lacks a fact, or the disk is full.
     """
-    known, spans = load_labels(root, comparison_id), find_facts(prompt, facts)
-    labels = known.model_copy(update={"answer": check_answer(answer), "facts": spans})
-    file = _path(root, comparison_id)
-    replace_text(file, labels.model_dump_json(indent=2))
-    return file
+    change_labels(root, comparison_id, answer=check_answer(answer), facts=find_facts(prompt, facts))
+    return _path(root, comparison_id, "comparison")
 
 
-def _path(root: Path, comparison_id: str) -> Path:
-    return Path(root) / FOLDER / f"{comparison_id}.json"
+def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
+    """The labels of every result that has some, by kind and id; those of a damaged file are left out."""
+    found: dict[tuple[Kind, str], Labels] = {}
+    for kind, folder in FOLDERS.items():
+        for file in (Path(root) / FOLDER / folder).glob("*.json"):
+            try:
+                found[kind, file.stem] = _parse(file, _stamp(file))
+            except (UserError, OSError):
+                continue
+    return found
+
+
+def remove_labels(root: Path, name: str, kind: Kind = "comparison") -> None:
+    """Forget what was said of a result."""
+    with _locked(root):
+        _path(root, name, kind).unlink(missing_ok=True)
+
+
+def label_path(root: Path, name: str, kind: Kind = "comparison") -> Path:
+    """The file of a result's labels, there or not."""
+    return _path(root, name, kind)
+
+
+def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, Any]) -> Labels:
+    for word in (changes.get("name"), changes.get("note"), *changes.get("tags", ())):
+        if word:
+            check_text(word, "The label")
+    now = {"changed": datetime.now(UTC).isoformat(timespec="seconds")}
+    try:
+        labels = Labels.model_validate(known.model_dump() | changes | now)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error)) from error
+    replace_text(_path(root, name, kind), labels.model_dump_json(indent=2))
+    return labels
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    folder = Path(root) / FOLDER
+    with full_disk_sentence(folder):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{folder} cannot be written to ({error.strerror or error}): is it read-only?") from error
+    lock = filelock.FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=LOCK_SECONDS)
+    except filelock.Timeout as error:
+        raise UserError(f"Another process is changing labels in {folder}: try again in a moment.") from error
+    except OSError as error:
+        raise UserError(f"{folder} cannot be written to ({error.strerror or error}): is it read-only?") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _stamp(file: Path) -> tuple[int, int]:
+    # Two changes may fall into one tick of the clock; each gives the file another inode.
+    found = file.stat()
+    return found.st_mtime_ns, found.st_ino
+
+
+@lru_cache(maxsize=20_000)
+def _parse(file: Path, stamp: tuple[int, int]) -> Labels:
+    # The stamp is part of the key only: a changed file is read again.
+    try:
+        return Labels.model_validate_json(file.read_bytes())
+    except (PermissionError, IsADirectoryError, ValidationError) as error:
+        raise UserError(f"{file} is damaged: remove it, and add what it said again.") from error
+
+
+def _path(root: Path, name: str, kind: Kind) -> Path:
+    return Path(root) / FOLDER / FOLDERS[kind] / f"{name}.json"

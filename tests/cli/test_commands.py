@@ -130,6 +130,7 @@ def test_run_prints_a_table(tiny_model_folder: Path, tmp_path: Path) -> None:
     assert "zsmerge 20 %" in printed
     assert "complete" in printed
     assert "one prompt; KL and agreement: means over 3 tokens" in printed
+    assert "on cpu: " in printed and " threads, float32; one prompt" in printed
 
 
 @pytest.mark.parametrize(

@@ -248,6 +248,12 @@ def printed(summary, width=120):
     return console.export_text()
 
 
+def test_the_table_names_the_device_once():
+    summary = summarize(rows({"full": [1, 1], "h2o": [0, 1]}))
+    assert str(summary_table(summary, ["cpu: x86_64, 1 threads"] * 4).caption).endswith("; on cpu: x86_64, 1 threads")
+    assert "; on" not in str(summary_table(summary).caption)
+
+
 def test_the_table_gives_n_and_an_interval_with_every_mean():
     frame = rows({"full": [1, 1, 1], "h2o": [0, 1, 1], "gvote": [1, 1, 0]})
     frame.loc[frame["method"] == "gvote", "slots"] = [10.0, 20.0, 60.0]

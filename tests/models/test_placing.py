@@ -41,6 +41,26 @@ def test_one_of_several_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
+    ("built", "sentence"),
+    [("13.0", "built for CUDA 13.0, for which the driver may be too old"), (None, "without CUDA")],
+)
+def test_a_gpu_that_torch_cannot_use_is_warned_of_once(
+    built: str | None, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for there in (torch.cuda, torch.backends.mps):
+        monkeypatch.setattr(there, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(placing, "DRIVER", tmp_path / "version")
+    placing.warn_of_an_idle_gpu.cache_clear()
+    assert placing.pick_device("auto") == torch.device("cpu") and not caplog.records
+    (tmp_path / "version").write_text("NVRM version: 535")
+    assert [placing.pick_device(name) for name in ("auto", "cpu", "auto")] == [torch.device("cpu")] * 3
+    (record,) = caplog.records
+    assert sentence in record.getMessage()
+    placing.warn_of_an_idle_gpu.cache_clear()
+
+
+@pytest.mark.parametrize(
     ("options", "sentence"),
     [
         ({"placement": "everywhere"}, "no placement 'everywhere'"),

@@ -84,6 +84,8 @@ def test_results_are_drawn_and_a_cell_leads_to_a_recorded_prompt(runs_root: Path
     text = told(page)
     assert "Level with the best by paired differences" in text and "on the frontier" in text
     assert "cells of length and depth" in text
+    offered = {button.proto.label for button in page.get("download_button")}
+    assert {"Scores as Markdown", "Scores as LaTeX"} <= offered
     shown = page.dataframe[0].value
     assert shown["prompt"].iloc[0] == 1 and shown["score"].iloc[0] == 0
     page.button(key="record_sample").click().run()
@@ -151,6 +153,8 @@ def test_files_and_uploads_are_checked_line_by_line(runs_root: Path, tmp_path: P
         with pytest.raises(evaluating.UserError):
             evaluating.read_files(line)
     assert evaluating.read_files(f"ruler={file}\n")[0].path == file
+    [with_option] = evaluating.read_files(f"helm={file}:temperature=0.3")
+    assert (with_option.path, with_option.options) == (file, {"temperature": 0.3})
 
 
 def test_a_job_is_followed_by_its_link_and_goes_on(runs_root: Path, open_page: Open):

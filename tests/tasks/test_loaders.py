@@ -15,7 +15,7 @@ from kvlab.tasks.loaders.longbench_prompts import FIRST_LINE_TASKS, LONGBENCH_TA
 from kvlab.tasks.loaders.ruler import split_question
 from kvlab.tasks.tokens import continuation_ids, count_tokens, prompt_ids, shorten
 
-LINES = {
+LINES: dict[str, dict[str, object]] = {
     "ruler": {"input": "Some text.\nWhat is the number?", "outputs": ["12"], "answer_prefix": " The number is"},
     "longbench": {
         "input": "Who?",
@@ -27,6 +27,14 @@ LINES = {
     "gsm8k": {"question": "What is 1 + 1?", "answer": "It is 2.\n#### 2"},
     "summaries": {"document": "A long story.", "summary": "A story."},
     "table": {"context": "Some text.", "question": " What is it?", "answer": "text"},
+    "helm": {"article": "###\nArticle: Some text.\n\nSummarize.\n", "summary_gt": "Text."},
+    "math": {"problem": "What is 1 + 1?", "answer": "2"},
+    "longbench2": {
+        "context": "Alice fell.",
+        "question": "Who?",
+        "answer": "B",
+        **{f"choice_{letter}": f"choice {letter}" for letter in "ABCD"},
+    },
 }
 
 
@@ -130,6 +138,10 @@ BAD = {
         ('{"context": "c", "answers": "a"}', "answers"),
     ],
     "gsm8k": [('{"question": "q", "answer": "42"}', "answer"), ("null", "object"), ('"text"', "object")],
+    "helm": [('{"article": "a"}', "summary_gt"), ('{"article": "a", "summary_gt": "s", "stop": 3}', "stop")],
+    "math": [('{"problem": "p"}', "answer"), ('{"problem": "p", "answer": true}', "answer")],
+    "longbench2": [(json.dumps(LINES["longbench2"] | {"answer": "E"}), "answer"), ('{"context": "c"}', "question")],
+    "table": [('{"context": "c"}', "answer"), ('{"context": "c", "answer": " "}', "empty"), ("[1]", "object")],
     "summaries": [('{"document": "", "summary": "s"}', "document"), ('{"document": 3, "summary": "s"}', "document")],
 }
 
@@ -172,19 +184,40 @@ def test_an_unknown_format_names_the_known_ones(tmp_path, small_tokenizer):
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(60, 700))
-def test_long_prompts_lose_the_middle_of_their_context(tmp_path_factory, small_tokenizer, most):
+def test_long_prompts_keep_their_first_and_last_half_as_in_longbench(tmp_path_factory, small_tokenizer, most):
     line = {"document": " ".join(f"word{i}" for i in range(150)), "summary": "s"}
     path = written(tmp_path_factory.mktemp("long"), "x.jsonl", [line])
     [sample] = load_file("summaries", path, small_tokenizer).samples
     cut = shorten(small_tokenizer, sample, most)
     if sample.length <= most:
         assert cut == sample
+        return
+    assert cut.length <= most
+    assert cut.meta["shortened_from"] == sample.length
+    assert cut.question == sample.question
+    # LongBench's pred.py on the whole prompt: ids[:half] and ids[-half:].
+    context, question = prompt_ids(small_tokenizer, sample)
+    half, ids = most // 2, context + question
+    if len(question) < half:
+        text = small_tokenizer.decode(ids[1:half]) + small_tokenizer.decode(ids[-half:])
+        ours = cut.context + cut.question
+        allowed = 2 * max(len(small_tokenizer.decode([one])) for one in set(ids))  # joined, a token or two may be more
+        assert len(text) - allowed <= len(ours) <= len(text)
+        first = len(small_tokenizer.decode(ids[1 : half - 2]))
+        assert ours[:first] == text[:first]
+        assert ours[-1] == text[-1]
     else:
-        assert most - 4 <= cut.length <= most
-        assert cut.context[:9] == sample.context[:9]
-        assert cut.context[-3:] == sample.context[-3:]
-        assert cut.meta["shortened_from"] == sample.length
-        assert cut.question == sample.question
+        assert cut.context == sample.context[: len(cut.context)]
+
+
+@pytest.mark.parametrize(("cut", "first", "last"), [("start", False, True), ("end", True, False)])
+def test_a_prompt_may_lose_its_start_or_its_end_instead(tmp_path, small_tokenizer, cut, first, last):
+    line = {"document": " ".join(f"word{i}" for i in range(150)), "summary": "s"}
+    [sample] = load_file("summaries", written(tmp_path, "x.jsonl", [line]), small_tokenizer).samples
+    short = shorten(small_tokenizer, sample, 200, cut)
+    assert 190 <= short.length <= 200
+    assert short.context in sample.context
+    assert (sample.context.startswith(short.context), sample.context.endswith(short.context)) == (first, last)
 
 
 def test_a_question_that_fills_the_window_is_one_sentence(tmp_path, small_tokenizer):

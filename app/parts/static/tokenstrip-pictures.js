@@ -68,10 +68,10 @@ class Pictures extends Head {
     const { data } = this;
     if (!this.part("mosaic").clientWidth) return;
     const { context, width, height } = this.canvas("mosaic", this.steps.length > 1 ? 150 : 24);
-    const { rows, columns } = data.mosaic, codes = Uint8Array.from(atob(data.mosaic.codes), (letter) => letter.charCodeAt(0));
+    const { rows, columns } = data.mosaic;
     const image = new ImageData(columns, rows), pixels = new Uint32Array(image.data.buffer);
     const words = this.colours.map((hex) => new Uint32Array(Uint8Array.of(...[1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)), 255).buffer)[0]);
-    codes.forEach((code, cell) => { pixels[cell] = words[code]; });
+    data.codes.forEach((code, cell) => { pixels[cell] = words[code]; });
     const small = new OffscreenCanvas(columns, rows);
     small.getContext("2d").putImageData(image, 0, 0);
     context.imageSmoothingEnabled = false;

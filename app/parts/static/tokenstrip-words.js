@@ -73,10 +73,10 @@ class Words extends Pictures {
   }
 
   massFacts(position, owner) {
-    const masses = this.data.masses;
-    if (!masses || masses.step !== this.step) return "";
-    const parts = [`true mass ${number(masses.unit * masses.true[position])}`];
-    if (owner >= 0) parts.push(`its slot receives ${number(masses.unit * masses.slot[owner])}`);
+    const { massesStep, trueMass, slotMass } = this.data;
+    if (massesStep !== this.step) return "";
+    const parts = [`true mass ${number(trueMass[position])}`];
+    if (owner >= 0) parts.push(`its slot receives ${number(slotMass[owner])}`);
     return parts.join(", ");
   }
 

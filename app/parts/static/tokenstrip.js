@@ -11,7 +11,7 @@ const ICONS = {
 const views = new WeakMap();
 
 export default function (component) {
-  const { parentElement, data } = component;
+  const { parentElement } = component, data = unpack(component.data);
   let view = views.get(parentElement);
   if (view && view.identity !== data.identity) { view.dispose(); view = null; }
   if (!view) { view = new View(parentElement); views.set(parentElement, view); view.load(data); }
@@ -43,12 +43,12 @@ class View extends Words {
   /* A new head: everything is built anew. */
   load(data) {
     this.identity = data.identity;
-    const ints = (list) => Int32Array.from(list, (value) => (value === -1 ? NEVER : value));
-    this.birth = ints(data.birth);
-    this.leave = ints(data.leave);
-    this.death = ints(data.death);
-    this.absorb = ints(data.absorb);
-    this.parent = Int32Array.from(data.parent);
+    const steps = (vector) => Int32Array.from(vector, (step) => (step === -1 ? NEVER : step));
+    this.birth = steps(data.birth);
+    this.leave = steps(data.leave);
+    this.death = steps(data.death);
+    this.absorb = steps(data.absorb);
+    this.parent = data.parent;
     this.steps = data.steps;
     this.texts = data.texts;
     this.tokens = data.texts.length;

@@ -4,7 +4,7 @@
 const panels = new WeakMap();
 
 export default function (component) {
-  const { parentElement, data } = component;
+  const { parentElement } = component, data = unpack(component.data);
   let panel = panels.get(parentElement);
   if (!panel) { panel = new Panel(parentElement); panels.set(parentElement, panel); }
   panel.component = component;
@@ -49,7 +49,7 @@ class Panel {
   refresh(data) {
     this.data = data;
     if (this.identity !== data.identity) { this.identity = data.identity; this.build(); }
-    const codes = Uint8Array.from(atob(data.codes), (letter) => letter.charCodeAt(0));
+    const { codes } = data;
     const before = this.codes;
     this.codes = codes;
     codes.forEach((code, position) => { if (before[position] !== code && this.spans[position]) this.paint(this.spans[position], code); });

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 
@@ -37,13 +39,12 @@ def _counts(lineage: Lineage, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
     """(states, blocks, steps): each token adds one over the steps of its five spans, found by a running sum."""
     block = np.searchsorted(rows, np.arange(lineage.tokens), side="right") - 1
     own_stop = np.minimum(lineage.leave, np.maximum(lineage.absorb, lineage.birth))
-    borders = [np.full(lineage.tokens, -1), lineage.birth, own_stop, lineage.leave, lineage.death, None]
-    changes = np.zeros((5, len(rows) - 1, len(columns) + 1), np.int32)
-    for state in range(5):
-        start, stop = borders[state], borders[state + 1]
-        np.add.at(changes[state], (block, np.searchsorted(columns, start)), 1)
-        if stop is not None:
-            np.add.at(changes[state], (block, np.searchsorted(columns, stop)), -1)
+    borders = [np.full(lineage.tokens, -1), lineage.birth, own_stop, lineage.leave, lineage.death]
+    shape = len(rows) - 1, len(columns) + 1
+    begun = [np.bincount(block * shape[1] + np.searchsorted(columns, start), minlength=shape[0] * shape[1])
+             for start in borders]  # fmt: skip
+    begun.append(np.zeros_like(begun[0]))  # nothing follows being evicted
+    changes = np.stack([start - stop for start, stop in pairwise(begun)]).reshape(5, *shape)
     return changes.cumsum(axis=2)[:, :, :-1]
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from kvlab.methods.columns import TINY, key_lengths
-from kvlab.methods.view import KEY_LENGTH, Slots
+from kvlab.methods.view import KEY_LENGTH, Slots, View
 
 Similarity = Literal["dot", "cosine", "l2"]
 ROW_BLOCK = 256
@@ -27,6 +27,12 @@ def sum_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> 
         return own
     index = target if value.dim() == 3 else target[..., None].expand_as(value)
     return value.new_zeros(*value.shape[:2], width, *value.shape[3:]).scatter_add(2, index, own).gather(2, index)
+
+
+def votes_without(view: View, votes: Tensor, merged: Tensor) -> Tensor:
+    """(B, H): the votes (B, H, 1) of a head's one source, 0 where it is `merged` (B, H, 1)."""
+    none = view.of_budget(("no votes", votes.dtype), lambda: votes.new_zeros(()))
+    return torch.where(merged, none, votes)[..., 0]
 
 
 def max_to_target(value: Tensor, target: Tensor, active: Tensor, width: int) -> Tensor:

@@ -2,43 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
+from kvlab.given import shown
 from kvlab.plugins.registry import Registry
 from kvlab.tasks.loaders.gsm8k import load_gsm8k
+from kvlab.tasks.loaders.haystack import load_haystack
+from kvlab.tasks.loaders.helm import load_helm
 from kvlab.tasks.loaders.jsonl import Loaded
 from kvlab.tasks.loaders.longbench import load_longbench
+from kvlab.tasks.loaders.longbench2 import load_longbench2
+from kvlab.tasks.loaders.math import load_math
 from kvlab.tasks.loaders.plain_text import load_plain_text
 from kvlab.tasks.loaders.ruler import load_ruler
 from kvlab.tasks.loaders.summaries import load_summaries
 from kvlab.tasks.loaders.table import load_table
+from kvlab.tasks.sample import Sample
 
-__all__ = ["LOADERS", "Loaded", "load_file", "register_loader"]
+__all__ = ["LOADERS", "Loaded", "about", "load_file", "options_of", "register_loader"]
 
 LOADERS: Registry[Callable[..., Loaded]] = Registry(
     "loader",
     {
         "ruler": load_ruler,
         "longbench": load_longbench,
+        "longbench2": load_longbench2,
         "gsm8k": load_gsm8k,
+        "math": load_math,
+        "helm": load_helm,
         "summaries": load_summaries,
+        "haystack": load_haystack,
         "text": load_plain_text,
         "table": load_table,
     },
 )
 
-# Function decorator: `kvlab eval --data NAME=path` reads by (path, tokenizer, skip_malformed, **whole numbers).
+# Function decorator: `kvlab eval --data NAME=path` reads by (path, tokenizer, skip_malformed, **options).
 register_loader = LOADERS.registering
+
+BY_REQUEST = ("length", "lengths", "depths")  # said by --lengths and --depths
+
+
+def about(form: str) -> str:
+    """What a format is, in one line: the first sentence of its module, or of its function where it is a plug-in's."""
+    loader = LOADERS[form]
+    own = str(loader.__module__).startswith("kvlab.")
+    text = (inspect.getmodule(loader).__doc__ if own else loader.__doc__) or ""
+    return " ".join(text.split("\n\n")[0].split()).rstrip(".")
+
+
+def options_of(form: str) -> dict[str, Any]:
+    """The options that a format takes beside those of every file, with their defaults."""
+    given = list(inspect.signature(LOADERS[form]).parameters.values())[3:]
+    return {one.name: one.default for one in given if one.name not in BY_REQUEST and one.kind is not one.VAR_KEYWORD}
 
 
 def load_file(
-    form: str, path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False, **options: int
+    form: str, path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False, **options: Any
 ) -> Loaded:
-    """Return the samples of a file in the named format; raises UserError for an unknown format or a malformed line."""
+    """Return the samples of a file in the named format.
+
+    `options` are the format's own, and those of every file whose answers are written: `max_new_tokens`, `metric` and
+    `temperature` in place of the format's.
+    Raises UserError for an unknown format, an option that it does not take, or a malformed line.
+    """
     if form not in LOADERS:
         raise UserError(f"No loader is called '{form}': choose one of {', '.join(LOADERS)}.")
-    return LOADERS[form](path, tokenizer, skip_malformed, **options)
+    own = {name: value for name, value in options.items() if name not in OF_SAMPLES}
+    for name, value in own.items():
+        _check_option(form, name, value)
+    loaded = LOADERS[form](path, tokenizer, skip_malformed, **own)
+    changes = {name: _of_sample(name, value) for name, value in options.items() if name in OF_SAMPLES}
+    return Loaded([_changed(form, sample, changes) for sample in loaded.samples], loaded.skipped)
+
+
+def _check_option(form: str, name: str, value: object) -> None:
+    known = options_of(form)
+    if name in BY_REQUEST:
+        return
+    if name not in known:
+        if any(one.kind is one.VAR_KEYWORD for one in inspect.signature(LOADERS[form]).parameters.values()):
+            return
+        raise UserError(f"{form} files have no option '{name}': they take {', '.join([*known, *OF_SAMPLES])}.")
+    if isinstance(known[name], int) and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
+        raise UserError(f"{form}: {name}={shown(value)} cannot be used: give a whole number.")
+    if isinstance(known[name], str) and not isinstance(value, str):
+        raise UserError(f"{form}: {name}={shown(value)} cannot be used: give a name.")
+
+
+# What the options of every file may be: (test, words).
+OF_SAMPLES: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "max_new_tokens": (lambda value: type(value) is int and 1 <= value <= 100_000, "a whole number from 1 on"),
+    "metric": (lambda value: isinstance(value, str), "the name of a metric"),
+    "temperature": (lambda value: type(value) in (int, float) and 0 <= value <= 10, "a number from 0 to 10"),
+}
+
+
+def _of_sample(name: str, value: object) -> object:
+    fits, words = OF_SAMPLES[name]
+    if not fits(value):
+        raise UserError(f"{name}={shown(value)} cannot be used: give {words}.")
+    return float(str(value)) if name == "temperature" else value
+
+
+def _changed(form: str, sample: Sample, changes: Mapping[str, object]) -> Sample:
+    if changes and not sample.max_new_tokens:
+        raise UserError(f"{form} files force a text upon the model: {', '.join(changes)} is for answers it writes.")
+    return sample.model_copy(update=dict(changes)) if changes else sample

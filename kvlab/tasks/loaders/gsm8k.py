@@ -1,7 +1,8 @@
 """GSM8K's jsonl files: one object a line with `question` and `answer`; the result stands after "####".
 
 The first `shots` problems become the worked examples of the context (the part that is compressed); the others are
-asked. A cache that loses the examples loses the form of the answer and its reasoning.
+asked. With `shots_from=FILE`, such as train.jsonl, the examples are that file's first problems and every problem is
+asked, as lm-eval does it (with 5). A cache that loses the examples loses the form of the answer and its reasoning.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import count_tokens
@@ -26,13 +28,27 @@ class Gsm8kRecord(BaseModel):
 
 
 def load_gsm8k(
-    path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False, shots: int = SHOTS
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    skip_malformed: bool = False,
+    shots: int = SHOTS,
+    shots_from: str = "",
 ) -> Loaded:
-    """Return one sample a problem after the first `shots`; a short file gives fewer examples, so that one is left."""
+    """Return one sample for each problem that is asked; a short file gives fewer examples, so that one is left.
+
+    Raises UserError naming the first malformed line of either file, or where there are fewer examples than asked for.
+    """
     records, skipped = read_records(path, Gsm8kRecord, skip_malformed)
-    shots = min(shots, len(records) - 1)
-    context = "".join(f"Question: {record.question}\nAnswer: {record.answer}\n\n" for _, record in records[:shots])
-    return Loaded([_sample(context, number, record, tokenizer) for number, record in records[shots:]], skipped)
+    if shots_from:
+        shown, left_out = read_records(Path(shots_from), Gsm8kRecord, skip_malformed)
+        skipped += left_out
+        if len(shown) < shots:
+            raise UserError(f"{shots_from} has {len(shown)} problems, fewer than the {shots} shots asked for.")
+    else:
+        shots = min(shots, len(records) - 1)
+        shown, records = records, records[shots:]
+    context = "".join(f"Question: {record.question}\nAnswer: {record.answer}\n\n" for _, record in shown[:shots])
+    return Loaded([_sample(context, number, record, tokenizer) for number, record in records], skipped)
 
 
 def _sample(context: str, number: int, record: Gsm8kRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:

@@ -1,8 +1,9 @@
 """LongBench's jsonl files: one object a line with `input`, `context`, `answers`, `all_classes` and `dataset`.
 
-Prompts, answer lengths and metrics are LongBench's (`longbench_prompts`). Three of its differences from the released
-scorer are on purpose: ROUGE-L comes from rouge-score, edit similarity from rapidfuzz, and a class name that is part of
-the right one is always left out (the released loop skips an element after each one it removes).
+Prompts, answer lengths and metrics are LongBench's (`longbench_prompts`), and which prompts no chat template is put
+around. Three of its differences from the released scorer are on purpose: ROUGE-L comes from rouge-score (of the package
+`rouge`, which LongBench takes, with the option `metric=rouge_l_longbench`), edit similarity from rapidfuzz, and a class
+name that is part of the right one is always left out (the released loop skips an element after each one it removes).
 """
 
 from __future__ import annotations
@@ -14,7 +15,12 @@ from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
-from kvlab.tasks.loaders.longbench_prompts import FIRST_LINE_TASKS, LONGBENCH_TASKS, LongBenchTask
+from kvlab.tasks.loaders.longbench_prompts import (
+    FIRST_LINE_TASKS,
+    LONGBENCH_TASKS,
+    UNWRAPPED_TASKS,
+    LongBenchTask,
+)
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import count_tokens
 
@@ -61,5 +67,6 @@ def _sample(name: str, number: int, record: LongBenchRecord, tokenizer: PreTrain
         metric=task.metric,
         max_new_tokens=task.max_new_tokens,
         stop="\n" if name in FIRST_LINE_TASKS else None,
+        chat=name not in UNWRAPPED_TASKS,
         meta={"line": number, "classes": list(record.all_classes or [])},
     )

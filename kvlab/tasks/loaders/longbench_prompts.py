@@ -1,7 +1,7 @@
 """LongBench's protocol as data: the prompt, the length of the answer and the metric of each task.
 
 Source: LongBench (Bai et al., ACL 2024; MIT licence), its dataset2prompt and dataset2maxlen tables. The wording is
-theirs to the letter, since scores can be compared only under the same prompts. Its three Chinese tasks whose metric
+theirs to the letter ("asconcisely" too), since scores can be compared only under the same prompts. Its three Chinese tasks whose metric
 needs a Chinese word segmenter (multifieldqa_zh, dureader, vcsum) are left out.
 """
 
@@ -25,10 +25,12 @@ _PASSAGES_PROMPT = "Answer the question based on the given passages. Only give m
 
 # Of these answers only the first line counts.
 FIRST_LINE_TASKS = ("trec", "triviaqa", "samsum", "lsht")
+# These prompts are examples or code to go on with: LongBench puts no chat model's template around them.
+UNWRAPPED_TASKS = (*FIRST_LINE_TASKS, "lcc", "repobench-p")
 
 LONGBENCH_TASKS: dict[str, LongBenchTask] = {
     "narrativeqa": LongBenchTask(
-        "You are given a story, which can be either a novel or a movie script, and a question. Answer the question as concisely as you can, using a single phrase if possible. Do not provide any explanation.\n\nStory: {context}\n\nNow, answer the question based on the story as concisely as you can, using a single phrase if possible. Do not provide any explanation.\n\nQuestion: {input}\n\nAnswer:",
+        "You are given a story, which can be either a novel or a movie script, and a question. Answer the question asconcisely as you can, using a single phrase if possible. Do not provide any explanation.\n\nStory: {context}\n\nNow, answer the question based on the story asconcisely as you can, using a single phrase if possible. Do not provide any explanation.\n\nQuestion: {input}\n\nAnswer:",
         128,
         "f1",
     ),

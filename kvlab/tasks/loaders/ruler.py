@@ -1,7 +1,12 @@
-"""RULER's jsonl files: one object a line with `input`, `outputs` and, in newer versions, `answer_prefix`.
+"""RULER's jsonl files: one object a line with `input`, `outputs` and, in newer versions, `answer_prefix` and
+`token_position_answer`.
 
 The task is the file's folder (RULER writes <task>/validation.jsonl) or the file's name. The question is the last line
 of the input, which holds for all thirteen tasks. Scores are RULER's: string_match_part for QA, else string_match_all.
+
+Where a record has `token_position_answer`, its answer stands in the text: at the first place that holds it, so RULER
+counts, with the tokenizer the file was made for. kvlab looks there with the model's own tokenizer, follows the answers'
+tokens through the cache, and the rows say what survived. In such files `index` is that place in letters, not a counter.
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ class RulerRecord(BaseModel):
     outputs: list[str] = Field(min_length=1)
     answer_prefix: str = ""
     index: int | None = None
+    token_position_answer: int | None = None
 
 
 def load_ruler(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
@@ -36,22 +42,31 @@ def load_ruler(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: b
 
 
 def _sample(name: str, number: int, record: RulerRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
-    family = name.split("_")[0]
     context, question = split_question(record.input)
     question += record.answer_prefix
+    located = record.token_position_answer is not None
+    statements = [answer for answer in record.outputs if located and answer in context]
     return Sample(
         task=f"ruler/{name}",
-        index=number - 1 if record.index is None else record.index,
+        index=number - 1 if record.index is None or located else record.index,
         seed=0,
         length=count_tokens(tokenizer, context, question),
         context=context,
         question=question,
         answers=record.outputs,
-        metric="string_match_part" if family == "qa" else "string_match_all",
-        max_new_tokens=_NEW_TOKENS.get(family, 128),
+        metric=ruler_metric(name) or "string_match_all",
+        max_new_tokens=_NEW_TOKENS.get(name.split("_")[0], 128),
         stop=None,
-        meta={"line": number},
+        meta={"line": number, **({"statements": list(statements)} if statements else {})},
     )
+
+
+def ruler_metric(name: str) -> str:
+    """Return the metric of a RULER task; empty for a name that is none of its thirteen."""
+    family = name.split("_")[0]
+    if family not in _NEW_TOKENS:
+        return ""
+    return "string_match_part" if family == "qa" else "string_match_all"
 
 
 def split_question(prompt: str) -> tuple[str, str]:

@@ -1,7 +1,9 @@
-"""Prompts with their answers as JSON lines, in the columns of kvpress's tables; anybody's own prompts fit too.
+"""Prompts with their answers as Parquet or JSON, in the columns of kvpress's tables; anybody's own prompts fit too.
 
-One object a line: `context` (or `prompt`), `answer` (or `answers`, a text or a list), and, where wanted, `question`,
-`answer_prefix`, `max_new_tokens` and `task`. An answer is right where any of those given occurs in what is written.
+Columns: `context` (or `prompt`), `answer` (or `answers`, a text, a number or a list of them), and, where wanted,
+`question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of `classification`). A
+row is scored by its `metric`; without one by that of the RULER or LongBench task it is named after; else an answer is
+right where any of those given occurs in what is written (`string_match_part`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from pathlib import Path
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
+from kvlab.tasks.loaders.ruler import ruler_metric
 from kvlab.tasks.prompt_table import TableRecord
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import count_tokens
@@ -32,8 +36,14 @@ def _sample(name: str, number: int, record: TableRecord, tokenizer: PreTrainedTo
         context=record.context,
         question=question,
         answers=record.answer,
-        metric="string_match_part",
+        metric=record.metric or _metric_of(record.task),
         max_new_tokens=record.max_new_tokens,
         stop=None,
-        meta={"line": number},
+        meta={"line": number, **({"classes": list(record.all_classes)} if record.all_classes else {})},
     )
+
+
+def _metric_of(task: str) -> str:
+    name = task.removesuffix("_e")
+    known = LONGBENCH_TASKS.get(name)
+    return known.metric if known else ruler_metric(name) or "string_match_part"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.settlers.groups import at, nearest_pair, nearest_slot, sum_to_target
+from kvlab.methods.settlers.groups import at, nearest_pair, nearest_slot, sum_to_target, votes_without
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.view import View
 
@@ -88,9 +88,7 @@ class CosineMerge:
         threshold = torch.where(old == NOT_YET, likeness, old.lerp(likeness, self.smoothing))
         active = likeness >= threshold - 1e-6
         target = ends[..., 1:]
-        raw = likeness.exp()
-        share = raw / (raw + torch.e)
-        own = 1 - share
+        share = (likeness - 1).sigmoid()  # exp(likeness) of exp(likeness) + e
         votes = at(view.slots.votes, ends)
         edges = Edges(
             source=source,
@@ -98,8 +96,8 @@ class CosineMerge:
             active=active,
             key_weight=share,
             value_weight=share,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=None,
+            self_value_weight=None,
             votes_after=votes[..., :1] + votes[..., 1:],
             log_mass_after=None,
             score_after=None,
@@ -110,7 +108,7 @@ class CosineMerge:
             harmless=True,
             shares=True,
         )
-        lost = votes[..., 0].masked_fill(active[..., 0], 0.0)
+        lost = votes_without(view, votes[..., :1], active)
         return Plan(keep=keep, edges=edges, head_state={THRESHOLD: threshold[..., 0]}, lost=lost)
 
     def _judge(self, likeness: Tensor, judged: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,14 @@ from torch import Tensor
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction, missing
-from kvlab.methods.settlers.groups import at, max_to_target, nearest_pair, nearest_slot, sum_to_target
+from kvlab.methods.settlers.groups import (
+    at,
+    max_to_target,
+    nearest_pair,
+    nearest_slot,
+    sum_to_target,
+    votes_without,
+)
 from kvlab.methods.settlers.mass import (
     NEVER_SEEN,
     Mass,
@@ -139,15 +146,15 @@ class NearestMerge:
         log_mass = log_total - mean if self.rule == "bias" else votes_after.log()
         lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has looked at all
         average = lacking + (mean if self.rule == "bias" else log_total - log_mass)
-        share, own = weight.chunk(2, -1)
+        share = weight[..., :1]
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
             active=active,
             key_weight=share,
             value_weight=share,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=None,
+            self_value_weight=None,
             votes_after=votes_after,
             log_mass_after=log_mass,
             score_after=log_total,
@@ -158,7 +165,7 @@ class NearestMerge:
             harmless=True,
             shares=True,
         )
-        return Plan(keep=keep, edges=edges, lost=votes[..., 0].masked_fill(active[..., 0], 0.0))
+        return Plan(keep=keep, edges=edges, lost=votes_without(view, votes[..., :1], active))
 
     def _merge(
         self, view: View, source: Tensor, target: Tensor, active: Tensor, likeness: Tensor

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan, ValueShift
+from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.settlers.pooling.graded import join_pairs
@@ -75,7 +76,10 @@ class Pool:
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
         slots, room = view.slots, view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
-        safe = select.protected(replace(view, budget=room)) & slots.valid  # type: ignore[attr-defined]
+        safe = select.protected(replace(view, budget=room))  # type: ignore[attr-defined]
+        if self._joins_one(view, select):
+            return self._one(view, slots.valid > safe)
+        safe = safe & slots.valid
         places = (view.budget - safe.sum(-1)).clamp_min(0)
         free = slots.valid & ~safe
         graded = self.repool == "graded"
@@ -89,6 +93,36 @@ class Pool:
             index, exists, pools = self._oldest(view, free, torch.where(places > 0, need, 0))
         evicted = exists & ((places == 0) & (need > 0))[..., None]
         return self._plan(view, index, exists & ~evicted, evicted, pools)
+
+    def _joins_one(self, view: View, select: Selector) -> bool:
+        """Whether each head that is over its budget is so by one, and has two slots that are not protected."""
+        one = self.repool == "graded" and view.phase == "decode" and view.most_excess == 1
+        return one and self.keeps_one and view.smallest_budget > 1 and isinstance(select, LowestScore)
+
+    def _one(self, view: View, free: Tensor) -> Plan:
+        """`_pair` and what becomes of it in fewer operations, where one of the two stays as it is.
+
+        With budget B at most B - 1 slots are protected, so a head with B + 1 has two others.
+        """
+        slots, kind = view.slots, view.slots.position.dtype
+        never = view.of_budget(("late", kind), lambda: view.budget.new_full((), torch.iinfo(kind).max, dtype=kind))
+        position, order = _in_order(torch.where(free, slots.position, never))
+        size = at(self._size(view), order)
+        # Upside down, what is not there counts as younger than no token, and less than any pair.
+        worth = (view.tokens_seen[:, None, None].to(kind) - position[..., 1:]) / (size[..., :-1] + size[..., 1:])
+        first = worth.argmax(-1, keepdim=True)
+        pair = at(order, torch.cat([first, first + 1], -1))
+        value, slack = self._value(view, pair)
+        short = (slots.live() > view.budget)[..., None]
+        younger = value[..., :1] < value[..., 1:] * (1 - slack)  # of equals the older one stays
+        target, source = torch.where(younger, pair.flip(-1), pair).chunk(2, -1)
+        keep = slots.valid.scatter(2, source, at(slots.valid, source) > short)
+        count, passes = at(slots.extra[COVERS], pair), at(slots.extra[GENERATION], pair)
+        covers = torch.where(short, count[..., :1] + count[..., 1:], at(slots.extra[COVERS], target))
+        generation = torch.where(short, passes.amax(-1, keepdim=True) + 1, at(slots.extra[GENERATION], target))
+        extra = {COVERS: covers, GENERATION: generation}
+        own = {name: _put(slots.extra[name], target, value) for name, value in extra.items()}
+        return Plan(keep=keep, extra=own, lost=short[..., 0])
 
     def _oldest(self, view: View, free: Tensor, need: Tensor) -> tuple[Tensor, Tensor, Windows]:
         """(slots by age (B, H, E), which of them are there, their groups): the oldest in windows."""
@@ -172,14 +206,20 @@ class Pool:
             half = until - start >= sum_to_target(votes, pools.group, exists, width) / 2
             middle = -max_to_target(-rank.float(), pools.group, exists & half, width)
             return torch.where(exists, middle.nan_to_num(posinf=0).long(), rank)
-        keys = view.slots.keys
-        value = at(view.slots.score, index) if self.pooling == "best" else at(keys, index).float().norm(dim=-1)
-        value = torch.nan_to_num(value)
-        # Models that normalise keys make all of them as long: rounding must not choose among them, so the oldest stays.
-        slack = 0.0 if self.pooling == "best" else max(ROUNDING, torch.finfo(keys.dtype).eps / 8)
+        value, slack = self._value(view, index)
         best = exists & (value >= max_to_target(value, pools.group, exists, width) * (1 - slack))
         chosen = -max_to_target(-rank.float(), pools.group, best, width)
         return torch.where(exists, chosen.nan_to_num(posinf=0, neginf=0).long(), rank)
+
+    def _value(self, view: View, index: Tensor) -> tuple[Tensor, float]:
+        """(by what the slots `index` (B, H, E) are chosen, by which share one may be below another and count as equal).
+
+        Models that normalise keys make all of them as long: rounding must not choose among them.
+        """
+        keys = view.slots.keys
+        if self.pooling == "best":
+            return at(view.slots.score, index).nan_to_num(), 0.0
+        return at(keys, index).float().norm(dim=-1).nan_to_num(), max(ROUNDING, torch.finfo(keys.dtype).eps / 8)
 
     def _edges(self, view: View, source: Tensor, target: Tensor, active: Tensor, plain: Tensor) -> Edges:
         slots, width = view.slots, view.slots.valid.shape[-1]
@@ -218,6 +258,11 @@ class Pool:
         values = _maximum_of_group(at(view.slots.values, index).float(), stays, exists)
         amount = torch.where(pooled[..., None], values, 0.0)
         return replace(plan, edges=replace(plan.edges, key_shift=keys), value_shift=ValueShift(index, amount))
+
+
+def _in_order(position: Tensor) -> tuple[Tensor, Tensor]:
+    """`position` (B, H, S) sorted, and the slots in that order."""
+    return position.sort(dim=-1)
 
 
 def _put(column: Tensor, index: Tensor, value: Tensor) -> Tensor:

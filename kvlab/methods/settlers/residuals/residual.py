@@ -95,15 +95,15 @@ class ResidualMerge:
         ends = torch.cat([source, target], -1)
         votes, score = at(slots.votes, ends), at(slots.score, ends)
         total = votes[..., :1] + votes[..., 1:]
-        share, own = (votes / total).chunk(2, -1)
+        share = votes[..., :1] / total
         edges = Edges(
             source=source,
             target=target,
             active=active,
             key_weight=share,
             value_weight=share,
-            self_key_weight=own,
-            self_value_weight=own,
+            self_key_weight=None,
+            self_value_weight=None,
             votes_after=total,
             log_mass_after=self.alpha * total.log(),
             score_after=score.amax(-1, keepdim=True) if self.combine_score == "max" else score.sum(-1, keepdim=True),

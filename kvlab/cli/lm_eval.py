@@ -1,0 +1,110 @@
+"""`kvlab lm-eval`: tasks of the field's harness under methods and budgets, rows beside those of `kvlab eval`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS, TABLE_WIDTH
+from kvlab.cli.loading import (
+    CacheDir,
+    ChatWay,
+    Device,
+    Dtype,
+    LoadIn,
+    Model,
+    Placement,
+    Revision,
+    System,
+    Thinking,
+    thinking_of,
+)
+
+
+def lm_eval(
+    out: Annotated[
+        Path,
+        typer.Option(help="folder of the results, which a killed run goes on with; the dashboard reads runs/eval/NAME"),
+    ],
+    tasks: Annotated[str, typer.Option(help="names of the harness, such as piqa,openbookqa, or of --include-path")],
+    model: Model = "mini",
+    include_path: Annotated[
+        Path | None, typer.Option(help="a folder with tasks of your own, in the harness's YAML")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
+    budgets: Annotated[str, typer.Option(help="fractions of the context, or slots per KV head")] = DEFAULT_BUDGETS,
+    protocol: Annotated[
+        str,
+        typer.Option(help="decode: compress the context, then decode; simulated: token by token from the first one"),
+    ] = "decode",
+    hold_back: Annotated[int, typer.Option(help="decode: last tokens of the context that go in after compression")] = 1,
+    limit: Annotated[int | None, typer.Option(help="prompts of each task; default: all")] = None,
+    num_fewshot: Annotated[int | None, typer.Option(help="worked examples; default: as each task has it")] = None,
+    metric: Annotated[str, typer.Option(help="METRIC or METRIC,FILTER; default: each task's first")] = "",
+    seed: Annotated[int, typer.Option(help="of the choice of worked examples")] = 1234,
+    batch: Annotated[int | None, typer.Option(help="contexts of equal length run together")] = None,
+    prefill_chunk: Annotated[
+        int | None, typer.Option(help="feed contexts in chunks of N tokens; methods that would change say so")
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    placement: Placement = "single",
+    load_in: LoadIn = None,
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
+    chat: ChatWay = "no",
+    system: System = "",
+    thinking: Thinking = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
+) -> None:
+    """Score compressed caches on tasks of lm-eval (pip install 'kvlab[lm-eval]')."""
+    from pydantic import ValidationError
+    from rich.console import Console
+
+    from kvlab.errors import UserError
+    from kvlab.evaluate import parse
+    from kvlab.evaluate.progress import shown_progress
+    from kvlab.evaluate.summary import summarize
+    from kvlab.evaluate.table import summary_json, summary_table
+    from kvlab.given import as_option, in_one_sentence
+    from kvlab.lmeval.request import LmEvalRequest
+    from kvlab.lmeval.run import run_lm_eval
+
+    try:
+        request = LmEvalRequest(
+            model=model,
+            tasks=tuple(parse.split_list(tasks)),
+            include_path=include_path,
+            choices=parse.parse_choices(methods, budgets),
+            protocol=protocol,  # type: ignore[arg-type]  # pydantic says what it may be
+            hold_back=hold_back,
+            limit=limit,
+            num_fewshot=num_fewshot,
+            metric=metric,
+            seed=seed,
+            batch_rows=batch,
+            prefill_chunk=prefill_chunk,
+            device=device,
+            dtype=dtype,  # type: ignore[arg-type]
+            placement=placement,  # type: ignore[arg-type]
+            load_in=load_in,  # type: ignore[arg-type]
+            revision=revision,
+            cache_dir=cache_dir,
+            chat=chat,  # type: ignore[arg-type]
+            system=system,
+            thinking=thinking_of(thinking),
+        )
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, as_option)) from error
+    errors = Console(stderr=True)
+    with shown_progress(errors) as listener:
+        result = run_lm_eval(request, out, on_progress=listener)
+    for note in result.notes:
+        errors.print(note, markup=False)
+    summary = summarize(result.rows)
+    if as_json:
+        typer.echo(summary_json(summary, result.notes, str(out)))
+    else:
+        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary))

@@ -1,0 +1,179 @@
+"""`kvlab eval --preset NAME --data DIR`: a paper's table from its files, and ours beside theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from kvlab.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.console import Console
+
+    from kvlab.atlas.paper_tables import PaperFile, PaperTable
+    from kvlab.evaluate.outcome import Loaded
+    from kvlab.evaluate.request import EvalRequest
+    from kvlab.requests import MethodChoice
+
+RESULTS = Path("runs/eval")
+WIDTH = 160  # where there is no terminal to measure
+
+
+def run_paper_table(
+    name: str,
+    data: Sequence[str],
+    out: Path | None,
+    methods: str,
+    written: Path | None,
+    figure: Path | None,
+    as_json: bool,
+    new_tokens: int | None,
+    **asked: Any,
+) -> None:
+    """Say which files are there, run these, and show ours beside theirs; raises UserError where none is there.
+
+    `methods` picks among the table's own, or gives one further options; `asked` are fields of `EvalRequest`.
+    """
+    from rich.console import Console
+
+    from kvlab.atlas import paper_tables
+    from kvlab.atlas import written as texts
+
+    table, errors = paper_tables.paper_table(name), Console(stderr=True)
+    if written is not None:
+        texts.check_file(written)
+    found = table.found(_folder(name, data))
+    _list_files(table, found, errors)
+    files = paper_tables.file_choices(found, {} if new_tokens is None else {"max_new_tokens": new_tokens})
+    if not files:
+        raise UserError(f"None of the files of {name} lies in {data[0]}: see above for them and where to get them.")
+    request = _request(table, files, _chosen(table, methods), asked)
+    rows = _run(request, out or RESULTS / name, errors)
+    frame = paper_tables.beside(table, rows)
+    if as_json:
+        typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False))
+    else:
+        _print(table, frame, rows)
+    if written is not None:
+        texts.write(written, [texts.beside_table(table, frame, rows)])
+        errors.print(f"The table is in {written}", markup=False, soft_wrap=True)
+    if figure is not None:
+        _draw(table, frame, rows, figure)
+        errors.print(f"The figure is in {figure}", markup=False, soft_wrap=True)
+
+
+def _folder(name: str, data: Sequence[str]) -> Path:
+    if len(data) != 1 or not data[0].strip() or "\0" in data[0]:
+        raise UserError(f"--preset {name} takes one folder: give --data DIR, where the benchmark's files lie.")
+    return Path(data[0])
+
+
+def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], console: Console) -> None:
+    from kvlab.atlas.paper_tables import places
+
+    lines = [table.title]
+    lines += [f"  {'found  ' if path else 'missing'}  {file.dataset:16} {path or file.find[0]}" for file, path in found]
+    lines += dict.fromkeys(f"  missing files: {places()[file.place]}" for file, path in found if path is None)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True, highlight=False)
+
+
+def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
+    """The table's choices; where methods are named, these of them, with what options are named beside."""
+    from kvlab.evaluate.parse import parse_named, split_list
+
+    every = table.choices()
+    named = [parse_named(text) for text in split_list(methods)]
+    own = {choice.method for choice in every}
+    for name, _ in named:
+        if name not in own:
+            raise UserError(f"{table.name} has no method {name!r}: choose among {', '.join(sorted(own))}.")
+    if not named:
+        return every
+    return tuple(
+        choice.model_copy(update={"hyper_parameters": {**choice.hyper_parameters, **options}})
+        for name, options in named
+        for choice in every
+        if choice.method == name
+    )
+
+
+def _request(
+    table: PaperTable, files: Sequence[Any], choices: tuple[MethodChoice, ...], asked: dict[str, Any]
+) -> EvalRequest:
+    from pydantic import ValidationError
+
+    from kvlab.evaluate.request import EvalRequest
+    from kvlab.given import as_option, in_one_sentence
+
+    own = {"max_prompt": table.max_prompt, "lengths": table.lengths, "depths": table.depths}
+    given = own | {key: value for key, value in asked.items() if value is not None}
+    try:
+        return EvalRequest(files=tuple(files), choices=choices, **given)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error, as_option)) from error
+
+
+def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
+    from kvlab.engine.watch import before_steps
+    from kvlab.evaluate.harness import evaluate
+    from kvlab.evaluate.progress import shown_progress
+    from kvlab.models.held import held_model
+
+    with shown_progress(errors) as listener:
+        loaded = held_model(request, before_steps(listener))
+        able, notes = _able(loaded, request.choices)
+        result = evaluate(request.model_copy(update={"choices": able}), out, loaded, on_progress=listener)
+    for note in [*notes, *result.notes]:
+        errors.print(note, markup=False, soft_wrap=True)
+    return result.rows
+
+
+def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[MethodChoice, ...], list[str]]:
+    """The choices that this model can run, and a sentence for each method that it cannot."""
+    import kvlab
+    from kvlab.methods import make_method
+
+    able: list[MethodChoice] = []
+    notes: dict[str, str] = {}
+    for choice in choices:
+        try:
+            kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
+            able.append(choice)
+        except UserError as error:
+            notes[choice.method] = f"{choice.method} is left out: {error}"
+    if not able:
+        raise UserError(next(iter(notes.values()), "There is no method to run."))
+    return tuple(able), list(notes.values())
+
+
+def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
+    from rich.box import SIMPLE_HEAD
+    from rich.console import Console
+    from rich.table import Table
+
+    from kvlab.atlas.written import beside_table
+
+    text = beside_table(table, frame, rows)
+    shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
+    for line in text.lines:
+        shown.add_row(*(cell.text for cell in line))
+    screen = Console()
+    (screen if screen.is_terminal else Console(width=WIDTH)).print(shown, markup=False)
+
+
+def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:
+    from kvlab.atlas.written import beside_caption
+    from kvlab.figures.beside import ours_beside_theirs, read_ours_beside_theirs
+    from kvlab.figures.export import page
+
+    drawn = ours_beside_theirs(frame, title=table.title)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(page(drawn, read_ours_beside_theirs(frame), beside_caption(table, frame, rows)))
+    except OSError as error:
+        raise UserError(f"The figure cannot be written to {path} ({error.strerror or error}).") from error

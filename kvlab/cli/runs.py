@@ -1,0 +1,237 @@
+"""`kvlab runs`: what is kept in a folder of runs, found, labelled, binned and carried elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kvlab.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+runs_commands = typer.Typer(help="List, find, label, delete and carry what is kept in a folder of runs.")
+Root = Annotated[Path, typer.Option("--runs", help="the folder of runs")]
+Names = Annotated[list[str], typer.Argument(metavar="ID...", help="of `kvlab runs ls`; evaluation/NAME where unclear")]
+Several = Annotated[list[str] | None, typer.Option(help="repeatable")]
+RUNS = Path("runs")
+SHOWN = ("kind", "id", "title", "status", "created", "model", "methods", "budgets", "answer", "least_kl", "tags")
+
+
+@runs_commands.command("ls")
+def list_kept(
+    text: Annotated[str, typer.Argument(help="words of the title, prompt, note, tags")] = "",
+    root: Root = RUNS,
+    kind: Several = None,
+    state: Several = None,
+    model: Several = None,
+    method: Several = None,
+    budget: Several = None,
+    tag: Several = None,
+    answer: Annotated[list[str] | None, typer.Option(help="right, some, wrong or unknown; repeatable")] = None,
+    starred: Annotated[bool, typer.Option("--starred")] = False,
+    archived: Annotated[bool, typer.Option("--archived")] = False,
+    since: Annotated[str, typer.Option(help="a day, such as 2026-01-31")] = "",
+    until: Annotated[str, typer.Option(help="a day, such as 2026-01-31")] = "",
+    sort: Annotated[
+        str, typer.Option(help="created, title, answer, least_kl, score, tokens, runs, bytes ...")
+    ] = "created",
+    reverse: Annotated[bool, typer.Option("--reverse")] = False,
+    limit: Annotated[int, typer.Option(help="rows; 0 for all", min=0)] = 50,
+    as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False,
+) -> None:
+    """List comparisons, evaluations and benchmarks, newest first."""
+    from kvlab.library.find import Wanted, is_day
+    from kvlab.library.shelf import look
+
+    for day in filter(None, (since, until)):
+        if not is_day(day):
+            raise UserError(f"{day[:40]!r} is no day: write it as 2026-01-31.")
+    shelf = look(_folder(root))
+    if shelf.unread:
+        shelf.read(float("inf"))
+        shelf = look(root)
+    filters = {"kinds": kind, "states": state, "models": model, "methods": method, "budgets": budget, "tags": tag}
+    wanted = Wanted(
+        text=text, starred=starred, archived=archived, since=since, until=until, sort=sort, turned=reverse,
+        answers=tuple(answer or ()), **{name: tuple(values or ()) for name, values in filters.items()},  # type: ignore[arg-type]
+    )  # fmt: skip
+    found = shelf.find(wanted)
+    _print(found.head(limit) if limit else found, len(found), as_json)
+
+
+@runs_commands.command("tag")
+def tag(
+    names: Names,
+    root: Root = RUNS,
+    add: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
+    remove: Annotated[list[str] | None, typer.Option(help="repeatable")] = None,
+) -> None:
+    """Add and remove tags."""
+    from kvlab.trace.labels import change_tags
+
+    if not add and not remove:
+        raise UserError("Say which tags: --add paper, or --remove draft.")
+    for kind, name, title in _chosen(root, names):
+        now = change_tags(root, name, kind, add=add or (), remove=remove or ())
+        typer.echo(f"{title}: {', '.join(now.tags) or 'no tags'}")
+
+
+@runs_commands.command("rename")
+def rename(name: Annotated[str, typer.Argument(metavar="ID")], title: str, root: Root = RUNS) -> None:
+    """Show it under another name; its id stays."""
+    _change(root, [name], name=title.strip())
+
+
+@runs_commands.command("note")
+def note(name: Annotated[str, typer.Argument(metavar="ID")], text: str, root: Root = RUNS) -> None:
+    """Write a note (Markdown) beside it, in place of the one it had."""
+    _change(root, [name], note=text)
+
+
+@runs_commands.command("star")
+def star(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("--off")] = False) -> None:
+    """Star them, or take the star away."""
+    _change(root, names, starred=not off)
+
+
+@runs_commands.command("archive")
+def archive(names: Names, root: Root = RUNS, off: Annotated[bool, typer.Option("--off")] = False) -> None:
+    """Leave them out of lists, or take them in again; nothing is removed."""
+    _change(root, names, archived=not off)
+
+
+@runs_commands.command("rm")
+def remove(names: Names, root: Root = RUNS) -> None:
+    """Move them into the bin; `kvlab runs undo` brings them back."""
+    from kvlab.figures.words import byte_size
+    from kvlab.library.bin import delete
+
+    for _, row in _rows(root, names).iterrows():
+        gone = delete(root, row["kind"], row["members"], row["title"])
+        typer.echo(f"{gone.title}: {byte_size(gone.bytes)} in the bin as {gone.key}")
+
+
+@runs_commands.command("bin")
+def show_bin(
+    root: Root = RUNS, empty: Annotated[bool, typer.Option("--empty", help="remove all for good")] = False
+) -> None:
+    """List what lies in the bin, or empty it."""
+    from kvlab.figures.words import byte_size
+    from kvlab.library import bin as rubbish
+
+    if empty:
+        typer.echo(f"{byte_size(rubbish.empty(root))} freed")
+        return
+    for one in rubbish.in_bin(root):
+        typer.echo(f"{one.key}  {one.deleted[:16]}  {byte_size(one.bytes):>9}  {one.kind} {one.title}")
+
+
+@runs_commands.command("undo")
+def undo(
+    keys: Annotated[list[str] | None, typer.Argument(help="of `kvlab runs bin`; none: the last deleted")] = None,
+    root: Root = RUNS,
+) -> None:
+    """Bring back from the bin."""
+    from kvlab.library.bin import bring_back, in_bin
+
+    last = [one.key for one in in_bin(root)[:1]]
+    if not keys and not last:
+        raise UserError(f"The bin of {root} is empty.")
+    for key in keys or last:
+        typer.echo(f"{bring_back(root, key).title} is back")
+
+
+@runs_commands.command("export")
+def export(
+    names: Annotated[list[str] | None, typer.Argument(metavar="ID...")] = None,
+    root: Root = RUNS,
+    story: Annotated[str, typer.Option(help="a story by its name, with the comparisons it shows")] = "",
+    out: Annotated[Path, typer.Option(help="the folder the files go to")] = Path(),
+) -> None:
+    """Write each as one file that `kvlab import` takes in elsewhere."""
+    from kvlab.figures.words import byte_size
+    from kvlab.library.parcel import SUFFIX, pack
+    from kvlab.trace.stories import story_path
+
+    if bool(names) == bool(story):
+        raise UserError("Name what to export: ids of `kvlab runs ls`, or --story NAME.")
+    chosen: list[tuple[Any, Any, str, str]]
+    if story:
+        chosen = [("story", [story], story, story_path(root, story).stem)]
+    else:
+        chosen = [
+            (row["kind"], row["members"], row["title"], row["id"]) for _, row in _rows(root, names or []).iterrows()
+        ]
+    for kind, members, title, stem in chosen:
+        target = out / f"{stem}{SUFFIX}"
+        made = pack(root, kind, members, title, target)
+        typer.echo(f"{target}: {made.kind} {title}, {len(made.files)} files, {byte_size(target.stat().st_size)}")
+
+
+@runs_commands.command("import")
+def take_in(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="made by `kvlab export`")], root: Root = RUNS
+) -> None:
+    """Take in what was exported elsewhere; every file is checked first."""
+    from kvlab.library.parcel import unpack
+
+    root.mkdir(parents=True, exist_ok=True)
+    for file in files:
+        made = unpack(root, file)
+        typer.echo(f"{made.kind} {made.title or made.names[0]}: {len(made.files)} files are in {root}")
+
+
+def _folder(root: Path) -> Path:
+    if not root.is_dir():
+        raise UserError(f"There is no folder {root}: name the folder of runs by --runs.")
+    return root
+
+
+def _rows(root: Path, names: list[str]) -> pd.DataFrame:
+    from kvlab.library.shelf import look, rows_of
+
+    return rows_of(look(_folder(root)).table, names)
+
+
+def _chosen(root: Path, names: list[str]) -> list[tuple[Any, str, str]]:
+    """Kind, id and title of everything named; of a batch, of every comparison in it."""
+    return [
+        (row["kind"], member, row["title"]) for _, row in _rows(root, names).iterrows() for member in row["members"]
+    ]
+
+
+def _change(root: Path, names: list[str], **changes: Any) -> None:
+    from kvlab.trace.labels import change_labels
+
+    said = ", ".join(f"{name} {value}" for name, value in changes.items())
+    for kind, name, title in _chosen(root, names):
+        change_labels(root, name, kind, **changes)
+        typer.echo(f"{title}: {said}")
+
+
+def _print(found: pd.DataFrame, count: int, as_json: bool) -> None:
+    from rich.table import Table
+
+    from kvlab.cli.table import print_wide
+
+    if as_json:
+        typer.echo(found.to_json(orient="records", indent=2))
+        return
+    table = Table(*SHOWN, caption=f"{len(found)} of {count}", caption_justify="left")
+    for _, row in found.iterrows():
+        table.add_row(*[_cell(row, name) for name in SHOWN])
+    print_wide(table)
+
+
+def _cell(row: pd.Series, name: str) -> str:
+    value = row[name]
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    if name == "least_kl":
+        return "" if value != value else f"{value:.4f}"
+    if name == "created":
+        return str(value)[:16].replace("T", " ")
+    return ("* " if name == "title" and row["starred"] else "") + str(value)[:60]

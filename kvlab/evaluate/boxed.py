@@ -1,0 +1,61 @@
+"""Whether a boxed answer is the right one, by math-verify: 0.5 is \\frac{1}{2} (`pip install 'kvlab[math]'`)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+
+BOX = "\\boxed"
+SECONDS = 5
+
+
+def boxed(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
+    """Return 1 if what the prediction's last box holds is one of the answers; without a box it is 0."""
+    held = last_box(prediction)
+    return float(held is not None and any(_equal(answer, held) for answer in answers))
+
+
+def last_box(text: str) -> str | None:
+    """What stands in the last \\boxed{...} that is in no other, its braces matched; None where there is none.
+
+    A box in that box is opened too.
+    """
+    place, found = 0, None
+    while (start := text.find(f"{BOX}{{", place)) >= 0:
+        begun = start + len(BOX) + 1
+        end = _closing(text, begun)
+        if end is None:
+            break
+        found, place = text[begun:end], end
+    if found is None:
+        return None
+    return last_box(found) if found.strip().startswith(f"{BOX}{{") else found
+
+
+def _closing(text: str, begun: int) -> int | None:
+    """Where the brace closes that is open at `begun`."""
+    depth, place = 1, begun
+    while place < len(text):
+        if text[place] == "\\":
+            place += 2
+            continue
+        depth += {"{": 1, "}": -1}.get(text[place], 0)
+        if depth == 0:
+            return place
+        place += 1
+    return None
+
+
+def _equal(answer: str, held: str) -> bool:
+    """Whether two LaTeX texts say the same. In a thread math-verify must not set its alarm, so that it waits."""
+    from math_verify import parse, verify
+
+    if _bare(answer) == _bare(held):
+        return True
+    seconds = SECONDS if threading.current_thread() is threading.main_thread() else None
+    gold, target = (parse(f"{BOX}{{{text}}}", parsing_timeout=seconds) for text in (answer, held))
+    return bool(gold and target and verify(gold, target, timeout_seconds=seconds))
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split()).strip("$")

@@ -1,0 +1,117 @@
+"""What an evaluation would read of a file, before it costs anything: benchmark, lines, lengths, and what is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.errors import UserError
+from kvlab.evaluate.metrics import check_metric
+from kvlab.evaluate.plan import fitted
+from kvlab.tasks.loaders import LOADERS, load_file
+from kvlab.tasks.recognise import recognise
+from kvlab.tasks.sample import Sample
+from kvlab.tasks.task import DEFAULT_LENGTHS
+from kvlab.tasks.tokens import Cut, count_tokens
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Of some numbers of tokens."""
+
+    median: float
+    p95: float
+    longest: int
+
+    @classmethod
+    def of(cls, tokens: list[int]) -> Lengths:
+        """The lengths' middle, the one that 95 % do not exceed, and the longest."""
+        return cls(float(np.median(tokens)), float(np.percentile(tokens, 95)), max(tokens))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What stands in a file; `malformed` has a sentence for each bad line, `notes` for what would stop a run."""
+
+    path: Path
+    form: str
+    benchmark: str
+    tasks: dict[str, int]
+    prompts: Lengths
+    answers: Lengths
+    new_tokens: int
+    metrics: tuple[str, ...]
+    window: int
+    most: int  # tokens a prompt may have
+    cut: Cut
+    shortened: tuple[int, ...]  # tokens of the prompts that lose some
+    lost: int  # tokens of all of them that are lost
+    malformed: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def count(self) -> int:
+        """Prompts that can be used."""
+        return sum(self.tasks.values())
+
+
+def check_file(
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    window: int,
+    form: str = "",
+    max_prompt: int | None = None,
+    cut: Cut = "middle",
+    options: dict[str, Any] | None = None,
+) -> Checked:
+    """Read the whole file as an evaluation would, malformed lines left out.
+
+    `form` names the loader; without one the fields of the records tell. Raises UserError where the file cannot be read,
+    is nothing known, or has no usable line.
+    """
+    if form and form not in LOADERS:
+        raise UserError(f"No loader is called '{form}': choose one of {', '.join(LOADERS)}.")
+    believed = None if form else recognise(path)
+    form = believed.form if believed else form
+    given = dict(options or {})
+    if form == "text":
+        given.setdefault("length", min(DEFAULT_LENGTHS[0], window))
+    loaded = load_file(form, path, tokenizer, True, **given)
+    samples, notes = loaded.samples, []
+    short: list[Sample] = []
+    try:
+        short = [fitted(sample, tokenizer, window, max_prompt, cut) for sample in samples]
+    except UserError as error:
+        notes.append(str(error))
+    for metric in sorted({sample.metric for sample in samples}):
+        try:
+            check_metric(metric)
+        except UserError as error:
+            notes.append(str(error))
+    cuts = [(int(str(one.meta["shortened_from"])), one.length) for one in short if "shortened_from" in one.meta]
+    tasks: dict[str, int] = {}
+    for sample in samples:
+        tasks[sample.task] = tasks.get(sample.task, 0) + 1
+    answers = [max(count_tokens(tokenizer, answer) for answer in sample.answers) for sample in samples]
+    longest_answer = max(sample.max_new_tokens for sample in samples)
+    return Checked(
+        path=path,
+        form=form,
+        benchmark=believed.benchmark if believed else f"read as {form}, as asked",
+        tasks=tasks,
+        prompts=Lengths.of([sample.length for sample in samples]),
+        answers=Lengths.of(answers),
+        new_tokens=longest_answer,
+        metrics=tuple(sorted({sample.metric for sample in samples})),
+        window=window,
+        most=min(max_prompt or window, window - longest_answer),
+        cut=cut,
+        shortened=tuple(before for before, _ in cuts),
+        lost=sum(before - after for before, after in cuts),
+        malformed=tuple(loaded.skipped),
+        notes=tuple(notes),
+    )

@@ -1,0 +1,175 @@
+"""One table of all that is kept in a folder of runs: comparisons (a batch of repeats is one), evaluations, benchmarks.
+
+Columns, a row a kept thing:
+
+    kind, id          comparison, evaluation or benchmark, and its name; `members` are the ids of a batch's comparisons
+    title, name       what it is shown as, and what somebody called it ("" where nobody did)
+    status            running, complete, cancelled or failed
+    created           ISO 8601 in UTC; of results, when their newest file was written
+    model             of results of several, with commas
+    methods, budgets  tuples of words, the full cache left out
+    tokens            of the prompt; of results none
+    runs              how many, or rows of results
+    right, judged     compressed runs with the right answer, and of how many that is known
+    answer            `4 of 6 right` in words
+    least_kl          of the compressed run closest to the full cache, nats a token; `closest` names it
+    score             mean score of the compressed rows of an evaluation, as it is (most tasks: 0 to 1)
+    bytes             on disk; none where nobody read it yet
+    tags, starred, note, archived   what people said (`kvlab.trace.labels`)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kvlab.analysis.labels import parts
+from kvlab.budget import Budget
+from kvlab.library.outcomes import Said, folder_bytes
+from kvlab.trace.catalogue import ComparisonEntry, by_batch, worst_status
+from kvlab.trace.labels import Kind, Labels
+
+FULL = "full"
+FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
+COLUMNS = (
+    "kind", "id", "members", "title", "name", "status", "created", "model", "methods", "budgets", "tokens", "runs",
+    "right", "judged", "answer", "least_kl", "closest", "score", "bytes", "tags", "starred", "note", "archived",
+)  # fmt: skip
+Known = Mapping[str, Mapping[str, object]]
+NOTHING: Mapping[str, object] = {}
+NO_LABELS = Labels()
+
+
+def entries(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, said: Said) -> pd.DataFrame:
+    """The table, newest first; `known` are the outcomes in the index, `said` all labels."""
+    rows = [_comparison(group, known, said) for group in by_batch(comparisons)]
+    rows += [_results(root, kind, path, said) for kind in FOLDERS for path in result_paths(root, kind)]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    table = table.astype({"tokens": "Int64", "runs": "Int64", "right": "Int64", "judged": "Int64", "bytes": "Int64"})
+    table = table.astype({"least_kl": float, "score": float, "starred": bool, "archived": bool})
+    return table.sort_values("created", ascending=False, kind="stable", ignore_index=True)
+
+
+def result_paths(root: Path, kind: Kind) -> list[Path]:
+    """The folders of evaluations, or the files of benchmarks."""
+    folder = Path(root) / FOLDERS[kind]
+    if kind == "benchmark":
+        return sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
+    return sorted(path for path in folder.glob("*") if path.is_dir() and next(_parts(path), None))
+
+
+def result_path(root: Path, kind: Kind, name: str) -> Path:
+    """Where results of this name lie."""
+    return Path(root) / FOLDERS[kind] / (f"{name}.parquet" if kind == "benchmark" else name)
+
+
+def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> dict[str, object]:
+    first = group[0]
+    labels = said.get(("comparison", first.comparison_id), NO_LABELS)
+    runs = [run for entry in group for run in entry.runs]
+    compressed = [run for run in runs if run.method != FULL]
+    found = [known.get(run.run_id, NOTHING) for run in compressed]
+    verdicts = [row["verdict"] for row in found if row.get("verdict") not in (None, "unfinished")]
+    right = sum(verdict == "right" for verdict in verdicts)
+    gaps = {run.label: float(kl) for run, row in zip(compressed, found, strict=True) if (kl := row.get("mean_kl"))}  # type: ignore[arg-type]
+    closest = min(gaps, key=gaps.__getitem__, default="")
+    sizes = [known.get(run.run_id, NOTHING).get("bytes") for run in runs]
+    return {
+        "kind": "comparison",
+        "id": first.comparison_id,
+        "members": tuple(entry.comparison_id for entry in group),
+        "title": labels.name or first.text or first.comparison_id,
+        "status": worst_status({entry.status for entry in group}),
+        "created": _utc(first.created),
+        "model": first.runs[0].model,
+        "methods": tuple(dict.fromkeys(run.method for run in compressed)),
+        "budgets": tuple(dict.fromkeys(word for run in compressed if (word := parts(run).budget))),
+        "tokens": first.runs[0].prompt_tokens,
+        "runs": len(runs),
+        "right": right if verdicts else None,
+        "judged": len(verdicts),
+        "answer": f"{right} of {len(verdicts)} right" if verdicts else "",
+        "least_kl": gaps.get(closest),
+        "closest": closest,
+        "score": None,
+        "bytes": None if None in sizes else sum(sizes),  # type: ignore[arg-type]
+        **_said(labels),
+    }
+
+
+def _results(root: Path, kind: Kind, path: Path, said: Said) -> dict[str, object]:
+    labels = said.get((kind, path.stem if kind == "benchmark" else path.name), NO_LABELS)
+    files = sorted(_parts(path)) if path.is_dir() else [path]
+    stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
+    name = path.stem if kind == "benchmark" else path.name
+    return {
+        "kind": kind,
+        "id": name,
+        "members": (name,),
+        "title": labels.name or name,
+        "status": "complete",
+        "created": datetime.fromtimestamp(max(stamp for _, stamp in stamps) / 1e9, UTC).isoformat(timespec="seconds"),
+        "tokens": None,
+        "right": None,
+        "judged": 0,
+        "answer": "",
+        "least_kl": None,
+        "closest": "",
+        "bytes": folder_bytes(path) if path.is_dir() else path.stat().st_size,
+        **_summary(kind, stamps),
+        **_said(labels),
+    }
+
+
+@lru_cache(maxsize=2_000)
+def _summary(kind: Kind, stamps: tuple[tuple[str, int], ...]) -> Mapping[str, object]:
+    """What the rows of results say in short; the stamps make a file that changed another one."""
+    names = ["method", "model", "budget", "budget_unit", *(["score"] if kind == "evaluation" else [])]
+    tables = [table for file, _ in stamps if (table := _read(file, names)) is not None]
+    rows = pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=names)
+    compressed = rows[rows["method"] != FULL]
+    asked = compressed[["budget", "budget_unit"]].dropna().drop_duplicates()
+    budgets = [_budget_words(float(amount), str(unit)) for amount, unit in asked.itertuples(index=False)]
+    return {
+        "model": ", ".join(rows["model"].dropna().unique()),
+        "methods": tuple(compressed["method"].dropna().unique()),
+        "budgets": tuple(dict.fromkeys(budgets)),
+        "runs": len(rows),
+        "score": compressed["score"].mean() if len(compressed) and kind == "evaluation" else None,
+    }
+
+
+def _read(file: str, names: Sequence[str]) -> pd.DataFrame | None:
+    try:
+        return pq.read_table(file, columns=list(names)).to_pandas()
+    except (pa.ArrowException, OSError):
+        return None
+
+
+def _budget_words(amount: float, unit: str) -> str:
+    match unit:
+        case "slots":
+            return Budget(round(amount)).words
+        case "bytes":
+            return Budget(f"{round(amount)}B").words
+        case "share of bytes":
+            return f"{100 * amount:g} % of the bytes"
+    return f"{100 * amount:g} %"
+
+
+def _parts(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*.parquet") if not path.name.startswith("."))
+
+
+def _said(labels: Labels) -> dict[str, object]:
+    return {name: getattr(labels, name) for name in ("name", "tags", "starred", "note", "archived")}
+
+
+def _utc(moment: str) -> str:
+    return datetime.fromisoformat(moment).astimezone(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,114 @@
+"""kvlab's own prompts as tasks of the harness: a folder of JSON lines and YAML that works without a network.
+
+`kvlab_few_shot` and `kvlab_needle` are multiple choice; `kvlab_few_shot_text` lets the model write the labels of the
+same prompts, which with `--hold-back 1` is what `kvlab eval --tasks few_shot` asks. Run as
+`python -m kvlab.lmeval.own_tasks FOLDER --model mini --length 256 --samples 40`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.tasks.registry import get_task
+from kvlab.tasks.sample import Sample
+from kvlab.tasks.seeds import sample_random
+
+CHOICES = 4  # numbers to choose from, of which one is in the story
+
+_HEAD = """\
+task: {name}
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    test: {data}
+test_split: test
+doc_to_text: text
+num_fewshot: 0
+"""
+_CHOOSE = """\
+output_type: multiple_choice
+doc_to_choice: choices
+doc_to_target: label
+metric_list:
+  - metric: acc
+"""
+_WRITE = """\
+output_type: generate_until
+doc_to_target: answer
+generation_kwargs:
+  until: ["\\n"]
+  max_gen_toks: 16
+  do_sample: false
+filter_list:
+  - name: stripped
+    filter:
+      - function: remove_whitespace
+      - function: take_first
+metric_list:
+  - metric: exact_match
+    ignore_case: true
+    ignore_punctuation: true
+"""
+
+
+def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, samples: int, seed: int = 0) -> None:
+    """Write the tasks, of prompts of `length` tokens, those of `kvlab eval` with that seed.
+
+    Raises UserError for a length that a task cannot be made with.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, options in (("few_shot", _labels), ("needle", _numbers)):
+        made = [get_task(name).generate(tokenizer, length, seed, index) for index in range(samples)]
+        data = folder / f"kvlab_{name}.jsonl"
+        data.write_text("".join(json.dumps(_document(one, options(one))) + "\n" for one in made), encoding="utf-8")
+        _write_yaml(folder, f"kvlab_{name}", data, _CHOOSE)
+        if name == "few_shot":
+            _write_yaml(folder, f"kvlab_{name}_text", data, _WRITE)
+
+
+def _document(sample: Sample, options: Sequence[str]) -> dict[str, object]:
+    answer = sample.answers[0]
+    choices = [f" {option}" for option in options]
+    text = sample.context + sample.question
+    return {"text": text, "choices": choices, "label": options.index(answer), "answer": answer}
+
+
+def _labels(sample: Sample) -> list[str]:
+    """All labels of the examples, in the order of the alphabet."""
+    return sorted(set(re.findall(r"-> (\S+)", str(sample.meta["block"]))))
+
+
+def _numbers(sample: Sample) -> list[str]:
+    """The right number among others with as many digits."""
+    answer, random = sample.answers[0], sample_random("needle", sample.length, sample.seed, sample.index)
+    options = {answer}
+    while len(options) < CHOICES:
+        options.add(str(random.randrange(10 ** (len(answer) - 1), 10 ** len(answer))))
+    return sorted(options)
+
+
+def _write_yaml(folder: Path, name: str, data: Path, body: str) -> None:
+    (folder / f"{name}.yaml").write_text(_HEAD.format(name=name, data=data.resolve()) + body, encoding="utf-8")
+
+
+def main() -> None:
+    """The command line."""
+    from kvlab.models.load import load_model
+
+    parser = argparse.ArgumentParser(description="Write kvlab's own prompts as tasks of lm-eval.")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", default="mini", help="whose tokenizer measures the length")
+    parser.add_argument("--length", type=int, default=256)
+    parser.add_argument("--samples", type=int, default=40)
+    given = parser.parse_args()
+    write_tasks(given.folder, load_model(given.model, device="cpu").tokenizer, given.length, given.samples)
+
+
+if __name__ == "__main__":
+    main()

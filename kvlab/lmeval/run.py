@@ -1,0 +1,186 @@
+"""Run the harness: its tasks under every method and budget with one loaded model, rows beside those of `kvlab eval`."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import kvlab
+from kvlab.cache import CompressedCache
+from kvlab.engine.environment import device_name, versions
+from kvlab.engine.watch import before_steps
+from kvlab.errors import UserError
+from kvlab.evaluate.fingerprint import model_digest
+from kvlab.evaluate.harness import EvalResult, Listener, default_batch_rows, model_window, settings_of
+from kvlab.evaluate.outcome import Loaded
+from kvlab.evaluate.rows import budget_unit, canonical_json, row_key
+from kvlab.evaluate.store import ResultStore
+from kvlab.lmeval.answering import Answering
+from kvlab.lmeval.journal import Journal
+from kvlab.lmeval.request import LmEvalRequest
+from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, RowMaker, metric_of
+from kvlab.lmeval.score import check_simulated
+from kvlab.methods import make_method
+from kvlab.models.chat import chat_of
+from kvlab.models.held import held_model
+from kvlab.models.placing import input_device
+from kvlab.requests import MethodChoice, Progress
+
+
+def run_lm_eval(
+    request: LmEvalRequest,
+    out: Path,
+    loaded: Loaded | None = None,
+    on_progress: Listener = lambda progress: None,
+) -> EvalResult:
+    """Return the rows of a request; a method whose rows the folder `out` holds already is not run again.
+
+    Raises UserError where lm-eval is not installed, and for an unknown task, method or budget, or a kind of request
+    that the protocol does not have, before the first forward pass.
+    """
+    harness = _harness()
+    for choice in request.all_choices:
+        settings_of(choice)  # an unknown method or option is known before a model is loaded
+        if request.protocol == "simulated":
+            check_simulated(choice)
+    tasks = harness.find_tasks(request)
+    loaded = loaded or held_model(request, before_steps(on_progress))
+    chat = chat_of(request, loaded.tokenizer)
+    maker = _cache_maker(loaded)
+    for choice in request.all_choices:
+        maker(choice)
+    prompts = harness.plan_prompts(request, tasks, chat, loaded)
+    check_kinds(request, prompts)
+    digest, notes = model_digest(loaded.model), dict[str, None]()
+    said = None if chat is None else chat.settings
+    total = len(request.all_choices) * sum(len(prompt.requests) for prompt in prompts)
+    told = _Told(on_progress, total)
+    order: list[str] = []
+    made_by = {
+        "model": loaded.name,
+        "model_digest": digest,
+        "chat": None if said is None else canonical_json(said),
+        "device": device_name(input_device(loaded.model)),
+        "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
+    }
+    with ResultStore.opened(out) as store:
+        done = store.keys()
+        told.start()
+        for choice in request.all_choices:
+            settings = settings_of(choice)
+            asked = True, loaded.name, digest, request.prefill_chunk, said
+            keys = [row_key(prompt.identity(request), choice, settings, *asked) for prompt in prompts]
+            order += keys
+            told.choice, told.of = choice.label, sum(len(prompt.requests) for prompt in prompts)
+            if done.issuperset(keys):
+                told.all_there()
+                continue
+            of = {"choice": choice.model_dump(mode="json"), "settings": settings, "unit": budget_unit(choice)}
+            of |= {"way": request.way, "digest": digest, "chat": said, "chunk": request.prefill_chunk}
+            journal = Journal(out, of)
+            answering = Answering(
+                loaded,
+                maker,
+                choice,
+                request,
+                journal,
+                model_window(loaded),
+                request.batch_rows or default_batch_rows(loaded),
+                told,
+                notes,
+            )
+            try:
+                found = harness.run_tasks(request, tasks, chat, answering)
+            finally:
+                journal.close()
+            rows = _rows(RowMaker(request, choice, settings, made_by), prompts, keys, found, journal)
+            store.append([row for row in rows if row["key"] not in done])
+            store.flush()
+            journal.remove()
+            notes |= dict.fromkeys(_shots_notes(request, found.shots))
+        there = store.frame().set_index("key", drop=False)
+        rows_there = there.loc[[key for key in order if key in there.index]].reset_index(drop=True)
+        damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
+    return EvalResult(rows_there, [*notes, *damaged])
+
+
+def _harness() -> ModuleType:
+    """`kvlab.lmeval.adapter`; raises UserError where lm-eval is not installed."""
+    if importlib.util.find_spec("lm_eval") is None:
+        raise UserError("lm-eval is not installed: pip install -c constraints.txt 'kvlab[lm-eval]'.")
+    from kvlab.lmeval import adapter
+
+    return adapter
+
+
+def check_kinds(request: LmEvalRequest, prompts: Sequence[Prompt]) -> None:
+    """Raise UserError for a task whose kind of request the protocol does not have, or no hold-back where one counts."""
+    kinds = {prompt.kind: prompt.task for prompt in reversed(prompts)}
+    if request.protocol == "simulated" and WRITING in kinds:
+        raise UserError(f"Task {kinds[WRITING]!r} lets the model write: --protocol simulated only scores given texts.")
+    if request.protocol == "decode" and ROLLING in kinds:
+        raise UserError(
+            f"Task {kinds[ROLLING]!r} scores whole texts, which have no context to compress: give --protocol simulated."
+        )
+    if request.protocol == "decode" and CHOOSING in kinds and request.hold_back == 0:
+        raise UserError(
+            "--hold-back 0 would score the first token of every choice by the uncompressed context, so that choices of "
+            "one token show no effect at all: give at least 1."
+        )
+
+
+def _rows(
+    maker: RowMaker, prompts: Sequence[Prompt], keys: Sequence[str], found: Any, journal: Journal
+) -> list[dict[str, object]]:
+    metrics = {
+        task: metric_of(task, maker.request.metric, samples, found.better.get(task, {}))
+        for task, samples in found.samples.items()
+    }
+    samples = {
+        (task, sample["doc_id"]): sample
+        for task, of_task in found.samples.items()
+        for sample in of_task
+        if sample["filter"] == metrics[task].filter
+    }
+    return [
+        maker.row(key, prompt, samples[prompt.task, prompt.index], metrics[prompt.task], journal.found)
+        for key, prompt in zip(keys, prompts, strict=True)
+    ]
+
+
+def _shots_notes(request: LmEvalRequest, shots: Mapping[str, int]) -> list[str]:
+    """A task may fix its number of worked examples at none, whatever is asked for."""
+    asked = request.num_fewshot
+    other = sorted(task for task, count in shots.items() if asked is not None and count != asked)
+    return [f"{task} has {shots[task]} worked examples by its own settings, not {asked}." for task in other]
+
+
+def _cache_maker(loaded: Loaded) -> Any:
+    def make(choice: MethodChoice) -> CompressedCache:
+        return kvlab.make_cache(loaded, make_method(choice.method, **choice.hyper_parameters), choice.budget)
+
+    return make
+
+
+class _Told:
+    """Progress in requests."""
+
+    def __init__(self, listener: Listener, total: int) -> None:
+        self.listener, self.total, self.done, self.choice, self.of = listener, total, 0, "", 0
+
+    def start(self) -> None:
+        """Nothing is done yet."""
+        self.listener(Progress(stage="start", done=0, total=self.total))
+
+    def __call__(self, count: int) -> None:
+        """So many more were answered."""
+        self.done = min(self.done + count, self.total)
+        self.listener(Progress(stage=self.choice, done=self.done, total=self.total))
+
+    def all_there(self) -> None:
+        """A choice's rows were there already."""
+        self(self.of)

@@ -1,0 +1,26 @@
+"""A model's tokenizer and window without its weights."""
+
+from __future__ import annotations
+
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
+
+from kvlab.errors import UserError
+from kvlab.models.sources import Source
+
+ANY_WINDOW = 1 << 30  # for a model that names none
+
+
+def load_tokenizer(
+    name: str, revision: str | None = None, cache_dir: str | None = None
+) -> tuple[PreTrainedTokenizerBase, int]:
+    """Return the tokenizer and how many tokens the model was made for; raises UserError where they cannot be had."""
+    source = Source(name, revision, cache_dir)
+    source.config_file()
+    try:
+        config = AutoConfig.from_pretrained(source.where, **source.options)
+        tokenizer = AutoTokenizer.from_pretrained(source.where, **source.options)
+    except (OSError, ValueError) as error:
+        said = " ".join(str(error).split())[:160].rstrip(".")
+        raise UserError(f"The tokenizer of {name!r} cannot be loaded ({said}).") from None
+    own = config.get_text_config(decoder=True)
+    return tokenizer, getattr(own, "max_position_embeddings", None) or ANY_WINDOW

@@ -1,0 +1,72 @@
+"""The needle test as Kamradt wrote it, in a text of the user's own: one prompt for each length and depth.
+
+His needle and question (LLMTest_NeedleInAHaystack); his haystack is Paul Graham's essays, which a user brings as one
+text file. A text shorter than asked for is repeated, as he does. He lets GPT-4 grade the answers from 1 to 10; here the
+score is the share of the needle's three parts that the answer holds as whole words.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import cycle, islice
+from pathlib import Path
+
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.errors import UserError
+from kvlab.tasks.fit import largest_fit, too_short
+from kvlab.tasks.haystack import Window, hide, sentence_starts
+from kvlab.tasks.loaders.jsonl import Loaded, read_text
+from kvlab.tasks.sample import Sample
+from kvlab.tasks.task import DEFAULT_LENGTHS
+from kvlab.tasks.tokens import count_tokens
+
+NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
+QUESTION = "\n\nWhat is the best thing to do in San Francisco?\nAnswer:"
+PARTS = ("eat a sandwich", "Dolores Park", "sunny day")
+DEPTHS = (0.05, 0.5, 0.95)
+NEW_TOKENS = 48
+
+
+def load_haystack(
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    skip_malformed: bool = False,
+    lengths: Sequence[int] = DEFAULT_LENGTHS,
+    depths: Sequence[float] = DEPTHS,
+) -> Loaded:
+    """Return a sample for every length and depth; raises UserError for an empty file or too short a length."""
+    words = re.findall(r"\S+\s*", read_text(path))
+    if not words:
+        raise UserError(f"{path} is empty: give a text to hide the needle in.")
+    cells = [(length, depth) for length in lengths for depth in depths]
+    return Loaded([_sample(path.stem, index, words, *cell, tokenizer) for index, cell in enumerate(cells)])
+
+
+def _sample(
+    name: str, index: int, words: Sequence[str], length: int, depth: float, tokenizer: PreTrainedTokenizerBase
+) -> Sample:
+    many = tuple(islice(cycle([*words[:-1], words[-1].rstrip() + " "]), length))  # a word is at least a token
+    window = Window(many, tuple(sentence_starts(many)))
+
+    def text(count: int) -> str:
+        return hide(window.first(count), [NEEDLE], [depth])
+
+    least = count_tokens(tokenizer, text(0), QUESTION)
+    if least > length:
+        raise too_short(f"haystack/{name}", length, least)
+    fits = largest_fit(lambda count: count_tokens(tokenizer, text(count), QUESTION) <= length, length, length // 2)
+    return Sample(
+        task=f"haystack/{name}",
+        index=index,
+        seed=0,
+        length=length,
+        depth=depth,
+        context=text(fits),
+        question=QUESTION,
+        answers=list(PARTS),
+        metric="whole_match_all",
+        max_new_tokens=NEW_TOKENS,
+        meta={"statements": [NEEDLE]},
+    )

@@ -1,0 +1,56 @@
+"""HELM's few-shot summaries as H2O, LESS, CaM and D2O use them: JSON lines made ahead, one whole prompt a line.
+
+Fields: `article` (instruction, worked examples and the text, as one prompt), `summary_gt`, and as in HELM's requests
+`max_tokens`, `temperature` and `stop`. The summary ends at the stop text, "###"; a summary that never says it is taken
+whole (H2O's script then loses its last letter). These codes draw at the file's temperature, 0.3; here the answer is
+greedy unless the option `temperature=0.3` is given. The prompt is to be gone on with: no chat template goes around it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, Field
+from transformers import PreTrainedTokenizerBase
+
+from kvlab.tasks.loaders.jsonl import Loaded, read_records
+from kvlab.tasks.sample import Sample
+from kvlab.tasks.tokens import count_tokens
+
+STOP = "###"
+
+
+class HelmRecord(BaseModel):
+    """One prompt with its reference summary."""
+
+    article: str = Field(min_length=1)
+    summary_gt: str = Field(min_length=1)
+    max_tokens: int = Field(default=64, ge=1, le=4096)
+    stop: list[str] | str | None = None
+
+
+def load_helm(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
+    """Return one sample a line, scored by ROUGE-L; raises UserError naming the first malformed line.
+
+    ROUGE-1 and ROUGE-2 of the same summaries can be had from the rows (`kvlab.evaluate.rescore`).
+    """
+    records, skipped = read_records(path, HelmRecord, skip_malformed)
+    return Loaded([_sample(path.stem, number, record, tokenizer) for number, record in records], skipped)
+
+
+def _sample(name: str, number: int, record: HelmRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
+    given = [record.stop] if isinstance(record.stop, str) else record.stop or []
+    return Sample(
+        task=f"helm/{name}",
+        index=number - 1,
+        seed=0,
+        length=count_tokens(tokenizer, record.article),
+        context=record.article,
+        question="",
+        answers=[record.summary_gt],
+        metric="rouge_l",
+        max_new_tokens=record.max_tokens,
+        stop=next(filter(None, given), STOP),
+        chat=False,
+        meta={"line": number},
+    )

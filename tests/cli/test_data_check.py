@@ -1,0 +1,96 @@
+"""`kvlab data check`: a file is told apart, measured, and its bad lines are named."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from kvlab.cli.data import check
+from kvlab.errors import UserError
+from tests import benchmark_files as files
+
+app = typer.Typer()
+app.command()(check)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return files.write_all(tmp_path_factory.mktemp("benchmarks"))
+
+
+def checked(*arguments):
+    told = CliRunner().invoke(app, [*map(str, arguments), "--json"])
+    assert told.exit_code in (0, 1), told.exception
+    return json.loads(told.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "benchmark"),
+    [
+        ("qasper.jsonl", "longbench", "LongBench qasper"),
+        ("data.json", "longbench2", "LongBench v2"),
+        ("xsum_3shot.jsonl", "helm", "few-shot summaries as in HELM"),
+        ("niah_single_2/validation.jsonl", "ruler", "RULER niah_single_2"),
+        ("test.jsonl", "gsm8k", "GSM8K"),
+        ("math500.jsonl", "math", "MATH"),
+        ("aime24.jsonl", "math", "AIME"),
+        ("table.parquet", "table", "a table of prompts (its first task: niah_single_1)"),
+        ("essays.txt", "text", "plain text"),
+    ],
+)
+def test_every_benchmark_is_told_by_its_fields(folder, name, form, benchmark):
+    found = checked(folder / name)
+    assert (found["form"], found["benchmark"]) == (form, benchmark)
+    assert found["count"] >= (2 if form == "gsm8k" else 3) or form in ("text", "gsm8k")
+    assert found["malformed"] == []
+    assert found["prompts"]["median"] <= found["prompts"]["p95"] <= found["prompts"]["longest"]
+
+
+def test_what_is_cut_is_said_before_it_is(folder):
+    free, tight = (checked(folder / "qasper.jsonl", *more) for more in ((), ("--max-prompt", 300)))
+    assert (free["shortened"], free["most"]) == ([], free["window"] - 128)
+    assert len(tight["shortened"]) == 3
+    assert min(tight["shortened"]) > 300
+    assert 0 <= tight["lost"] - sum(before - 300 for before in tight["shortened"]) <= 3 * 4
+    table = CliRunner().invoke(app, [str(folder / "qasper.jsonl"), "--max-prompt", "300"])
+    assert "3 of 3 prompts lose their middle" in table.stdout
+    assert "a prompt may have 300 tokens" in table.stdout
+
+
+def test_bad_lines_are_named_by_number_and_the_status_says_so(tmp_path):
+    path = files.write_lines(tmp_path / "mine.jsonl", [files.table(0)] * 2)
+    path.write_text(path.read_text() + '{"context": "c"}\nnot json\n')
+    told = CliRunner().invoke(app, [str(path)])
+    assert told.exit_code == 1
+    assert f"{path}:3: there is no field 'answer'" in told.stdout
+    assert f"{path}:4: not valid JSON" in told.stdout
+    assert "malformed        2 lines" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "options", "said"),
+    [
+        ("x.jsonl", '{"a": 1}', [], r"no benchmark that kvlab knows \(its fields: a\)"),
+        ("x.csv", "a,b\n1,2\n", [], "holds no JSON object and is no text file"),
+        ("x.jsonl", '{"a": 1}', ["--loader", "squad"], "No loader is called 'squad'"),
+        ("x.jsonl", '{"a": 1}', ["--loader", "ruler"], "no usable line"),
+        ("x.txt", "words", ["--max-prompt", "3"], "--max-prompt takes a whole number from 8 on"),
+        ("x.txt", "words", ["--cut", "top"], "--cut is one of start, middle, end"),
+        ("x.txt", "words", ["--model", "/no/such/folder"], "no/such"),
+    ],
+)
+def test_what_cannot_be_checked_is_one_sentence(tmp_path, name, content, options, said):
+    path = tmp_path / name
+    path.write_text(content)
+    told = CliRunner().invoke(app, [str(path), *options])
+    assert isinstance(told.exception, UserError)
+    with pytest.raises(UserError, match=said):
+        raise told.exception
+
+
+def test_a_device_is_one_sentence():
+    told = CliRunner().invoke(app, ["/dev/zero"])
+    assert isinstance(told.exception, UserError) and "a pipe or a device" in str(told.exception)

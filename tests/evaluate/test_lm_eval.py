@@ -1,0 +1,144 @@
+"""The harness itself on local tasks, without a network; skipped where lm-eval is not installed."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pandas as pd
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DATASETS_OFFLINE", "1")
+pytest.importorskip("lm_eval", reason="lm-eval is not installed: pip install -c constraints.txt 'kvlab[lm-eval]'")
+
+from lm_eval import simple_evaluate
+from lm_eval.tasks import TaskManager
+
+from kvlab.errors import UserError
+from kvlab.evaluate.harness import evaluate
+from kvlab.evaluate.parse import parse_request
+from kvlab.lmeval import score
+from kvlab.lmeval.own_tasks import write_tasks
+from kvlab.lmeval.request import LmEvalRequest
+from kvlab.lmeval.run import run_lm_eval
+from kvlab.requests import MethodChoice
+
+ROLLING = """\
+task: passages
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+output_type: loglikelihood_rolling
+test_split: test
+doc_to_text: ""
+doc_to_target: "{{{{text}}}}"
+metric_list:
+  - metric: bits_per_byte
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tiny, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    write_tasks(folder, tiny.tokenizer, 520, 3)
+    texts = [json.loads(line)["text"] for line in (folder / "kvlab_needle.jsonl").read_text().splitlines()]
+    (folder / "passages.jsonl").write_text("".join(json.dumps({"text": text[:90]}) + "\n" for text in texts))
+    (folder / "passages.yaml").write_text(ROLLING.format(data=folder / "passages.jsonl"))
+    return folder
+
+
+def asked(folder, tasks, **fields) -> LmEvalRequest:
+    fields = {"choices": (MethodChoice(method="h2o", budget=0.2),)} | fields
+    return LmEvalRequest(tasks=tasks, include_path=folder, model="tiny", **fields)
+
+
+def test_the_full_cache_is_the_harnesss_own_model(tiny, folder, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("peft", reason="the harness's own HFLM needs peft: pip install peft")
+    from lm_eval.models.huggingface import HFLM
+
+    from kvlab.lmeval import adapter
+
+    theirs = HFLM(pretrained=str(tiny.name), device="cpu", dtype="float32", batch_size=1)
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    tasks = ["kvlab_few_shot", "kvlab_needle", "kvlab_few_shot_text"]
+    expected = simple_evaluate(model=theirs, tasks=tasks, task_manager=manager, bootstrap_iters=0)["samples"]
+    seen = []
+    run_tasks = adapter.run_tasks
+    monkeypatch.setattr(adapter, "run_tasks", lambda *given: seen.append(run_tasks(*given)) or seen[-1])
+    rows = run_lm_eval(asked(folder, tuple(tasks), choices=()), tmp_path, tiny).rows
+    for task in tasks:
+        for ours, their in zip(seen[0].samples[task], expected[task], strict=True):
+            if task == "kvlab_few_shot_text":
+                assert ours["filtered_resps"] == their["filtered_resps"]
+                continue
+            for (logprob, greedy), (wanted, greedily) in zip(
+                ours["filtered_resps"], their["filtered_resps"], strict=True
+            ):
+                assert logprob == pytest.approx(wanted, abs=1e-5 * max(1, abs(wanted))) and greedy == greedily
+            assert ours["prompt_hash"] == their["prompt_hash"] and ours["acc"] == their["acc"]
+    assert rows.groupby("task").size().to_dict() == {f"lm-eval:{task}": 3 for task in tasks}
+    assert rows["content"].tolist() == [x["prompt_hash"][:16] for task in tasks for x in expected[task]]
+
+
+def test_whole_texts_are_the_harnesss_own(tiny, folder, tmp_path) -> None:
+    pytest.importorskip("peft", reason="the harness's own HFLM needs peft: pip install peft")
+    from lm_eval.models.huggingface import HFLM
+
+    theirs = HFLM(pretrained=str(tiny.name), device="cpu", dtype="float32", batch_size=1)
+    manager = TaskManager(include_path=str(folder), include_defaults=False)
+    expected = simple_evaluate(model=theirs, tasks=["passages"], task_manager=manager, bootstrap_iters=0)
+    rows = run_lm_eval(asked(folder, ("passages",), protocol="simulated"), tmp_path, tiny).rows
+    sizes = [bits[1] for bits in (sample["bits_per_byte"] for sample in expected["samples"]["passages"])]
+    full = rows[rows["method"] == "full"]
+    mean = float((full["score"] * sizes).sum() / sum(sizes))
+    assert mean == pytest.approx(expected["results"]["passages"]["bits_per_byte,none"], rel=1e-5)
+    assert (rows["metric"] == "bits_per_byte").all() and rows[rows["method"] == "h2o"]["score"].notna().all()
+
+
+def test_a_method_that_is_finished_is_not_run_again(tiny, folder, tmp_path, monkeypatch) -> None:
+    request = asked(folder, ("kvlab_few_shot",))
+    first = run_lm_eval(request, tmp_path, tiny).rows
+    assert first["method"].tolist() == ["full"] * 3 + ["h2o"] * 3 and first["key"].is_unique
+    assert not list((tmp_path / ".answers").glob("*"))
+
+    def never(*given, **named):
+        raise AssertionError("scored again")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(score, "_pass", never)
+        again = run_lm_eval(request, tmp_path, tiny).rows
+    pd.testing.assert_frame_equal(first, again)
+    other = run_lm_eval(request.model_copy(update={"hold_back": 3}), tmp_path, tiny).rows
+    assert not set(other["key"]) & set(first["key"])
+    simulated = run_lm_eval(request.model_copy(update={"protocol": "simulated"}), tmp_path, tiny).rows
+    assert set(simulated["task"]) == {"lm-eval:kvlab_few_shot, simulated"}
+    assert simulated["slots"].iloc[-1] == round(0.2 * simulated["logical_tokens"].iloc[-1])
+
+
+def test_labels_that_the_model_writes_are_those_of_an_evaluation(tiny, folder, tmp_path) -> None:
+    ours = run_lm_eval(asked(folder, ("kvlab_few_shot_text",)), tmp_path / "harness", tiny).rows
+    request = parse_request(
+        model="tiny", tasks="few_shot", files=[], methods="h2o", budgets="0.2", lengths="520", depths=None, samples=3,
+        seed=0, question_aware="yes", batch_rows=None, skip_malformed=False,
+    )  # fmt: skip
+    theirs = evaluate(request, tmp_path / "eval", tiny).rows
+    for method in ("full", "h2o"):
+        one, other = (rows[rows["method"] == method] for rows in (ours, theirs))
+        begun = [(a[: len(b)], b) for a, b in zip(one["prediction"], other["prediction"], strict=True)]
+        assert all(a == b for a, b in begun), begun
+        assert one["tokens_in_sight"].tolist() == other["tokens_in_sight"].tolist()
+
+
+def test_bad_names_are_one_sentence(tiny, folder, tmp_path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "gone.yaml").write_text(ROLLING.format(data=tmp_path / "gone.jsonl").replace("passages", "gone"))
+    for request, said in (
+        (asked(tmp_path / "nowhere", ("passages",)), "is no folder"),
+        (asked(broken, ("gone",), protocol="simulated"), "cannot make gone"),
+        (asked(folder, ("passages",)), "give --protocol simulated"),
+        (asked(folder, ("kvlab_few_shot",), metric="f1"), "--metric is one of acc"),
+        (asked(folder, ("kvlab_needle",), hold_back=0), "--hold-back 0"),
+    ):
+        with pytest.raises(UserError, match=said):
+            run_lm_eval(request, tmp_path / "out", tiny)

@@ -1,0 +1,86 @@
+"""Deleting loses nothing until the bin is emptied."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kvlab.errors import UserError
+from kvlab.library import bin as rubbish
+from kvlab.library.shelf import look
+from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.labels import change_labels, load_labels
+from tests.library.conftest import comparison
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    hidden = ("catalogue.sqlite", ".lock")
+    return {
+        str(file.relative_to(root)): file.read_bytes()
+        for file in root.rglob("*") if file.is_file() and not file.name.startswith(hidden)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "name"), [("comparison", "one"), ("evaluation", "needles"), ("benchmark", "speed")])
+def test_what_was_deleted_comes_back_to_the_byte(kept: Path, kind: str, name: str):
+    change_labels(kept, name, kind, note="mine")  # type: ignore[arg-type]
+    before = contents(kept)
+    gone = rubbish.delete(kept, kind, [name])  # type: ignore[arg-type]
+    assert name not in look(kept).table["id"].tolist()
+    assert gone.bytes == sum(len(data) for file, data in before.items() if not (kept / file).exists())
+    assert [one.key for one in rubbish.in_bin(kept)] == [gone.key]
+    rubbish.bring_back(kept, gone.key)
+    assert contents(kept) == before
+    assert load_labels(kept, name, kind).note == "mine"  # type: ignore[arg-type]
+
+
+def test_emptying_frees_the_bytes_it_said(kept: Path):
+    gone = rubbish.delete(kept, "comparison", ["one"])
+    assert rubbish.empty(kept) == gone.bytes
+    assert not rubbish.in_bin(kept) and [entry.comparison_id for entry in list_comparisons(kept)] == ["two"]
+
+
+def test_a_kill_half_way_loses_nothing(kept: Path, monkeypatch: pytest.MonkeyPatch):
+    before, moves, real = contents(kept), [], os.rename
+
+    def killed(source: Path, target: Path) -> None:
+        moves.append(source)
+        if len(moves) == 2:
+            raise KeyboardInterrupt
+        real(source, target)
+
+    monkeypatch.setattr(rubbish.os, "rename", killed)
+    with pytest.raises(KeyboardInterrupt):
+        rubbish.delete(kept, "comparison", ["one"])
+    monkeypatch.undo()
+    (half,) = rubbish.in_bin(kept)
+    rubbish.bring_back(kept, half.key)
+    assert contents(kept) == before
+
+
+def test_nothing_made_since_is_overwritten(kept: Path):
+    gone = rubbish.delete(kept, "comparison", ["one"])
+    comparison(kept, "one", "another")
+    with pytest.raises(UserError, match="was made again"):
+        rubbish.bring_back(kept, gone.key)
+    assert rubbish.in_bin(kept) == [gone]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("comparison", "nothing"), ("evaluation", ".."), ("evaluation", "../one"), ("benchmark", ""), ("evaluation", "")],
+)
+def test_what_is_not_kept_here_is_not_deleted(kept: Path, kind: str, name: str):
+    before = contents(kept)
+    with pytest.raises(UserError, match="There is no"):
+        rubbish.delete(kept, kind, [name])  # type: ignore[arg-type]
+    assert contents(kept) == before
+
+
+def test_what_runs_is_not_deleted(kept: Path):
+    comparison(kept, "three", status="running")
+    if list_comparisons(kept)[0].status == "running":
+        with pytest.raises(UserError, match="still running"):
+            rubbish.delete(kept, "comparison", ["three"])

@@ -1,0 +1,86 @@
+"""The page Runs: found by word and filter in the address, named, tagged, binned and brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.parts import runs_actions
+from kvlab.library.bin import delete
+from kvlab.library.shelf import look, read_all
+from kvlab.trace.labels import change_labels
+from kvlab.trace.synthetic import write_synthetic_run
+
+Open = Callable[..., AppTest]
+
+
+def titles(page: AppTest) -> list[str]:
+    return page.dataframe[0].value["title"].tolist()
+
+
+def test_an_empty_folder_says_how_to_begin(runs_root: Path, open_page: Open):
+    page = open_page("runs")
+    assert not page.exception
+    assert "Nothing is kept here yet" in page.info[0].value
+
+
+def test_words_and_filters_of_the_address_choose_the_rows(synthetic_runs: Path, open_page: Open):
+    change_labels(synthetic_runs, "older", tags=("paper",))
+    read_all(synthetic_runs)
+    assert titles(open_page("runs")) == ["the newer one", "the older one"]
+    assert titles(open_page("runs", text="newer")) == ["the newer one"]
+    assert titles(open_page("runs", tags="paper")) == ["the older one"]
+    assert titles(open_page("runs", sort="title")) == ["the newer one", "the older one"]
+    nothing = open_page("runs", methods="nobody")
+    assert not nothing.exception and titles(nothing) == []
+    odd = open_page("runs", sort="../x", since="yesterday", columns="nothing", starred="maybe")
+    assert not odd.exception and len(titles(odd)) == 2
+
+
+def test_what_is_typed_goes_into_the_address(synthetic_runs: Path, open_page: Open):
+    page = open_page("runs")
+    page.text_input(key="runs_text").set_value("older").run()
+    assert not page.exception
+    assert titles(page) == ["the older one"] and page.query_params["text"] in ("older", ["older"])
+
+
+def test_a_named_view_is_kept_and_opens(synthetic_runs: Path, open_page: Open):
+    page = open_page("runs", text="older")
+    page.text_input(key="runs_view_name").set_value("Mine").run()
+    page.button(key="runs_view_save").click().run()
+    assert not page.exception
+    other = open_page("runs")
+    other.button(key="view-Mine").click().run()
+    assert not other.exception and titles(other) == ["the older one"]
+
+
+def test_what_is_in_the_bin_is_brought_back(synthetic_runs: Path, open_page: Open):
+    gone = delete(synthetic_runs, "comparison", ["older"], "the older one")
+    page = open_page("runs")
+    assert titles(page) == ["the newer one"]
+    page.button(key=f"back-{gone.key}").click().run()
+    assert not page.exception and set(titles(page)) == {"the newer one", "the older one"}
+
+
+def test_chosen_rows_are_deleted_with_an_undo(synthetic_runs: Path, monkeypatch: pytest.MonkeyPatch, open_page: Open):
+    real = runs_actions.actions
+    monkeypatch.setattr(runs_actions, "actions", lambda _: real(look(synthetic_runs).table.head(1)))
+    page = open_page("runs")
+    page.button(key="runs-delete").click().run()
+    assert not page.exception and titles(page) == ["the older one"]
+    page.button(key="runs-undo").click().run()
+    assert not page.exception and len(titles(page)) == 2
+
+
+def test_chosen_rows_stand_side_by_side_on_every_page(synthetic_runs: Path, open_page: Open):
+    for name in ("compare", "timeline"):
+        page = open_page(name, comparison="older/newer")
+        assert not page.exception and not page.error
+    shown = open_page("compare", comparison="older/newer").dataframe[0].value
+    assert len(shown) == 5, "one full cache, and two runs of each comparison"
+    write_synthetic_run(synthetic_runs, method="full", comparison_id="third", seed=9)
+    page = open_page("compare", comparison="older/third")
+    assert "another prompt" in page.error[0].value
