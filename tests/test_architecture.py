@@ -44,7 +44,7 @@ MAY_IMPORT = {
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace", "library"},
-    "lmeval": {"evaluate", "models", "cache", "methods", "engine"},
+    "lmeval": {"evaluate", "tasks", "models", "cache", "methods", "engine"},
     # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
     "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
 }
