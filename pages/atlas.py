@@ -5,9 +5,10 @@ from __future__ import annotations
 import streamlit as st
 
 from app.parts import page
-from app.parts.cards import Card, card, fill
+from app.parts.cards import Card, card, fill, in_view
 from app.parts.order import order_all
 from app.parts.reference import warn_of_reference
+from app.parts.scorecard import scorecard
 from app.state import current_sources
 from kvlab.atlas.registry import PAPERS, of_paper
 
@@ -18,21 +19,25 @@ def main() -> None:
     page.heading(
         "Atlas",
         "Every figure and table of the five papers, drawn from the comparison in view and from the evaluations and "
-        "benchmarks in its folder. A badge says whether the paper's claim holds on this data; a dashed card names the "
-        "command that fills it, and has a button that queues it.",
+        "benchmarks in its folder; what is not there yet is shown as it comes with kvlab. A badge says whether the "
+        "paper's claim holds, judged over all heads, merges and prompts; a button queues what a card lacks.",
     )
     sources = current_sources()
     if sources.runs:
         warn_of_reference(sources.runs)
-    stamp, counts, missing = sources.stamp(), st.empty(), st.container(horizontal=True, vertical_alignment="center")
+    stamp, counts, card_of_scores = sources.stamp(), st.empty(), st.empty()
+    missing = st.container(horizontal=True, vertical_alignment="center")
     # All cards stand at once; each is filled as it is drawn, so that nobody waits for the last one.
     places = [place for paper, title in PAPERS.items() for place in row_of_cards(paper, title)]
     states = [fill(place, sources, stamp) for place in places]
-    drawn = sum(bool(state.origin) for state in states)
+    exhibits = [place.exhibit for place in places]
+    scorecard(card_of_scores, zip(exhibits, (state.claims for state in states), strict=True), in_view())
+    drawn, shipped = (sum(found) for found in zip(*((bool(one.origin), one.is_shipped) for one in states), strict=True))
     with missing:
         order_all([state.command for state in states if state.command])
     counts.caption(
-        f"{drawn} of {len(places)} can be drawn from what is in view. The papers print {PRINTED} figures and tables; "
+        f"{drawn} of {len(places)} can be drawn, {shipped} of them from what comes with kvlab. The papers print "
+        f"{PRINTED} figures and tables; "
         "figures of several panels have a card a panel."
     )
 

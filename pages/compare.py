@@ -16,12 +16,14 @@ from app.parts.figure import page_file, show
 from app.parts.links import link
 from app.parts.reference import warn_of_reference
 from app.parts.repeats import batch_section
+from app.parts.report import report_menu
 from app.parts.tables import csv_button
 from app.parts.text import plain
 from app.state import current_comparison
 from app.state import theme as page_theme
 from kvlab.analysis import compare
 from kvlab.analysis.board import ranked, telling_cell
+from kvlab.analysis.settings import differing_settings
 from kvlab.analysis.textdiff import diff
 from kvlab.atlas.sources import comparison_origin
 from kvlab.counted import ONE_PROMPT
@@ -76,6 +78,7 @@ def main() -> None:
     if board is not None:
         board_section(runs, board)
     answer_form(runs, board)
+    what_differs(runs)
     headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     focus = in_focus(table)
@@ -85,6 +88,7 @@ def main() -> None:
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{comparison_origin(runs)}: {labels}; {versions}.")
+    report_menu(runs)
 
 
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
@@ -113,6 +117,15 @@ def ranks(kind: str, groups: Sequence[pd.DataFrame]) -> list[str]:
         runs = ", ".join(f"**{plain(row.label)}** {number(row.mean_kl)}" for row in group.itertuples())
         told.append(f"about {byte_size(group['live_bytes'].median())}: {runs}")
     return [f"- **{kind}**, {'; '.join(told)}"] if kind else [f"- {line}" for line in told]
+
+
+def what_differs(runs: Sequence[Run]) -> None:
+    """The settings that are not the same in all runs, where more than method and budget differ."""
+    table = differing_settings([run.record for run in runs])
+    further = table.drop(index=["method", "budget"], errors="ignore")
+    if len(further):
+        with st.expander(f"What differs between these runs: {', '.join(further.index)}", expanded=len(further) <= 6):
+            st.dataframe(table, alt="One row a setting, one column a run")
 
 
 def notes(runs: Sequence[Run]) -> None:

@@ -15,7 +15,9 @@ from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.settings import PUBLISHED
+from kvlab.atlas.shipped import merged, shipped
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.figures.thumbnail import blank, thumbnail
@@ -26,16 +28,18 @@ CARD_WIDTH = 264
 
 @dataclass(frozen=True)
 class State:
-    """What an exhibit can show now: a picture, and either where it was drawn from or what makes it."""
+    """What an exhibit can show now: a picture, its claims, and where it was drawn from; else what makes it.
+
+    What ships with kvlab has the command that makes the reader's own data beside it.
+    """
 
     picture: str
     origin: str = ""
     source: str = ""
-    verdict: str = ""
-    finding: str = ""
-    setting: str = ""
+    claims: tuple[Claim, ...] = ()
     missing: str = ""
     command: str = ""
+    is_shipped: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,7 @@ def card(exhibit: Exhibit) -> Card:
     with st.container(border=True, width=CARD_WIDTH, gap="small"):
         picture = st.empty()
         picture.image(blank("drawing …", page_theme()), width="stretch")
-        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **_in_view())
+        link(exhibit.paper.replace("-", "_"), f"**{exhibit.number}**", exhibit=exhibit.slug, **in_view())
         st.markdown(plain(shorten(exhibit.title, 70)))
         return Card(exhibit, picture, st.empty())
 
@@ -68,13 +72,20 @@ def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> State:
         found = State(blank("failed", page_theme()), missing=failed(place.exhibit, error))
     place.picture.image(found.picture, width="stretch")
     with place.line.container(gap="small"):
-        if found.verdict:
-            colour, icon = BADGES[found.verdict]
-            st.badge(found.verdict, color=colour, icon=icon, help=plain(found.finding))  # type: ignore[arg-type]
-        if found.setting and not found.setting.startswith(PUBLISHED):
-            st.caption(f"judged {plain(shorten(found.setting, 60))}", help=plain(found.setting))
+        if found.claims:
+            judged = found.claims[0]
+            colour, icon = BADGES[judged.verdict]
+            st.badge(judged.verdict, color=colour, icon=icon, help=plain(judged.finding))  # type: ignore[arg-type]
+            if judged.basis.words:
+                st.caption(plain(f"on {judged.basis.words}"))
+        setting = found.claims[0].setting if found.claims else ""
+        if setting and not setting.startswith(PUBLISHED):
+            st.caption(f"judged {plain(shorten(setting, 60))}", help=plain(setting))
         if found.origin:
-            st.caption(f"drawn from {plain(shorten(found.source, 60))}", help=plain(found.origin))
+            words = found.source if found.is_shipped else f"drawn from {shorten(found.source, 60)}"
+            st.caption(plain(words), help=plain(found.origin))
+            if found.is_shipped and found.command:
+                order_button(found.command, place.exhibit.key)
         elif found.command:
             st.caption(f"needs `{shorten(found.command, 90)}`", help=f"{plain(found.missing)}\n\n`{found.command}`")
             order_button(found.command, place.exhibit.key)
@@ -89,15 +100,19 @@ def _state(_sources: Sources, stamp: tuple[str, ...], key: str, theme: Theme) ->
     sliding = _sources.run.record.sliding_layers if _sources.run else ()
     layer = next((index for index in range(len(sliding) + 1) if index not in sliding), 0)
     try:
-        drawn = exhibit.draw(_sources, Choice(layer=layer), theme)
+        own = exhibit.draw(_sources, Choice(layer=layer), theme)
     except UserError as error:
-        return State(blank("not recorded", theme), missing=str(error))
+        own = Needs(str(error), "")
+    ships = shipped()
+    drawn = merged(exhibit, own, ships, _sources, theme)
     if isinstance(drawn, Needs):
-        return State(blank("not recorded yet", theme), missing=drawn.sentence, command=drawn.command)
-    first, judged = drawn[0], next((one.claim for one in drawn if one.claim), None)
+        empty = "not recorded yet" if drawn.command else "not recorded"
+        return State(blank(empty, theme), missing=drawn.sentence, command=drawn.command)
+    first, claims = drawn[0], tuple(one.claim for one in drawn if one.claim)
     picture = thumbnail(first.figure, theme)
-    judgement = (judged.verdict, judged.finding, judged.setting) if judged else ()
-    return State(picture, first.origin, _source(first.origin), *judgement)
+    if ships is not None and isinstance(own, Needs):
+        return State(picture, first.origin, ships.words, claims, command=own.command, is_shipped=True)
+    return State(picture, first.origin, _source(first.origin), claims)
 
 
 def _source(origin: str) -> str:
@@ -107,6 +122,6 @@ def _source(origin: str) -> str:
     return parts[0] if place is None else f"run {parts[place + 1]} ({parts[place].removeprefix('run ')[:15]})"
 
 
-def _in_view() -> dict[str, str]:
+def in_view() -> dict[str, str]:
     """The run and comparison of the address, which the menu's links do not carry."""
     return {name: value for name in ("run", "comparison") if (value := st.query_params.get(name))}

@@ -13,9 +13,11 @@ from app.parts.order import order_button
 from app.parts.text import plain, shorten
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
-from kvlab.atlas.exhibit import Choice, Claim, Control, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import find
+from kvlab.atlas.shipped import merged, shipped
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import OPEN, Claim
 from kvlab.errors import UserError
 from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
@@ -28,7 +30,7 @@ PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": p
 BADGES = {
     "holds": ("green", ":material/check_circle:"),
     "does not hold": ("red", ":material/cancel:"),
-    "cannot be judged": ("gray", ":material/help:"),
+    "not enough to say": ("gray", ":material/help:"),
 }
 
 
@@ -88,7 +90,8 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
 def _draw(
     _sources: Sources, _choice: Choice, stamp: tuple[str, ...], key: str, choice: str, theme: Theme
 ) -> tuple[Drawn, ...] | Needs:
-    return find(*key.split("/")).draw(_sources, _choice, theme)
+    exhibit = find(*key.split("/"))
+    return merged(exhibit, exhibit.draw(_sources, _choice, theme), shipped(), _sources, theme)
 
 
 def failed(exhibit: Exhibit, error: Exception) -> str:
@@ -129,8 +132,22 @@ def claim(judged: Claim) -> None:
             st.badge(judged.verdict, color=colour, icon=icon)  # type: ignore[arg-type]
             st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
         st.markdown(f"**Here:** {plain(judged.finding)}")
-        if judged.setting:
-            st.caption(plain(f"Judged {judged.setting}."))
+        st.caption(plain(" ".join(rests_on(judged))))
+        if judged.settle:
+            st.caption("More prompts may settle it:")
+            st.code(judged.settle, language="bash", wrap_lines=True)
+            order_button(judged.settle, f"settle-{abs(hash(judged.paper))}")
+
+
+def rests_on(judged: Claim) -> list[str]:
+    """What the verdict rests on, the interval that decides, what it is held to and under which settings: sentences."""
+    found, held = judged.interval, judged.threshold
+    parts = [f"On {judged.basis.words}."] if judged.basis.words else []
+    if found is not None and found.n > 1:
+        parts.append(f"Decided by {found.mean:.3g} (95 % interval {found.low:.3g} to {found.high:.3g}).")
+    if held is not None:
+        parts.append(f"Counts {held.words}.")
+    return [*parts, f"Judged {judged.setting}."] if judged.setting else parts
 
 
 def grey(values: pd.DataFrame, key: str) -> None:
@@ -158,5 +175,5 @@ def _printed(value: float) -> str:
 def _claim_lines(judged: Claim | None) -> tuple[str, ...]:
     if judged is None:
         return ()
-    lines = (f"The paper: {judged.paper}", f"Here it {judged.verdict}: {judged.finding}")
-    return (*lines, f"Judged {judged.setting}.") if judged.setting else lines
+    here = f"There is {judged.verdict}" if judged.verdict == OPEN else f"Here it {judged.verdict}"
+    return (f"The paper: {judged.paper}", f"{here}: {judged.finding}", *rests_on(judged))

@@ -13,10 +13,10 @@ def page_exists(name: str) -> bool:
     return (PAGES / f"{name}.py").exists()
 
 
-def link(name: str, label: str, icon: str | None = None, **query: str) -> None:
+def link(name: str, label: str, icon: str | None = None, help: str | None = None, **query: str) -> None:
     """A link to `pages/<name>.py` with these query parameters; nothing when there is no such page."""
     if page_exists(name):
-        st.page_link(PAGES / f"{name}.py", label=label, icon=icon, query_params=query or None)
+        st.page_link(PAGES / f"{name}.py", label=label, icon=icon, help=help, query_params=query or None)
 
 
 def go(name: str, **query: str) -> None:

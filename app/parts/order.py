@@ -47,7 +47,7 @@ def order_all(commands: Sequence[str]) -> None:
     unknown = len(found) - len(known)
     beside = f", and {unknown} of which {UNKNOWN}" if unknown and known else ""
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
-    st.caption(plain(f"{count} would fill the dashed cards on mini: {words(total)}{beside}."))
+    st.caption(plain(f"{count} would measure here, on mini, what the cards lack: {words(total)}{beside}."))
     if st.button(f"Queue all {len(found)}", icon=":material/playlist_add:", key="order-all"):
         submit([ordered for ordered, _ in found])
 

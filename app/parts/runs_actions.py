@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def bin_and_import() -> None:
                     when = f"{ago(one.deleted)} · {byte_size(one.bytes)}"
                     st.markdown(f"{plain(shorten(one.title, 60))}  \n:small[{plain(when)}]", width="stretch")
                     if st.button("Bring back", key=f"back-{one.key}"):
-                        _do(lambda key=one.key: rubbish.bring_back(root, key), f"{one.title} is back.")
+                        _do(partial(rubbish.bring_back, root, one.key), f"{one.title} is back.")
             if st.button(f"Empty the bin: frees {byte_size(sum(one.bytes for one in lying))}", key="runs-empty"):
                 _do(lambda: rubbish.empty(root), "The bin is empty.")
         with st.popover("Import", icon=":material/upload:", key="runs-import"):

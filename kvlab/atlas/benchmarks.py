@@ -8,9 +8,10 @@ from dataclasses import fields, replace
 import pandas as pd
 
 from kvlab.atlas.commands import bench_command
-from kvlab.atlas.exhibit import Claim, Needs
+from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.settings import of_rows
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.bench.cells import repeated
 from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.rows import Row
@@ -57,6 +58,11 @@ def bench_origin(rows: pd.DataFrame) -> str:
     over = repeated(rows["repeats"])
     parts = (f"benchmark {first['name']}", first["device"], first["dtype"], size, over, versions, of_rows(rows))
     return " · ".join(part for part in parts if part)
+
+
+def measured(sources: Sources, rows: pd.DataFrame, preset: str) -> tuple[bool, int, str]:
+    """(made smaller than the paper's, repeats, the command for the paper's own size), as the claims take them."""
+    return is_small(rows), int(rows["repeats"].max()), bench_command(sources, "--preset", preset)
 
 
 def of_repeats(claim: Claim, rows: pd.DataFrame) -> Claim:

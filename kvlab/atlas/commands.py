@@ -43,6 +43,11 @@ def bench_command(sources: Sources, *arguments: str) -> str:
     return _line("bench", *arguments, "--out", folder(sources, BENCH_FOLDER))
 
 
+def fill_command(sources: Sources, key: str) -> str:
+    """`kvlab atlas fill` of one exhibit: its comparison over several texts, so that its claim can be judged."""
+    return _line("atlas", "fill", "--only", key, "--out", folder(sources))
+
+
 def folder(sources: Sources, *parts: str) -> str:
     """The folder of runs, or one below it, as short as it can be written from where the server was started."""
     path = sources.root.joinpath(*parts)

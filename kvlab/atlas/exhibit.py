@@ -9,13 +9,15 @@ from typing import Literal
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.atlas.commands import fill_command
 from kvlab.atlas.settings import in_origin
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import OPEN, Claim
 from kvlab.counted import ONE_PROMPT_BEGINS
+from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 
-Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote"]
-Verdict = Literal["holds", "does not hold", "cannot be judged"]
+Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers
 # that the page asks for (a calculator).
 Source = Literal["run", "comparison", "eval", "bench", "calculator"]
@@ -48,22 +50,6 @@ class Entry:
     least: float
     most: float
     explanation: str = ""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
-
-    A finding from evaluations gives n and a 95 % interval with every mean over prompts. One from a recorded run is of
-    one prompt, which `Exhibit.draw` says before it; `of_prompts` is set where it rests on several and says so itself.
-    `setting` says under which settings it was judged; `Exhibit.draw` takes it from the origin.
-    """
-
-    paper: str
-    verdict: Verdict
-    finding: str
-    of_prompts: bool = False
-    setting: str = ""
 
 
 @dataclass(frozen=True)
@@ -118,15 +104,29 @@ class Exhibit:
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         """What `drawing` returns, each claim with the settings it was judged under.
 
-        A finding from a recorded run begins by saying that it is of one prompt.
+        What the comparison in view lacks is drawn from another of the folder. A finding of a single prompt begins by
+        saying so; a claim there is not enough to say of names the command that records more prompts.
         """
         drawn = self.drawing(sources, choice, theme)
+        if isinstance(drawn, Needs) and self.source in RECORDED:
+            drawn = self._elsewhere(sources, choice, theme) or drawn
         if isinstance(drawn, Needs):
             return drawn
         drawn = tuple(replace(one, claim=_judged_under(one)) for one in drawn)
         if self.source not in RECORDED:
             return drawn
-        return tuple(replace(one, claim=_of_one_prompt(one.claim)) for one in drawn)
+        settle = fill_command(sources, self.key)
+        return tuple(replace(one, claim=_of_prompts(one.claim, settle)) for one in drawn)
+
+    def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:
+        for other in sources.elsewhere():
+            try:
+                drawn = self.drawing(other, choice, theme)
+            except UserError:
+                continue
+            if not isinstance(drawn, Needs):
+                return drawn
+        return None
 
     @property
     def key(self) -> str:
@@ -135,10 +135,14 @@ class Exhibit:
 
 
 def _judged_under(drawn: Drawn) -> Claim | None:
-    return None if drawn.claim is None else replace(drawn.claim, setting=in_origin(drawn.origin))
+    if drawn.claim is None or drawn.claim.setting:
+        return drawn.claim
+    return replace(drawn.claim, setting=in_origin(drawn.origin))
 
 
-def _of_one_prompt(claim: Claim | None) -> Claim | None:
-    if claim is None or claim.of_prompts:
-        return claim
-    return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)
+def _of_prompts(claim: Claim | None, settle: str) -> Claim | None:
+    if claim is None:
+        return None
+    if claim.verdict == OPEN and claim.basis.prompts:
+        claim = replace(claim, settle=claim.settle or settle)
+    return claim if claim.basis.prompts > 1 else replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)

@@ -7,14 +7,14 @@ evaluation that asked for the same, so that one large evaluation can feed many e
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
 from pydantic import JsonValue
 
 from kvlab.atlas.commands import amounts, eval_command, with_options
-from kvlab.atlas.exhibit import Needs, Verdict
+from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.settings import PAPER, PRESET, as_published, of_rows
 from kvlab.atlas.sources import Sources
 from kvlab.budget import Budget
@@ -101,9 +101,8 @@ class Experiment:
         return _one_model(found, sources) if len(found) else found
 
     def _under(self, rows: pd.DataFrame, options: list[dict[str, JsonValue]]) -> pd.DataFrame:
-        wanted = {(arm.method, canonical_json(own)) for arm, own in zip(self.arms, options, strict=True)}
-        asked = list(zip(rows["method"], rows["hyper_parameters"], strict=True))
-        found = rows[[pair in wanted or pair[0] == FULL for pair in asked]]
+        parts = [rows_of_arm(rows, arm.method, own) for arm, own in zip(self.arms, options, strict=True)]
+        found = pd.concat([rows[rows["method"] == FULL], *parts]).sort_index(kind="stable")
         if self.only_budgets:
             found = found[found["budget"].isin(self.budgets) | (found["method"] == FULL)]
         if self.only_tasks:
@@ -123,6 +122,10 @@ class Experiment:
         names = ", ".join(arm.name for arm in self.arms)
         return Needs(f"No evaluation of {names} was found.", self.command(sources))
 
+    def more_prompts(self, sources: Sources, times: int = 4) -> str:
+        """The command for so many times the prompts: four times as many halve an interval."""
+        return replace(self, samples=times * self.samples).command(sources)
+
     def on_paper_data(self, sources: Sources, model: str, *data: str) -> Needs:
         """The same on the paper's own model and files, which the user has to have: `data` such as `longbench=FILE`."""
         theirs = replace(self, tasks=("",), data=data, more={**self.more, "model": model}, samples=200)
@@ -133,6 +136,31 @@ class Experiment:
     def origin(self, sources: Sources) -> str:
         """Where the scores came from, as `origin_of`."""
         return origin_of(self.rows(sources))
+
+
+def rows_of_arm(rows: pd.DataFrame, method: str, own: Mapping[str, JsonValue]) -> pd.DataFrame:
+    """The rows of a method under the given options, and those that were asked for with fewer words and had the same.
+
+    An option that stands at what its preset has makes no other measurement: of two exhibits' evaluations in one folder
+    it is made once, under the words that came first.
+    """
+    text, mine = canonical_json(own), rows[rows["method"] == method]
+    exact = mine[mine["hyper_parameters"] == text]
+    if "settings" not in mine:
+        return exact
+    asked = list(zip(mine["hyper_parameters"], mine["settings"].fillna(""), strict=True))
+    same = {pair for pair in set(asked) if pair[0] != text and _is_same(*pair, own)}
+    others = mine[pd.Series([pair in same for pair in asked], mine.index, dtype=bool)]
+    others = others[~others["key"].isin(exact["key"])]
+    return pd.concat([exact, others.assign(hyper_parameters=text)])
+
+
+def _is_same(asked: str, settings: str, own: Mapping[str, JsonValue]) -> bool:
+    """Whether what was asked for in other words ran under the options `own`, as its settings say."""
+    given, real = _values(asked or "{}"), _values(settings or "{}")
+    if any(own.get(name) != value for name, value in given.items()):
+        return False
+    return all(name in real and real[name] == value for name, value in own.items() if name not in given)
 
 
 PROMPT = ["task", "difficulty", "content", "length", "depth", "index", "seed"]
@@ -266,19 +294,6 @@ def paired_gap(one: pd.DataFrame, other: pd.DataFrame, keys: Sequence[str], colu
     both = one[[*keys, column]].merge(other[[*keys, column]], on=list(keys), suffixes=("", "_other"))
     kind: Kind = "difference" if column == "score" else "any"
     return mean_over_tasks(both.assign(gap=both[column] - both[f"{column}_other"]), "gap", kind) if len(both) else None
-
-
-def verdict_of(gaps: Iterable[Interval | None]) -> Verdict:
-    """`holds` where every gap's interval lies above zero, `does not hold` where one lies below it.
-
-    With zero inside an interval the prompts are too few to tell, or all scores are the same: `cannot be judged`; and
-    so is a gap of one prompt, which has no interval.
-    """
-    found = [one if one is not None and one.n > 1 else None for one in gaps]
-    if any(one is not None and one.high < 0 for one in found):
-        return "does not hold"
-    decided = bool(found) and all(one is not None and one.low > 0 for one in found)
-    return "holds" if decided else "cannot be judged"
 
 
 def score_words(one: Interval | None, show: Callable[[float], str] = number) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
@@ -13,23 +15,57 @@ import pyarrow.parquet as pq
 
 from kvlab.atlas.settings import of_record
 from kvlab.counted import ONE_PROMPT
+from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
-from kvlab.trace.reader import Run
+from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.reader import Run, open_run
+
+if TYPE_CHECKING:
+    from kvlab.atlas.shipped import Shipped
 
 EVAL_FOLDER = "eval"
 BENCH_FOLDER = "bench"
+MOST_ELSEWHERE = 24  # comparisons that are looked through for what the one in view lacks
+# A measurement once; the same one asked for in other words stays, as some exhibit looks for these words.
+ONE_ROW = ["key", "hyper_parameters"]
 
 
 @dataclass
 class Sources:
     """The runs in view and the folder of runs; results are read when first asked for.
 
-    Evaluations are looked for in `<root>/eval/<name>/`, benchmark files in `<root>/bench/`.
+    Evaluations are looked for in `<root>/eval/<name>/`, benchmark files in `<root>/bench/`; with `shipped`, the results
+    that came with kvlab (`kvlab.atlas.shipped`), in its folder instead.
     """
 
     root: Path
     run: Run | None = None
     runs: Sequence[Run] = field(default_factory=tuple)
+    shipped: Shipped | None = None
+
+    @property
+    def results(self) -> Path:
+        """The folder whose evaluations and benchmarks are read."""
+        return self.shipped.root if self.shipped else self.root
+
+    @property
+    def model(self) -> str:
+        """The model in view; empty where no run is."""
+        seen = self.run or next(iter(self.runs), None)
+        return seen.record.model.name if seen else ""
+
+    def elsewhere(self) -> Iterator[Sources]:
+        """The other comparisons in the folder of the model in view, newest first, each as if it were in view."""
+        here = {run.record.comparison_id for run in self.runs}
+        for entry in list_comparisons(self.root)[:MOST_ELSEWHERE]:
+            if entry.comparison_id in here or (self.model and entry.runs[0].model != self.model):
+                continue
+            runs = []
+            for one in entry.runs:
+                with suppress(UserError):
+                    runs.append(open_run(self.root / one.run_id))
+            if runs:
+                yield replace(self, run=runs[0], runs=runs)
 
     def run_of(self, *methods: str) -> Run | None:
         """The run in view where it is of one of these methods, else one of the comparison, as in the paper if any."""
@@ -41,20 +77,21 @@ class Sources:
     @cached_property
     def evaluations(self) -> pd.DataFrame:
         """Every row of every evaluation (columns as `kvlab.evaluate.rows.ROWS`), a repeated key once, and `name`."""
-        found = [frame.assign(name=folder.name) for folder in _folders(self.root) if len(frame := _parts(folder))]
-        return newest(pd.concat(found, ignore_index=True).drop_duplicates("key")) if found else pd.DataFrame()
+        folders = _folders(self.results)
+        found = [frame.assign(name=folder.name) for folder in folders if len(frame := _parts(folder))]
+        return newest(pd.concat(found, ignore_index=True).drop_duplicates(ONE_ROW)) if found else pd.DataFrame()
 
     @cached_property
     def benchmarks(self) -> pd.DataFrame:
         """Every row of every benchmark file (columns as `kvlab.bench.rows.SCHEMA`) and `name`, the file's."""
-        files = sorted((self.root / BENCH_FOLDER).glob("**/*.parquet"))
+        files = sorted((self.results / BENCH_FOLDER).glob("**/*.parquet"))
         frames = [pd.read_parquet(file).assign(name=file.stem) for file in files]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def stamp(self) -> tuple[str, ...]:
         """Names everything that can be drawn from as it is on disk now: equal stamps, equal pictures."""
         runs = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
-        results = [*(self.root / EVAL_FOLDER).glob("*/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
+        results = [*(self.root / EVAL_FOLDER).glob("**/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
         index = self.root / "catalogue.sqlite"  # some exhibits look at every prompt in the folder
         files = sorted(path for path in (*runs, *results, index) if path.exists())
         chosen = str(self.run.path) if self.run else ""
@@ -85,5 +122,11 @@ def _folders(root: Path) -> list[Path]:
 
 def _parts(folder: Path) -> pd.DataFrame:
     """All parts of an evaluation as one frame; a column that only some parts have is empty in the others."""
-    tables = [pq.read_table(path, partitioning=None) for path in sorted(folder.rglob("*.parquet"))]
+    tables = [_table(path, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.parquet"))]
     return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+
+
+@lru_cache(maxsize=8192)
+def _table(path: Path, stamp: int) -> pa.Table:
+    """A file as it was at `stamp`: a sweep at work adds one every few seconds to thousands that stay."""
+    return pq.read_table(path, partitioning=None)

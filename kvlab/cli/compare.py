@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.comparing import Json, Level, Out, RunningOptions, execute, resume_batch
+from kvlab.cli.comparing import Json, KeptOptions, Level, Out, RunningOptions, execute, resume_batch
 from kvlab.cli.composing import PartsOptions
 from kvlab.cli.groups import grouped
 from kvlab.cli.loading import ModelOptions
@@ -32,13 +32,14 @@ def run(
     model: ModelOptions,
     seed: Seed = 0,
     parts: PartsOptions,
+    kept: KeptOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Run one method, named or composed, over one prompt and record it."""
     asked = answer.asked(text) | running.as_asked | model.as_asked
     asked |= {"level": level, "seed": seed}
-    execute(parts.added_to(method), budget, text, out, as_json, force, **asked)
+    execute(parts.added_to(method), budget, text, out, as_json, force, kept, **asked)
 
 
 @grouped
@@ -57,6 +58,7 @@ def compare(
     seed: Seed = 0,
     parts: PartsOptions,
     repeats: RepeatsOptions,
+    kept: KeptOptions,
     resume: Resume = "",
     force: Force = False,
     as_json: Json = False,
@@ -68,4 +70,4 @@ def compare(
     methods, planted = parts.added_to(methods), repeats.plantings(seed)
     asked = answer.asked(text, bool(planted)) | running.as_asked | model.as_asked
     asked |= {"level": level or ("light" if planted else "full"), "seed": seed}
-    execute(methods, budgets, text, out, as_json, force, repeats=planted, **asked)
+    execute(methods, budgets, text, out, as_json, force, kept, repeats=planted, **asked)

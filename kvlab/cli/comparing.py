@@ -44,6 +44,16 @@ class RunningOptions:
         }
 
 
+@dataclass(frozen=True)
+class KeptOptions:
+    """What a comparison is called, and the tags it is found by."""
+
+    title: Annotated[
+        str, typer.Option(help="what lists show; else the name of the file, or the prompt's first words")
+    ] = ""
+    tag: Annotated[list[str] | None, typer.Option(help="to find it by on the page Runs; repeatable")] = None
+
+
 def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
     """The request of these fields. Raises UserError for the first that cannot be."""
     from pydantic import ValidationError
@@ -60,21 +70,47 @@ def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
 
 
 def execute(
-    methods: str, budgets: str, prompt: PromptOptions, out: Path, as_json: bool, force: bool, **options: Any
+    methods: str,
+    budgets: str,
+    prompt: PromptOptions,
+    out: Path,
+    as_json: bool,
+    force: bool,
+    kept: KeptOptions | None = None,
+    **options: Any,
 ) -> None:
     """Run it and print what came of it. Raises UserError for what cannot be, or does not fit (without `force`)."""
     from kvlab.answers import find_facts
     from kvlab.cli.fitting import check_fits
+    from kvlab.evaluate.parse import own_bytes
+    from kvlab.trace.catalogue import list_repeats
+    from kvlab.trace.labels import check_tags
+    from kvlab.trace.record import read_record
 
+    kept = kept or KeptOptions()
+    check_tags(kept.tag or ())
     text = prompt.read()
     options["facts"] = find_facts(text, options["facts"])
-    request = make_request(methods, budgets, prompt=text, title=prompt.title, **options)
+    request = make_request(methods, budgets, prompt=text, title=kept.title or prompt.title, **options)
+    if told := own_bytes(methods, budgets):
+        typer.echo(told, err=True)
     if not force:
         check_fits(request, out)
     if request.repeats:
-        show_batch(out, _batch_with_progress(request, out), as_json)
+        batch = _batch_with_progress(request, out)
+        _tag(out, kept, [entry.comparison_id for entry in list_repeats(out, batch)])
+        show_batch(out, batch, as_json)
     else:
-        _show(_with_progress(request, out), as_json)
+        paths = _with_progress(request, out)
+        _tag(out, kept, [read_record(paths[0]).comparison_id])
+        _show(paths, as_json)
+
+
+def _tag(out: Path, kept: KeptOptions, comparisons: list[str]) -> None:
+    from kvlab.trace.labels import change_tags
+
+    for name in comparisons if kept.tag else ():
+        change_tags(out, name, add=kept.tag or ())
 
 
 def resume_batch(batch: str, out: Path, as_json: bool) -> None:

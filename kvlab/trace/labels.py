@@ -29,6 +29,18 @@ LOCK_SECONDS = 10
 LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE, MOST_TAGS = 200, 40, 20_000, 40
 
 
+def check_tags(tags: Sequence[str]) -> tuple[str, ...]:
+    """The tags, each once; raises UserError for what is none."""
+    words = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
+    for word in words:
+        if len(word) > LONGEST_TAG or not re.fullmatch(r"[\w.+\-/: ]+", word):
+            raise UserError(
+                f"{word[:LONGEST_TAG]!a} is no tag: give letters, digits, spaces, dots and dashes, at most "
+                f"{LONGEST_TAG} of them."
+            )
+    return words
+
+
 class Labels(BaseModel):
     """What was said of one result; None, "" and () leave what was recorded. Fields of a newer kvlab are kept."""
 
@@ -46,14 +58,7 @@ class Labels(BaseModel):
     @field_validator("tags")
     @classmethod
     def _tags_are_words(cls, tags: tuple[str, ...]) -> tuple[str, ...]:
-        words = tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
-        for word in words:
-            if len(word) > LONGEST_TAG or not re.fullmatch(r"[\w.+\-/: ]+", word):
-                raise ValueError(
-                    f"{word[:LONGEST_TAG]!r} is no tag: give letters, digits, spaces, dots and dashes, "
-                    f"at most {LONGEST_TAG} of them"
-                )
-        return words
+        return check_tags(tags)
 
 
 def load_labels(root: Path, name: str, kind: Kind = "comparison") -> Labels:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
 from kvlab.analysis import attention_rows, one_merge, predictors, return_of_evicted, sag_by_rule
 from kvlab.analysis.attention_rows import Rows
+from kvlab.atlas.claims import sag, slot_influence
+from kvlab.atlas.evidence import named_rows
 from kvlab.atlas.exhibit import Choice, Needs
-from kvlab.atlas.keepkv import attention, merging, scored, speed
+from kvlab.atlas.keepkv import attention, scored, speed
 from kvlab.atlas.papers import paper_values
 from kvlab.atlas.registry import find
 from kvlab.atlas.scores import Experiment
@@ -26,6 +27,7 @@ from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.atlas.claims.frames import six_times
 from tests.atlas.drawing import drawn
 from tests.atlas.evaluations import can_be_run, evaluated
 from tests.families import tiny_folder, tiny_model
@@ -93,9 +95,10 @@ def test_the_exact_rule_does_not_sag_and_convex_merging_does(recorded: Sources):
     heavy = exact[exact["before"] > 1e-4]
     assert heavy["change"].abs().max() < 2e-3
     assert (convex["change"] < 0).mean() > 0.8
-    table = sag_by_rule.sag_of_runs(recorded.runs)
-    assert merging.exact_claim(table).verdict == "holds"
-    assert merging.sag_claim(table).verdict == "holds"
+    rows = six_times(*(named_rows(run, sag.EVIDENCE) for run in recorded.runs[1:]))
+    assert sag.exact(rows).verdict == "holds"
+    assert sag.sags(rows).verdict == "holds"
+    assert sag.exact(rows[rows["prompt"] == "0"]).verdict == "not enough to say"  # the same of a single prompt
 
 
 def test_rules_are_told_apart(recorded: Sources):
@@ -105,13 +108,8 @@ def test_rules_are_told_apart(recorded: Sources):
 def test_runs_that_merged_nothing_of_weight_are_not_judged(synthetic: Sources):
     table = sag_by_rule.sag_of_runs(synthetic.runs[:2])
     assert table.empty
-    assert merging.sag_claim(table).verdict == merging.exact_claim(table).verdict == "cannot be judged"
-
-
-def test_claims_that_need_another_run_are_not_judged(recorded: Sources):
-    table = sag_by_rule.sag_of_runs(recorded.runs)
-    assert merging.sag_claim(table[table["rule"] != "convex"]).verdict == "cannot be judged"
-    assert merging.exact_claim(table[table["rule"] != "exact"]).verdict == "cannot be judged"
+    rows = six_times(*(named_rows(run, sag.EVIDENCE) for run in synthetic.runs[:2]))
+    assert sag.sags(rows).verdict == sag.exact(rows).verdict == "not enough to say"
 
 
 # figure 2
@@ -160,8 +158,6 @@ def test_windows_vary_as_all_steps_do_without_locality_and_less_with_it():
     ratios = [attention.variance_ratios(attention_rows.variances(rows_of(x, 300))) for x in (noise, local)]
     assert ratios[0][0] == pytest.approx(1, abs=0.02)
     assert ratios[1][0] < 0.75 < 0.9 < ratios[1][1]
-    assert attention.locality_claim(np.array([ratios[0]])).verdict == "does not hold"
-    assert attention.locality_claim(np.array([ratios[1]])).verdict == "holds"
 
 
 def test_predictors_follow_their_formulas():
@@ -242,11 +238,23 @@ def test_a_merge_is_found_around_the_chosen_token_and_after_the_chosen_step(reco
     assert (line["votes"] >= 2).all()
 
 
-def test_the_influence_claim_weighs_what_the_slot_gets_later():
-    line = pd.DataFrame({"step": [3, 4, 5], "votes": 2, "true_mass": [0.1, 0.2, 0.2], "mass": [0.1, 0.02, 0.02]})
-    assert merging.influence_claim(line).verdict == "does not hold"
-    assert merging.influence_claim(line.assign(mass=line["true_mass"])).verdict == "holds"
-    assert merging.influence_claim(line[:1]).verdict == "cannot be judged"
+def test_the_influence_of_every_slot_is_that_of_each_looked_at_alone(recorded: Sources):
+    """Added up over the slots of a head, followed one by one from the merge that was their last."""
+    run: Run = recorded.runs[3]
+    found = slot_influence.of_run(run).set_index(["layer", "head"]).loc[(0, 0)]
+    merges = run.select("events", 0, 0)
+    merges = merges[merges["target"] >= 0]
+    mass = true_mass = 0.0
+    for target, group in merges.groupby("target"):
+        steps = sorted(group["step"].unique())
+        for step, until in zip(steps, [*steps[1:], 10**6], strict=True):
+            one = one_merge.OneMerge(0, 0, int(step), int(target), group[group["step"] == step])
+            line = one_merge.influence_over_steps(run, one)
+            later = line[(line["step"] > step) & (line["step"] <= until)]
+            later = later[~later["step"].isin(steps)]
+            mass, true_mass = mass + later["mass"].sum(), true_mass + later["true_mass"].sum()
+    assert found["mass"] == pytest.approx(mass)
+    assert found["true_mass"] == pytest.approx(true_mass)
 
 
 # figures 4 and 5, tables 2 to 4
@@ -344,7 +352,7 @@ def speeds(factor: dict[str, float], scale: int) -> list[Row]:
 
 
 @pytest.mark.parametrize(
-    ("keepkv", "scale", "verdict"), [(2.2, 1, "holds"), (1.2, 1, "does not hold"), (2.2, 16, "cannot be judged")]
+    ("keepkv", "scale", "verdict"), [(2.2, 1, "holds"), (1.2, 1, "does not hold"), (2.2, 16, "not enough to say")]
 )
 def test_speed_is_judged_at_equal_batch_and_full_size(tmp_path: Path, keepkv: float, scale: int, verdict: str):
     results = ResultFile(tmp_path / "bench" / "keepkv-table1.parquet")

@@ -14,9 +14,9 @@ from kvlab.analysis.compression_ratio import persistence
 from kvlab.analysis.gaussian_weights import merged_pairs
 from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, spread_heads
 from kvlab.analysis.locality import cosine_by_offset, cosine_of_any_pair
-from kvlab.analysis.merging_walkthrough import represented, walkthrough
+from kvlab.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
+from kvlab.atlas.claims import locality, merging_sets
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.kvmerger.explainers import keeps_more, pivot_leads
 from kvlab.atlas.kvmerger.recorded import evicted_as_well
 from kvlab.atlas.registry import find
 from kvlab.atlas.sources import Sources
@@ -25,6 +25,7 @@ from kvlab.figures.merging_steps import read_three_ways
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.atlas.claims.frames import six_times
 
 PROMPT = "A long time ago an old man and a young man sat on a wall in the sun and spoke of many things. " * 3
 RUN_BASED = ("fig-1", "fig-2", "fig-3a", "fig-3b", "fig-3d", "fig-4", "fig-6", "fig-7", "fig-8", "fig-9")
@@ -110,7 +111,7 @@ def test_runs_without_frequencies_do_without_that_map(synthetic: Sources) -> Non
     maps, by_distance = drawn("fig-2", synthetic)
     assert set(maps.frame["kind"]) == {KEYS, VALUES}
     assert by_distance.claim is not None
-    assert by_distance.claim.verdict == "cannot be judged"
+    assert by_distance.claim.verdict == "not enough to say"
 
 
 def test_locality_of_keys_and_not_of_values_is_found_where_it_is(synthetic: Sources) -> None:
@@ -120,9 +121,10 @@ def test_locality_of_keys_and_not_of_values_is_found_where_it_is(synthetic: Sour
             order = np.random.default_rng(0).permutation(len(unit))
             return unit[order], norm[order]
 
-    maps, by_distance = drawn("fig-2", only(Unordered, synthetic))
-    assert maps.claim is not None
-    assert maps.claim.verdict == "holds"
+    sources = only(Unordered, synthetic)
+    _, by_distance = drawn("fig-2", sources)
+    assert sources.run is not None
+    assert locality.local(six_times(locality.of_run(sources.run))).verdict == "holds"
     keys = by_distance.frame[by_distance.frame["kind"] == KEYS].set_index("offset")["cosine"]
     assert keys[1] > keys[4] > keys[64]
 
@@ -132,9 +134,9 @@ def test_values_that_keep_together_too_contradict_the_paper(synthetic: Sources) 
         def values(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
             return self.keys(layer, head)
 
-    maps, _ = drawn("fig-2", only(Swapped, synthetic))
-    assert maps.claim is not None
-    assert maps.claim.verdict == "does not hold"
+    run = only(Swapped, synthetic).run
+    assert run is not None
+    assert locality.local(six_times(locality.of_run(run))).verdict == "does not hold"
 
 
 def test_means_by_distance_are_those_of_all_pairs() -> None:
@@ -169,7 +171,7 @@ def test_one_line_a_prompt_and_the_order_of_layers_is_compared(synthetic: Source
     alone, _ = drawn("fig-3b", sources)
     assert alone.frame["prompt"].nunique() == 1, "all runs of one comparison have one prompt"
     assert alone.claim is not None
-    assert alone.claim.verdict == "cannot be judged"
+    assert alone.claim.verdict == "not enough to say"
 
 
 def test_persistence_is_about_the_order_alone() -> None:
@@ -250,12 +252,16 @@ def test_three_ways_leave_what_they_say(sources: Sources) -> None:
 
 def test_the_schematics_are_judged_too(runs: tuple[Run, ...], sources: Sources) -> None:
     walk = walkthrough(runs[0], 2, 1)
-    assert keeps_more(walk).verdict in ("holds", "does not hold")
+
+    def rows(one: Walkthrough) -> pd.DataFrame:
+        return six_times(pd.DataFrame([merging_sets.of_window(one)]))
+
+    assert merging_sets.keeps_more(rows(walk)).verdict in ("holds", "does not hold")
     lost = replace(walk, merged=np.full_like(walk.merged, 1e3))
-    assert keeps_more(lost).verdict == "does not hold"
-    assert pivot_leads(walk).verdict == "holds"
+    assert merging_sets.keeps_more(rows(lost)).verdict == "does not hold"
+    assert merging_sets.pivot_leads(rows(walk)).verdict == "holds"
     turned = replace(walk, tokens=walk.tokens.assign(attention=-walk.tokens["attention"]))
-    assert pivot_leads(turned).verdict == "does not hold"
+    assert merging_sets.pivot_leads(rows(turned)).verdict == "does not hold"
     for slug in ("fig-1", "fig-4"):
         assert drawn(slug, sources, Choice(layer=2, head=1))[0].claim is not None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from kvlab.atlas.claims.contests import verdict_of
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.papers import COLUMNS, grey_table, paper_values
-from kvlab.atlas.scores import Experiment, arms, gap, means_over_tasks, option_column, verdict_of
+from kvlab.atlas.scores import Experiment, arms, gap, means_over_tasks, option_column
 from kvlab.atlas.sources import Sources
 from kvlab.evaluate.parse import parse_request
 from kvlab.evaluate.rows import ROWS, canonical_json
@@ -77,11 +79,24 @@ def test_gaps_are_paired_and_judged_by_their_intervals(sources: Sources):
     ahead = gap(rows, "pyramid-pool:beta=4", "pyramid-pool:beta=1")
     assert ahead is not None
     assert ahead.mean == 0.75
+    assert verdict_of([ahead]) == "not enough to say"  # four prompts
+    ahead, behind = (replace(one, n=8) for one in (ahead, gap(rows, "pyramid-pool:beta=1", "pyramid-pool:beta=4")))
     assert verdict_of([ahead]) == "holds"
-    assert verdict_of([gap(rows, "pyramid-pool:beta=1", "pyramid-pool:beta=4"), ahead]) == "does not hold"
+    assert verdict_of([behind, ahead]) == "does not hold"
     assert gap(rows, "pyramid-pool:beta=4", "h2o") is None
-    assert verdict_of([ahead, None]) == "cannot be judged"
-    assert verdict_of([]) == "cannot be judged"
+    assert verdict_of([ahead, None]) == "not enough to say"
+    assert verdict_of([]) == "not enough to say"
+
+
+def test_a_measurement_asked_for_in_other_words_serves_both(sources: Sources):
+    """Equal settings have one key: what one exhibit asks for as default another asks for by the option's value."""
+    rows = sources.evaluations
+    again = rows[rows["hyper_parameters"] == '{"beta":1}'].assign(hyper_parameters="{}")
+    file = sources.root / "eval" / "other" / "part-000000.parquet"
+    file.parent.mkdir()
+    again.drop(columns="name").to_parquet(file)
+    both = Sources(sources.root).evaluations
+    assert len(both) == len(rows) + len(again)
 
 
 def test_rows_of_other_budgets_are_left_out_where_only_the_asked_ones_count(sources: Sources):

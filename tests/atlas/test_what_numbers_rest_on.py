@@ -142,7 +142,7 @@ def test_a_mean_of_one_prompt_a_task_has_no_interval_where_there_is_one_task(sin
         assert not INTERVAL.search(told), told
         assert "one prompt" in told, told
     claim = found[0].claim
-    assert claim is None or key.startswith("gvote") or claim.verdict == "cannot be judged"
+    assert claim is None or key.startswith("gvote") or claim.verdict == "not enough to say"
 
 
 @pytest.mark.parametrize("key", of_source("run", "comparison"))
@@ -172,7 +172,7 @@ def test_prompts_beside_one_another_give_n_and_an_interval(tmp_path: Path):
         assert len(INTERVAL.findall(first.reading)) == 2
         assert first.claim is not None
         assert not first.claim.finding.startswith("One prompt")
-        assert INTERVAL.search(first.claim.finding) or first.claim.verdict == "cannot be judged"
+        assert INTERVAL.search(first.claim.finding) or first.claim.verdict == "not enough to say"
 
 
 def test_a_finding_is_the_mean_over_tasks_of_paired_differences(several: Sources):

@@ -13,7 +13,17 @@ import pytest
 
 from kvlab.errors import UserError
 from kvlab.trace import catalogue, open_run
-from kvlab.trace.catalogue import FILE, list_comparisons, list_runs, rebuild, upsert
+from kvlab.trace.catalogue import (
+    FILE,
+    RESULTS,
+    comparisons_with,
+    keep_results,
+    list_comparisons,
+    list_runs,
+    rebuild,
+    results,
+    upsert,
+)
 from kvlab.trace.synthetic import write_synthetic_run
 
 SMALL = {"layers": 1, "heads": 1, "prompt_tokens": 6, "steps": 1, "level": "light"}
@@ -134,6 +144,9 @@ def test_every_malformed_page_of_the_index_is_found_while_it_is_used_and_made_ag
         (root / FILE).write_bytes(sound[: page * size] + noise + sound[(page + 1) * size :])
         assert names(root) == folders(root), page
         upsert(root, record)  # lists do not look at the pages of the key, a change does
+        keep_results(root, [dict.fromkeys(RESULTS) | {"run_id": record.run_id}])
+        assert set(results(root)) == {record.run_id}
+        assert comparisons_with(root, [record.prompt.split()[0]])
         assert names(root) == folders(root), page
         with closing(sqlite3.connect(root / FILE)) as database:
             assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

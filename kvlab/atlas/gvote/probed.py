@@ -6,18 +6,17 @@ import pandas as pd
 
 from kvlab.analysis import hidden_states, sampled_queries
 from kvlab.analysis.lineage.tables import token_texts
+from kvlab.atlas.claims import sampled_queries as claims
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import hidden_states as gaussian
 from kvlab.figures import sampled_queries as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, plural
 from kvlab.trace.reader import Run
 
 METHODS = ("gvote", "snapkv", "adakv")
-CLOSE, OVERLAPS, CORRELATES = 0.75, 0.8, 0.5
-PAPER_OVERLAP, PAPER_USAGE, PAPER_TRUE_USAGE, PAPER_CORRELATION = 0.929, 0.594, 0.4, 0.7759  # GVote, section 3.3
 
 
 def probed_run(sources: Sources, name: str) -> Run | Needs:
@@ -42,28 +41,12 @@ def draw_gaussian(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     where = origin(run)
     return (
         Drawn("histograms", gaussian.histograms(density, layer, theme), density,
-              gaussian.read_histograms(density, layer), where, gaussian_claim(moments)),
+              gaussian.read_histograms(density, layer), where, claims.gaussian(gather(sources, claims.CHANNELS))),
         Drawn("quantiles", gaussian.quantile_pairs(pairs, layer, theme), pairs,
               gaussian.read_quantile_pairs(pairs, layer), where),
         Drawn("by layer", gaussian.moments_by_layer(moments, theme), moments,
               gaussian.read_moments_by_layer(moments), where),
     )  # fmt: skip
-
-
-def gaussian_claim(moments: pd.DataFrame) -> Claim:
-    """How many channels are close to a normal distribution."""
-    close = float(moments["close"].mean())
-    verdict: Verdict = "holds" if close >= CLOSE else "does not hold"
-    return Claim(
-        "Each channel of the hidden states is approximately Gaussian along the text.",
-        verdict,
-        f"{percent(close)} of {plural(len(moments), 'channel')} have a skew below {hidden_states.MOST_SKEW:g} and an "
-        f"excess kurtosis below "
-        f"{hidden_states.MOST_KURTOSIS:g} ({percent(CLOSE)} counts). Medians over channels: size of the skew "
-        f"{number(moments['skew'].abs().median())}, excess kurtosis {number(moments['kurtosis'].median())} "
-        f"({number(moments['kurtosis_with_sinks'].median())} with the sinks), largest gap to the normal's distribution "
-        f"function {number(moments['distance'].median())}.",
-    )
 
 
 def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -73,9 +56,11 @@ def draw_overlap(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
         return run
     heads, grown = sampled_queries.by_head(run), sampled_queries.growth(run)
     ahead, where = sampled_queries.coverage_ahead(run), origin(run)
+    claim = claims.overlap(gather(sources, claims.QUERIES))
+    claim = claims.overlap(gather(sources, claims.QUERIES))
     return (
         Drawn("overlap and usage", figures.overlap_and_usage(heads, "", theme), heads,
-              figures.read_overlap_and_usage(heads), where, overlap_claim(heads), paper_values()),
+              figures.read_overlap_and_usage(heads), where, claim, paper_values()),
         Drawn("without sinks", figures.overlap_and_usage(heads, "inner_", theme), heads,
               figures.read_overlap_and_usage(heads, "inner_"), where),
         Drawn("union", figures.growth_by_samples(grown, theme), grown,
@@ -89,29 +74,12 @@ def paper_values() -> pd.DataFrame:
     """What the paper prints of figure 3."""
     return pd.DataFrame(
         [
-            ("overlap, mean over heads", PAPER_OVERLAP, "Figure 3a"),
-            ("tokens used, mean over heads", PAPER_USAGE, "Figure 3a"),
-            ("tokens the true query needs", PAPER_TRUE_USAGE, "section 3.3, about"),
-            ("correlation of one head", PAPER_CORRELATION, "Figure 3b"),
+            ("overlap, mean over heads", claims.PAPER_OVERLAP, "Figure 3a"),
+            ("tokens used, mean over heads", claims.PAPER_USAGE, "Figure 3a"),
+            ("tokens the true query needs", claims.PAPER_TRUE_USAGE, "section 3.3, about"),
+            ("correlation of one head", claims.PAPER_CORRELATION, "Figure 3b"),
         ],
         columns=["quantity", "paper", "source"],
-    )
-
-
-def overlap_claim(heads: pd.DataFrame) -> Claim:
-    """Overlap against what sets of that size would hold by chance."""
-    overlap, usage = heads["overlap"].mean(), heads["usage"].mean()
-    poor = float((heads["overlap"] < 0.5).mean())
-    verdict: Verdict = "holds" if overlap >= OVERLAPS and overlap > usage else "does not hold"
-    return Claim(
-        "Sampled queries are good approximations of future ones: high overlap with moderate token usage.",
-        verdict,
-        f"Mean overlap of {plural(len(heads), 'head')} {number(overlap)} (paper {PAPER_OVERLAP}; {OVERLAPS} counts) "
-        f"with {number(usage)} of the tokens "
-        f"(paper {PAPER_USAGE}), {number(heads['inner_overlap'].mean())} with {number(heads['inner_usage'].mean())} "
-        f"without the sinks; below one half in {percent(poor)} of the heads. What GVote keeps in the end covers "
-        f"{percent(heads['covered'].mean())} of the next query's attention with {percent(heads['kept'].mean())} of the "
-        "prompt.",
     )
 
 
@@ -131,26 +99,9 @@ def draw_correlation(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dr
         Drawn("attention", figures.attention_strips(frame, place, theme), frame,
               figures.read_attention_strips(frame, texts), where),
         Drawn("scatter", figures.scatter_of_rows(frame, texts, correlations[0], theme), frame,
-              figures.read_scatter_of_rows(*correlations, len(frame)), f"{place} · {where}", correlation_claim(heads)),
+              figures.read_scatter_of_rows(*correlations, len(frame)), f"{place} · {where}",
+              claims.correlated(gather(sources, claims.QUERIES))),
     )  # fmt: skip
-
-
-def correlation_claim(heads: pd.DataFrame) -> Claim:
-    """Pearson's r of every head, with and without the sinks."""
-    paper = "Attention of sampled and true queries is strongly correlated."
-    known = heads["correlation"].dropna()
-    if known.empty:
-        return Claim(paper, "cannot be judged", "In no head do both rows vary.")
-    median = float(known.median())
-    verdict: Verdict = "holds" if median >= CORRELATES else "does not hold"
-    reached = float((known >= PAPER_CORRELATION).mean())
-    return Claim(
-        paper,
-        verdict,
-        f"Pearson's r is {number(median)} in the median of {plural(len(known), 'head')} ({CORRELATES} counts), "
-        f"{number(heads['inner_correlation'].median())} without the sinks; {percent(reached)} of the heads reach the "
-        f"{PAPER_CORRELATION} that the paper shows of one head.",
-    )
 
 
 def _layer(run: Run, name: str, choice: Choice) -> int:

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.claims import usage as usage_claims
+from kvlab.atlas.claims.contests import contest, unable
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Exhibit, Needs
 from kvlab.atlas.scores import (
-    FULL,
+    NAMES,
     OWN_TASKS,
+    PROMPT,
     Arm,
     Experiment,
     arms,
     gap,
     gap_words,
     means_over_tasks,
+    named,
     option_column,
     read_by_budget,
     score_table,
-    verdict_of,
 )
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import OPEN, Claim
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.evaluate.rows import canonical_json
 from kvlab.evaluate.summary import with_measures
 from kvlab.figures import scores as figures
 from kvlab.figures import usage
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import plural
 
 OURS = "gvote"
 MEAN = "mean over tasks"
@@ -43,7 +47,7 @@ BY_TASK = Experiment("gvote-fig-4", ARMS, SWEEP, tasks=EIGHT)
 BY_MODEL = Experiment("gvote-fig-5", ARMS, SWEEP)
 SAMPLES = Experiment("gvote-fig-6", arms(OURS, "samples", 1, 2, 4, 8, 16, 32))
 NUCLEUS = Experiment("gvote-fig-7", arms(OURS, "p_nuc", 0.8, 0.9, 0.95, 0.98))
-TWICE, DIFFERENT, ABLE = 2.0, 1.5, 0.1
+ABLE = 0.1
 
 
 def against_usage(
@@ -62,10 +66,11 @@ def against_usage(
         figure = figures.score_against_budget(shown, theme, title)
         where, reading = experiment.origin(sources), read_by_budget(rows, table, panel)
         used, own = usage_rows(rows), table[(table["method"] == OURS) & unchanged(table["options"])]
+        claim = _saves(means, rows, table, experiment.more_prompts(sources))
         return (
-            Drawn("scores", figure, shown, reading, where, trade_off_claim(means)),
+            Drawn("scores", figure, shown, reading, where, claim),
             Drawn("usage", usage.usage_by_task(used, own, theme), used, usage.read_usage_by_task(own), where,
-                  budgets_claim(used, own)),
+                  usage_claims.follows(used, own)),
         )  # fmt: skip
 
     return draw
@@ -100,82 +105,36 @@ def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 
 
-def trade_off_claim(means: pd.DataFrame) -> Claim:
-    """GVote's mean score against the rivals' at the same usage, and the usage they need for it; from `mean_rows`."""
-    says = "GVote needs half the memory of fixed budgets at the same accuracy."
-    ours, full = means[means["method"] == OURS], means[means["method"] == FULL]
-    if ours.empty or full.empty:
-        return Claim(says, "cannot be judged", "GVote and the full cache were not both evaluated on every task.")
-    if full["score"].iloc[0] < ABLE:
-        beside = figures.line_words(full.iloc[0])
-        return Claim(says, "cannot be judged", f"The full cache itself scores {beside} on these tasks.")
-    kept, score = float(ours["kept"].iloc[0]), float(ours["score"].iloc[0])
-    needed, parts = [], []
-    for arm, group in means[~means["method"].isin((OURS, FULL))].groupby("arm", sort=False):
-        enough = needed_usage(group.sort_values("kept"), score)
-        needed.append(enough / kept)
-        never = f"not with {percent(group['kept'].max())}"
-        parts.append(f"{arm} {percent(enough) if np.isfinite(enough) else never}")
-    if not needed:
-        return Claim(says, "cannot be judged", "No fixed budget was evaluated beside it.")
-    verdict: Verdict = "holds" if min(needed) >= TWICE else "does not hold"
-    return Claim(
-        says,
-        verdict,
-        f"GVote scores {figures.line_words(ours.iloc[0])} with {figures.line_words(ours.iloc[0], 'kept', percent)} of "
-        f"the tokens, the full cache {figures.line_words(full.iloc[0])}; to score as much the others need, by lines "
-        f"through their means over the same tasks: {', '.join(parts)}.",
-    )
+def _saves(means: pd.DataFrame, rows: pd.DataFrame, table: pd.DataFrame, settle: str = "") -> Claim:
+    claim = usage_claims.saves(means, prompt_rows(rows, table))
+    return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else "")
 
 
-def needed_usage(group: pd.DataFrame, score: float) -> float:
-    """The smallest usage at which a line through (kept, score), sorted by kept, reaches `score`; infinite if never."""
-    kept, reached = group["kept"].to_numpy(float), group["score"].to_numpy(float)
-    for place in range(len(kept)):
-        if reached[place] >= score:
-            if place == 0:
-                return float(kept[0])
-            share = (score - reached[place - 1]) / (reached[place] - reached[place - 1])
-            return float(kept[place - 1] + share * (kept[place] - kept[place - 1]))
-    return float("inf")
-
-
-def budgets_claim(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
-    """Whether the budgets GVote finds differ from task to task by more than from prompt to prompt.
-
-    `used` as `usage_rows`, `means` the rows of the score table that are GVote's.
-    """
-    says = "Different tasks need different budgets, and GVote finds them."
-    if len(means) < 2:
-        return Claim(says, "cannot be judged", "Only one kind of prompt was evaluated.")
-    within = used.groupby("task", sort=False)["kept"].std().mean()
-    least, most = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
-    ratio = most["kept"] / least["kept"]
-    verdict: Verdict = "holds" if ratio >= DIFFERENT and most["kept"] - least["kept"] > within else "does not hold"
-    low, high = (f"{line['task']} {figures.line_words(line, 'kept', percent)}" for line in (least, most))
-    return Claim(
-        says,
-        verdict,
-        f"Of the tokens GVote keeps least in {low}, most in {high}: {number(ratio)} times as much ({DIFFERENT} "
-        f"counts); prompts of one kind differ by {percent(within)} (standard deviation).",
-    )
+def prompt_rows(rows: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """A row a prompt, arm and budget that `table` shows: task, prompt, method, arm, asked, score, kept."""
+    shown = table.loc[table["higher"], ["task", *NAMES]].drop_duplicates()
+    measured = named(with_measures(rows)).merge(shown, on=["task", *NAMES])
+    prompts = measured.groupby(PROMPT, dropna=False, sort=False).ngroup()
+    return measured.assign(prompt=prompts)[["task", "prompt", "method", "arm", "asked", "score", "kept"]]
 
 
 def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 5: a panel a model, scores averaged over the tasks."""
     names = sources.evaluations["model"].unique() if len(sources.evaluations) else []
-    parts, asked = [], []
+    parts, asked, claims = [], [], {}
     for model in names:
         rows = BY_MODEL.rows(_only(sources, str(model)))
         if len(rows) and (rows["method"] == OURS).any():
-            parts.append(mean_rows(rows, score_table(rows)).assign(task=model))
+            scores = score_table(rows)
+            parts.append(mean_rows(rows, scores).assign(task=model))
+            claims[str(model)] = _saves(parts[-1], rows, scores)
             asked.append(under(rows[rows["metric"].map(higher_is_better)], str(model)))
     if not parts:
         return BY_MODEL.needs(sources)
     table = pd.concat(parts, ignore_index=True)
     figure = figures.score_against_budget(table, theme, "Score by tokens kept, mean over tasks, a panel a model")
     reading = read_by_budget(pd.concat(asked, ignore_index=True), table, "model")
-    claim = models_claim(table)
+    claim = usage_claims.everywhere(claims)
     return (
         Drawn("models", figure, table, reading, f"{plural(len(parts), 'model')} · {BY_MODEL.origin(sources)}", claim),
     )
@@ -186,18 +145,6 @@ def _only(sources: Sources, model: str) -> Sources:
     narrowed = Sources(sources.root)
     narrowed.__dict__["evaluations"] = sources.evaluations[sources.evaluations["model"] == model]
     return narrowed
-
-
-def models_claim(table: pd.DataFrame) -> Claim:
-    """Whether GVote keeps its lead in every model."""
-    says = "GVote's advantage holds across models."
-    models = list(table["task"].unique())
-    if len(models) < 2:
-        more = "evaluate another with --model into the same folder"
-        return Claim(says, "cannot be judged", f"Only {len(models)} model was evaluated ({models[0]}): {more}.")
-    ahead = [trade_off_claim(table[table["task"] == model]).verdict == "holds" for model in models]
-    verdict: Verdict = "holds" if all(ahead) else "does not hold"
-    return Claim(says, verdict, f"Half the memory at equal score in {sum(ahead)} of {len(models)} models.")
 
 
 def over_option(experiment: Experiment, option: str, says: str) -> Draw:
@@ -212,31 +159,30 @@ def over_option(experiment: Experiment, option: str, says: str) -> Draw:
         means = means_over_tasks(rows, frame, [option, "arm"])
         means = means.sort_values(option, key=lambda values: values.astype(float), kind="stable")
         figure, reading = usage.option_sweep(frame, option, theme), usage.read_option_sweep(means, option)
-        claim = rises_claim(rows, means, option, says)
+        claim = rises_claim(rows, means, option, says, experiment.more_prompts(sources))
         return (Drawn("sweep", figure, frame, reading, experiment.origin(sources), claim),)
 
     return draw
 
 
-def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str) -> Claim:
+def rises_claim(rows: pd.DataFrame, means: pd.DataFrame, option: str, says: str, settle: str) -> Claim:
     """Whether score and usage rise from the smallest to the largest value, prompt by prompt, means over tasks.
 
     `means` has a row a value of the option, in order, with its arm.
     """
     if len(means) < 2:
-        return Claim(says, "cannot be judged", f"Only one value of {option} was evaluated.")
+        return Claim(says, "not enough to say", f"Only one value of {option} was evaluated.")
     best = means.loc[means["score"].idxmax()]
     if best["score"] < ABLE:
         shown = figures.line_words(best)
-        return Claim(says, "cannot be judged", f"No value of {option} scores above {shown} on these tasks.")
+        return unable(says, f"No value of {option} scores above {shown} on these tasks.")
     first, last = means.iloc[0], means.iloc[-1]
     score, kept = (gap(with_measures(rows), last["arm"], first["arm"], column=column) for column in ("score", "kept"))
-    return Claim(
-        says,
-        verdict_of((score, kept)),
+    finding = (
         f"From {option} {first[option]} to {last[option]} the mean score changes by {gap_words(score)} and the tokens "
-        f"kept by {gap_words(kept, _points)}.",
+        f"kept by {gap_words(kept, _points)}."
     )
+    return contest(says, {"score": score, "kept": kept}, finding, settle)
 
 
 def _points(share: float) -> str:

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pandas as pd
-
 from kvlab.analysis.attention_rows import TOP, concentration_of_heads, heads_with_attention, read_rows, variances
 from kvlab.analysis.lineage.tables import token_texts
-from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors_of_heads
+from kvlab.analysis.predictors import prediction_errors_of_heads
 from kvlab.analysis.return_of_evicted import OWN, WINDOW_MEAN, returning_of_heads
+from kvlab.atlas.claims.attention import (
+    CONCENTRATION,
+    IN_TIME_ROWS,
+    PREDICTING,
+    RETURNING,
+    WINDOW,
+    locality,
+    majority,
+    predicts,
+    returns,
+    variance_ratios,
+)
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import attention_rows as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, plural
 from kvlab.trace.reader import Run
 
 MOST_HEADS_BY_STEP = 24
-MAJORITY, RETURNED, LOCAL = 0.5, 0.1, 0.9
-WINDOW = 8
 
 
 def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -32,22 +39,8 @@ def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[
     frame = concentration_of_heads(run, list(dict.fromkeys([*heads_with_attention(run), place])))
     figure = figures.cumulative_mass(frame, *place, TOP, theme)
     reading = figures.read_cumulative_mass(frame, *place, TOP)
-    return (Drawn("cumulative attention", figure, frame, reading, origin(run), majority_claim(frame)),)
-
-
-def majority_claim(frame: pd.DataFrame) -> Claim:
-    """Whether the top fifth always holds most of the attention."""
-    at = frame[np.isclose(frame["share"], TOP)]
-    flat = at[at["least"] < MAJORITY]
-    verdict: Verdict = "holds" if len(flat) else "does not hold"
-    least = at.loc[at["least"].idxmin()]
-    return Claim(
-        "Retaining the top tokens does not always preserve the majority of the attention.",
-        verdict,
-        f"In {percent(len(flat) / len(at))} of {plural(len(at), 'head')} some query gives the top {percent(TOP)} of "
-        f"the tokens less "
-        f"than half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the "
-        f"median head's mean is {percent(at['mass'].median())}.",
+    return (
+        Drawn("cumulative attention", figure, frame, reading, origin(run), majority(gather(sources, CONCENTRATION))),
     )
 
 
@@ -71,7 +64,7 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     of_heads = figures.returning_by_head(by_head, theme), figures.read_returning_by_head(by_head)
     where = origin(run) + (f"; evictions of {method.record.label}" if method and OWN in kinds else "")
     return (
-        Drawn("by step", by_step[0], frame, by_step[1], where, return_claim(frame, shown)),
+        Drawn("by step", by_step[0], frame, by_step[1], where, returns(gather(sources, RETURNING))),
         Drawn("by head", of_heads[0], by_head, of_heads[1], origin(run)),
     )
 
@@ -80,23 +73,6 @@ def _evicting(sources: Sources) -> Run | None:
     """The comparison's first run that evicts."""
     runs = [run for run in sources.runs if run.record.level == "full"]
     return next((run for run in runs if run.steps["evicted"].sum() > 0), None)
-
-
-def return_claim(frame: pd.DataFrame, kind: str) -> Claim:
-    """How many of the tokens that would be evicted become important again."""
-    here = frame[frame["kind"] == kind]
-    ever, share = here[here["step"] == here["step"].max()]["ever"].mean(), here["share"].mean()
-    own, heads = frame[frame["kind"] == OWN], len(here[["layer", "head"]].drop_duplicates())
-    real = f" The run's own evictions would hold {percent(own['mass'].mean())} of the attention." if len(own) else ""
-    verdict: Verdict = "holds" if ever >= RETURNED else "does not hold"
-    return Claim(
-        "Evicted tokens may become important later.",
-        verdict,
-        f"{percent(ever)} of the prompt tokens outside the top {percent(TOP)} ({kind}) enter it within "
-        f"{int(here['step'].max())} steps, {percent(share)} at any one step (chance {percent(TOP)}; "
-        f"{percent(RETURNED)} counts), mean of {plural(heads, 'head')}; full-cache attention on them is "
-        f"{percent(here['mass'].mean())}.{real}",
-    )
 
 
 def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -111,32 +87,10 @@ def draw_variance(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
         return Needs(why, compare_command(sources, RULES))
     texts = token_texts(run.tokens, run.record.prompt_tokens)
     ratio, shuffled = variance_ratios(frame)
-    every = [variance_ratios(variances(read_rows(run, *place), WINDOW)) for place in heads_with_attention(run)]
     figure = figures.variance_by_token(frame, texts, theme)
     reading = figures.read_variance_by_token(frame, ratio, shuffled)
     where = f"layer {layer}, head {head} · {origin(run)}"
-    return (Drawn("variance by token", figure, frame, reading, where, locality_claim(np.array(every))),)
-
-
-def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
-    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order."""
-    whole = max(float(frame["variance"].sum()), 1e-30)
-    return float(frame["window_variance"].sum()) / whole, float(frame["shuffled"].sum()) / whole
-
-
-def locality_claim(ratios: np.ndarray) -> Claim:
-    """From (heads, 2) ratios: as recorded, and with the steps shuffled."""
-    recorded, shuffled = np.median(ratios, axis=0)
-    local = float((ratios[:, 0] < LOCAL * ratios[:, 1]).mean())
-    verdict: Verdict = "holds" if recorded < LOCAL * shuffled else "does not hold"
-    return Claim(
-        "Attention scores are local in time: they vary less inside a window of steps than over all of them.",
-        verdict,
-        f"In the median of {plural(len(ratios), 'head')} the variance inside {WINDOW} steps is {number(recorded)} "
-        f"times that over all, against "
-        f"{number(shuffled)} with the steps shuffled; {percent(local)} of the heads are below {LOCAL} of theirs. (With "
-        "variances that divide by n the printed comparison holds for any data; these divide by n - 1.)",
-    )
+    return (Drawn("variance by token", figure, frame, reading, where, locality(gather(sources, IN_TIME_ROWS))),)
 
 
 def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -155,23 +109,9 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
             errors,
             figures.read_error_by_step(frame, kind),
             origin(run),
-            prediction_claim(errors, names[kind]),
+            predicts(gather(sources, PREDICTING), str(kind), names[kind]),
         )
         for kind, errors in frame.groupby("kind", sort=False)
-    )
-
-
-def prediction_claim(frame: pd.DataFrame, what: str) -> Claim:
-    """EMA against the cumulative mean, the window's mean and the last score."""
-    medians, heads = frame.groupby("predictor")["error"].median(), len(frame[["layer", "head"]].drop_duplicates())
-    verdict: Verdict = "holds" if medians[EMA] < min(medians[CUMULATIVE], medians[WINDOWED]) else "does not hold"
-    return Claim(
-        "The moving average with bias correction predicts scores better than cumulative attention and window means.",
-        verdict,
-        f"Median relative error of the next step's {what} over {plural(heads, 'head')} and their steps: EMA "
-        f"{number(medians[EMA])}, cumulative "
-        f"{number(medians[CUMULATIVE])}, window {number(medians[WINDOWED])}; repeating the last score, which the paper "
-        f"does not compare, {number(medians[LAST])}.",
     )
 
 

@@ -9,19 +9,16 @@ import pandas as pd
 from kvlab.analysis import one_merge, sag_by_rule
 from kvlab.analysis.compare import unique_labels
 from kvlab.analysis.lineage.tables import token_texts
+from kvlab.atlas.claims import sag, slot_influence
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.keepkv.recorded import RULES, merging_runs
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import one_merge as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import lost, number, percent
 from kvlab.trace.reader import Run
-
-SAGS, EXACT = 0.05, 0.01
-KEEPS = (0.8, 1.25)  # times the attention its tokens would have had: a slot within has kept their influence
-SAG_CLAIM = "Convex merging gives the merged slot less attention than its parts had: attention sag."
-EXACT_CLAIM = "KeepKV's merge leaves the attention of the present query as it was: no sag."
 
 
 def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -30,11 +27,11 @@ def draw_rules(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, .
     if not runs:
         return Needs("This comparison has no run that merged and was recorded in full.", _command(sources))
     every = [run for run in sources.runs or runs if run.record.level == "full"]
-    table = sag_by_rule.sag_of_runs(runs)
+    table, rows = sag_by_rule.sag_of_runs(runs), gather(sources, sag.EVIDENCE, runs)
     return (
         *_shares(every, runs[0], choice, theme),
-        *_slots(runs, table, choice, theme),
-        *_all_merges(runs, table, theme),
+        *_slots(runs, sag.exact(rows), choice, theme),
+        *_all_merges(runs, table, sag.sags(rows), theme),
     )
 
 
@@ -47,7 +44,7 @@ def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> t
     return (Drawn("where attention goes", figure, frame, figures.read_where_attention_goes(frame), origin(first)),)
 
 
-def _slots(runs: list[Run], table: pd.DataFrame, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
+def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
     found = [one_merge.find_merge(run, choice.layer, choice.head, choice.step, choice.token) for run in runs]
     labelled = [
         (label, run.record.method, merge)
@@ -59,54 +56,14 @@ def _slots(runs: list[Run], table: pd.DataFrame, choice: Choice, theme: Theme) -
     frame = sag_by_rule.before_and_after(labelled)
     figure = figures.slot_before_and_after(frame, theme)
     reading = figures.read_slot_before_and_after(frame)
-    return (Drawn("one slot", figure, frame, reading, origin(runs[0]), exact_claim(table)),)
+    return (Drawn("one slot", figure, frame, reading, origin(runs[0]), claim),)
 
 
-def _all_merges(runs: list[Run], frame: pd.DataFrame, theme: Theme) -> tuple[Drawn, ...]:
+def _all_merges(runs: list[Run], frame: pd.DataFrame, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
     if frame.empty:
         return ()
     figure, reading = figures.change_by_rule(frame, theme), figures.read_change_by_rule(frame)
-    return (Drawn("all merges", figure, frame, reading, origin(runs[0]), sag_claim(frame)),)
-
-
-def sag_claim(frame: pd.DataFrame) -> Claim:
-    """From `sag_of_runs`: whether convex merges lose attention."""
-    convex = frame[frame["rule"] == "convex"]
-    if convex.empty:
-        return Claim(SAG_CLAIM, "cannot be judged", "No run of this comparison merges by a plain convex combination.")
-    sag = -float((convex["total"] * convex["merges"]).sum() / convex["merges"].sum())
-    shown = "; ".join(
-        f"{row.label} {lost(-row.total)}, {percent(row.sagging)} of its {row.merges:,} merges sag"
-        for row in convex.itertuples()
-    )
-    verdict: Verdict = "holds" if sag > SAGS and (convex["total"] < 0).all() else "does not hold"
-    return Claim(SAG_CLAIM, verdict, f"Merged slots against the sum of their parts, same query: {shown}.")
-
-
-AT_THIS_QUERY = ("exact", "grouped")
-
-
-def exact_claim(frame: pd.DataFrame) -> Claim:
-    """From `sag_of_runs`: whether KeepKV's merges keep it, at the present query and at the predicted scores."""
-    ours = frame[frame["rule"].isin((*AT_THIS_QUERY, "predicted"))]
-    if ours.empty:
-        return Claim(EXACT_CLAIM, "cannot be judged", "No run of this comparison merges by KeepKV's rule.")
-    exact = ours[ours["rule"].isin(AT_THIS_QUERY)]
-    shown = "; ".join(
-        f"{row.label} ({figures.RULES[row.rule]}) {lost(-row.total)} in all {row.merges:,} merges, "
-        f"{percent(row.size)} of it moved"
-        for row in ours.itertuples()
-    )
-    note = "Query heads that share a slot cannot all be served by one log mass; per_head_mass gives each its own."
-    if exact.empty:
-        return Claim(
-            EXACT_CLAIM,
-            "cannot be judged",
-            f"{shown}; predicted scores are those of no query: compare keepkv:predict=current, and with per_head_mass "
-            "where query heads share a slot.",
-        )
-    verdict: Verdict = "holds" if exact["total"].abs().max() < EXACT else "does not hold"
-    return Claim(EXACT_CLAIM, verdict, f"{shown} ({percent(EXACT)} in all counts). {note}")
+    return (Drawn("all merges", figure, frame, reading, origin(runs[0]), claim),)
 
 
 def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -136,25 +93,8 @@ def draw_workflow(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
             later,
             figures.read_influence_over_steps(later),
             where,
-            influence_claim(later),
+            slot_influence.keeps(gather(sources, slot_influence.EVIDENCE, [run])),
         ),
-    )
-
-
-def influence_claim(later: pd.DataFrame) -> Claim:
-    """Whether the slot goes on getting what its tokens would have got."""
-    paper = "With its votes the merged slot keeps the influence its tokens had."
-    after = later[later["step"] > later["step"].min()]
-    if after.empty:
-        return Claim(paper, "cannot be judged", "The slot did not live for a further step.")
-    error = float((after["mass"] - after["true_mass"]).abs().sum() / max(after["true_mass"].sum(), 1e-12))
-    ratio = float(after["mass"].sum() / max(after["true_mass"].sum(), 1e-12))
-    verdict: Verdict = "holds" if KEEPS[0] <= ratio <= KEEPS[1] else "does not hold"
-    return Claim(
-        paper,
-        verdict,
-        f"Over {len(after)} later steps the slot gets {number(ratio)} times the attention its tokens would have had "
-        f"(between {KEEPS[0]:g} and {KEEPS[1]:g} counts); step by step it is off by {percent(error)}.",
     )
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Claim, Draw, Drawn, Exhibit, Needs
+from kvlab.atlas.claims.contests import contest, unable
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
@@ -19,9 +20,9 @@ from kvlab.atlas.scores import (
     read_by_budget,
     read_by_option,
     read_table,
-    verdict_of,
 )
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores as figures
 from kvlab.figures.palette import Theme
 
@@ -78,15 +79,14 @@ def better(says: str, experiment: Experiment, sources: Sources, pairs: Sequence[
     tops = [experiment.scores(sources).query(f"method {sign} 'full'").nlargest(1, "score") for sign in ("!=", "==")]
     if all(map(len, tops)) and tops[0]["score"].iloc[0] < ABLE * tops[1]["score"].iloc[0]:
         best, full = (figures.line_words(top.iloc[0]) for top in tops)
-        return Claim(says, "cannot be judged", f"No arm scores above {best} on any task (full cache {full}).")
+        return unable(says, f"No arm scores above {best} on any task (full cache {full}).")
     gaps = {
         f"{figures.arm_words(one.label)} minus {figures.arm_words(other.label)}": gap(rows, one.label, other.label)
         for one, other in pairs
     }
     shown = "; ".join(f"{name} {gap_words(found)}" for name, found in gaps.items())
-    return Claim(
-        says, verdict_of(gaps.values()), f"Mean over the tasks, same prompts and budgets, 95 % interval: {shown}."
-    )
+    finding = f"Mean over the tasks, same prompts and budgets, 95 % interval: {shown}."
+    return contest(says, gaps, finding, experiment.more_prompts(sources))
 
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:

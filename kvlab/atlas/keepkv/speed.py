@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas import benchmarks
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.claims import speed as claims
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.sources import Sources
 from kvlab.figures import throughput
 from kvlab.figures.palette import Theme
 
 PRESET = "keepkv-table1"
-SAYS = "KeepKV decodes over twice as fast as the full cache, faster than D2O and slower than H2O."
 
 
 def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -22,7 +22,7 @@ def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     frame = with_ratios(benchmarks.beside(sources, PRESET))
     figure = throughput.against_the_paper(frame, theme, "Decode rate against the full cache")
     reading, where = throughput.read_against_the_paper(frame), benchmarks.bench_origin(rows)
-    claim = benchmarks.of_repeats(faster_claim(frame, benchmarks.is_small(rows)), rows)
+    claim = benchmarks.of_repeats(claims.twice(frame, *benchmarks.measured(sources, rows, PRESET)), rows)
     return (Drawn("rate", figure, frame, reading, where, claim, benchmarks.grey_numbers(PRESET)),)
 
 
@@ -37,19 +37,6 @@ def with_ratios(numbers: pd.DataFrame) -> pd.DataFrame:
     ]
     columns = ["setting", "method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
     return rates[columns].reset_index(drop=True)
-
-
-def faster_claim(frame: pd.DataFrame, small: bool) -> Claim:
-    """Twice the full cache, above D2O, below H2O; not judged on a smaller shape."""
-    ratio = frame.set_index("method")["our_ratio"].dropna()
-    if not {"keepkv", "d2o", "h2o"} <= set(ratio.index):
-        return Claim(SAYS, "cannot be judged", "KeepKV, D2O and H2O were not all measured.")
-    shown = ", ".join(f"{name} {value:.2f}" for name, value in ratio.items())
-    finding = f"Times the full cache at equal batch: {shown}; in the paper, at batch 8 against 2, KeepKV 2.20."
-    if small:
-        return Claim(SAYS, "cannot be judged", f"{finding} A smaller shape was measured, where fixed costs weigh more.")
-    holds = ratio["keepkv"] >= 2 and ratio["d2o"] < ratio["keepkv"] < ratio["h2o"]
-    return Claim(SAYS, "holds" if holds else "does not hold", finding)
 
 
 TABLES = (

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Paper
+from kvlab.atlas.claims.contests import contest, unable
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
@@ -24,9 +25,9 @@ from kvlab.atlas.scores import (
     read_table,
     score_table,
     score_words,
-    verdict_of,
 )
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import percent
@@ -58,7 +59,8 @@ class Table:
             return self.experiment.needs(sources)
         rows = on_the_same_prompts(rows)
         table = score_table(rows)
-        claim, values = contest(self.says, rows, self.pairs), paper_values(PAPER, self.slug)
+        claim = contested(self.says, rows, self.pairs, self.experiment.more_prompts(sources))
+        values = paper_values(PAPER, self.slug)
         figure, reading = figures.benchmark_table(table, theme), read_table(rows, table)
         place, beside = origin_of(rows), grey_table(values) if len(values) else None
         drawn = (Drawn("scores", figure, table, reading, place, claim, beside),)
@@ -83,14 +85,14 @@ def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.concat([full, same], ignore_index=True)
 
 
-def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:
+def contested(says: str, rows: pd.DataFrame, pairs: Pairs, settle: str) -> Claim:
     """Whether the first arm of each pair beats the second on the same prompts at every budget, by paired intervals.
 
     A full cache that cannot do the tasks leaves nothing to judge.
     """
     full = full_score(rows)
     if full is None or full.mean < ABLE:
-        return Claim(says, "cannot be judged", f"The full cache itself scores {score_words(full)} on these tasks.")
+        return unable(says, f"The full cache itself scores {score_words(full)} on these tasks.", full.n if full else 0)
     budgets = sorted(rows.loc[rows["method"] != FULL, "budget"].unique(), reverse=True)
     gaps = {
         f"{first.label} minus {second.label} at {percent(budget)}": gap(rows, first.label, second.label, budget)
@@ -98,7 +100,7 @@ def contest(says: str, rows: pd.DataFrame, pairs: Pairs) -> Claim:
         for budget in budgets
     }
     parts = [f"{name} {gap_words(found)}" for name, found in gaps.items()]
-    return Claim(says, verdict_of(gaps.values()), f"{'; '.join(parts)}; the full cache has {score_words(full)}.")
+    return contest(says, gaps, f"{'; '.join(parts)}; the full cache has {score_words(full)}.", settle)
 
 
 def _experiment(slug: str, *which: Arm, budgets: tuple[float, ...] = BUDGETS, **more: object) -> Experiment:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.merging_walkthrough import Walkthrough, key_error, represented, walkthrough
+from kvlab.analysis.merging_walkthrough import Walkthrough, represented, walkthrough
+from kvlab.atlas.claims.merging_sets import EVIDENCE, keeps_more, pivot_leads
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.errors import UserError
 from kvlab.figures import merging_steps as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import percent, plural
 from kvlab.trace.reader import Run
 
 
@@ -27,18 +28,15 @@ def draw_three_ways(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     kept = ~np.isnan(figures.evicted(walk)).all(axis=1)
     off = np.linalg.norm(represented(walk) - walk.keys, axis=1) / np.linalg.norm(walk.keys, axis=1)
     frame = _named(run, walk).assign(kept_by_eviction=kept, key_error_of_merging=off)
-    return (Drawn("three ways", figure, frame, figures.read_three_ways(walk), origin(run), keeps_more(walk)),)
-
-
-def keeps_more(walk: Walkthrough) -> Claim:
-    """Whether merging leaves keys nearer to the originals than evicting to as many slots, a dropped key counting 1."""
-    slots = int(walk.tokens["set"].nunique())
-    merging, evicting = (key_error(walk.keys, left) for left in (represented(walk), figures.evicted(walk, slots)))
-    return Claim(
-        "Eviction loses the evicted tokens for good; merging keeps them in fewer states.",
-        "holds" if merging < evicting else "does not hold",
-        f"With {slots} slots for these {len(walk.tokens)} tokens, keys are {percent(merging)} off after merging and "
-        f"{percent(evicting)} after evicting (a dropped key is 100 % off).",
+    return (
+        Drawn(
+            "three ways",
+            figure,
+            frame,
+            figures.read_three_ways(walk),
+            origin(run),
+            keeps_more(gather(sources, EVIDENCE)),
+        ),
     )
 
 
@@ -50,20 +48,7 @@ def draw_pipeline(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     run, walk = found
     figure = figures.merging_pipeline(walk, _texts(run), theme)
     reading = f"{figures.read_merging_pipeline(walk)} {evicted_as_well(run)}".strip()
-    return (Drawn("pipeline", figure, _named(run, walk), reading, origin(run), pivot_leads(walk)),)
-
-
-def pivot_leads(walk: Walkthrough) -> Claim:
-    """Whether the pivot of every set of several tokens is its most attended one and weighs most."""
-    sets = [group for _, group in walk.tokens.groupby("set") if len(group) > 1]
-    pivots = [group[group["position"] == group["pivot"]].iloc[0] for group in sets]
-    attended = sum(pivot["attention"] >= group["attention"].max() for pivot, group in zip(pivots, sets, strict=True))
-    heaviest = sum(pivot["weight"] >= group["weight"].max() for pivot, group in zip(pivots, sets, strict=True))
-    return Claim(
-        "The pivot of a set is its most attended token, and the others are weighted by their distance to it.",
-        "holds" if sets and attended == heaviest == len(sets) else "does not hold",
-        f"In {attended} of {plural(len(sets), 'set')} the pivot is the most attended token, in {heaviest} heaviest.",
-    )
+    return (Drawn("pipeline", figure, _named(run, walk), reading, origin(run), pivot_leads(gather(sources, EVIDENCE))),)
 
 
 def _window(sources: Sources, choice: Choice) -> tuple[Run, Walkthrough] | Needs:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas.benchmarks import bench_origin, by_method
+from kvlab.atlas.claims import speed as claims
 from kvlab.atlas.commands import bench_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.sources import Sources
 from kvlab.figures import cache_share as figures
@@ -15,8 +16,6 @@ from kvlab.figures.words import percent
 
 PRESET = "kvmerger-table2"
 PAPER_MODELS = {"shape:llama2-7b": "Llama2-7B-chat", "shape:llama2-13b": "Llama2-13B-chat"}
-SAYS = "At 50 and 35 % the cache takes 51 and 33 % (7B) of the full one, after 3,900 + 1,024 tokens."
-CLOSE = 0.05
 FIGURES_READ = {"allocated bytes": "allocated", "allocator: peak with weights": "peak", "logical tokens": "tokens"}
 
 
@@ -34,7 +33,17 @@ def draw_memory(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         )
     figure, reading = figures.cache_share(frame, theme), figures.read_cache_share(frame)
     grey, newest = grey_table(paper_values("kvmerger", "tab-2")), rows.sort_values("timestamp", ascending=False)
-    return (Drawn("share", figure, frame, reading, bench_origin(newest), memory_claim(frame), grey),)
+    return (
+        Drawn(
+            "share",
+            figure,
+            frame,
+            reading,
+            bench_origin(newest),
+            claims.shares(frame, int(rows["repeats"].max())),
+            grey,
+        ),
+    )
 
 
 def shares(rows: pd.DataFrame) -> pd.DataFrame:
@@ -74,21 +83,6 @@ def paper_share(model: str, budget: float) -> float:
     cache = values[(values["model"] == model) & (values["metric"] == "KV cache (GB)")].set_index("budget")["value"]
     named = percent(budget)
     return float(cache[named] / cache["100 %"]) if named in cache.index else float("nan")
-
-
-def memory_claim(frame: pd.DataFrame) -> Claim:
-    """Ours within `CLOSE` of the paper's share at every budget."""
-    known = frame.dropna(subset="paper")
-    if known.empty:
-        return Claim(SAYS, "cannot be judged", "Neither of the paper's models was measured.")
-    gap = (known["ours"] - known["paper"]).abs()
-    verdict: Verdict = "holds" if gap.max() <= CLOSE else "does not hold"
-    parts = [f"{row.row}: {percent(row.ours)}, the paper {percent(row.paper)}" for row in known.itertuples()]
-    why = "" if verdict == "holds" else (
-        " As published the prompt alone is compressed and generated tokens come on top; the paper's shares are "
-        "those of the prompt."
-    )  # fmt: skip
-    return Claim(SAYS, verdict, f"{'; '.join(parts)} ({percent(CLOSE)} apart counts as equal).{why}")
 
 
 FIGURES = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
-from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contest
-from kvlab.atlas.scores import FULL, Experiment, origin_of, score_words
+from kvlab.atlas.claims.needle import fate
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contested
+from kvlab.atlas.scores import FULL, PROMPT, Experiment, origin_of
 from kvlab.atlas.sources import Sources
-from kvlab.evaluate.summary import mean_over_tasks, over_tasks
+from kvlab.evaluate.summary import over_tasks
 from kvlab.figures import needle_map as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import percent, plural
 from kvlab.requests import MethodChoice
 
 EXPERIMENT = Experiment(
@@ -25,7 +25,6 @@ EXPERIMENT = Experiment(
     more={"lengths": "512,1024,1536", "depths": "0.05,0.25,0.5,0.75,0.95"},
 )
 BETTER = "CaM and KVMerger find the needle more often than H2O at both budgets."
-FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."
 HIDDEN = ["hidden_own", "hidden_merged"]
 
 
@@ -37,7 +36,7 @@ def draw_needle(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return EXPERIMENT.needs(sources)
     rows = rows.assign(row=_names(rows))
     cells, means = _scores(rows, "row", "length", "depth"), _scores(rows, "row")
-    claim = contest(BETTER, rows, ((OURS, H2O), (CAM, H2O)))
+    claim = contested(BETTER, rows, ((OURS, H2O), (CAM, H2O)), EXPERIMENT.more_prompts(sources))
     figure, reading, place = (
         figures.needle_map(cells, theme),
         figures.read_needle_map(cells, means),
@@ -60,26 +59,14 @@ def _fates(rows: pd.DataFrame, place: str, theme: Theme) -> Drawn:
         rows.assign(held=held, gone=(1 - held).clip(lower=0)), ["row"], (*HIDDEN, "held", "gone", "score")
     )
     figure, reading = figures.needle_fates(frame, theme), figures.read_needle_fates(frame)
-    return Drawn("fates", figure, frame, reading, place, fate_claim(rows))
+    return Drawn("fates", figure, frame, reading, place, fate(answers(rows)))
 
 
-def fate_claim(rows: pd.DataFrame) -> Claim:
-    """Scores of prompts whose needle mostly survived against those whose needle is mostly gone."""
+def answers(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a prompt, method and budget: prompt, score, and the share of the needle's tokens that is held."""
     compressed = rows[rows["method"] != FULL]
-    alive = compressed[HIDDEN].sum(axis=1) >= 0.5
-    kept, gone = compressed.loc[alive, "score"], compressed.loc[~alive, "score"]
-    if kept.empty or gone.empty:
-        say = (
-            f"All {plural(len(compressed), 'answer')} are on one side: {percent(alive.mean())} kept half of the needle."
-        )
-        return Claim(FATE, "cannot be judged", say)
-    verdict: Verdict = "holds" if kept.mean() > gone.mean() + 0.1 else "does not hold"
-    held, lost = (score_words(mean_over_tasks(compressed[side], "score", "score")) for side in (alive, ~alive))
-    finding = (
-        f"Mean score {held} where half of the needle's tokens or more were kept ({plural(len(kept), 'answer')}), "
-        f"{lost} where less was ({len(gone):,}); n counts prompts, 0.1 apart counts."
-    )
-    return Claim(FATE, verdict, finding)
+    prompts = compressed.groupby(PROMPT, dropna=False, sort=False).ngroup()
+    return compressed.assign(prompt=prompts, held=compressed[HIDDEN].sum(axis=1))[["prompt", "score", "held"]]
 
 
 def _names(rows: pd.DataFrame) -> list[str]:

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
-from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
+from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, ratios
 from kvlab.analysis.head_states import readable_heads, spread_heads
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.claims.layer_order import EVIDENCE, same
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
-from kvlab.counted import mean_words, prompts
 from kvlab.figures import compression_ratio as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, plural
-from kvlab.intervals import mean_interval, pairs_interval
+from kvlab.figures.words import plural
+from kvlab.intervals import mean_interval
 from kvlab.trace.reader import Run
 
 VECTORS, SWEEP_VECTORS = 240_000, 40_000
 THRESHOLDS = (0.4, 0.5, 0.6, 0.7, PAPER_THRESHOLD, 0.8, 0.9)
-SAME = "Which layers merging shrinks most is a property of the model: it stays the same from prompt to prompt."
-RANK = 0.8  # rank correlation from which on the order of layers counts as the same
-Ratios = dict[str, pd.DataFrame]
 
 
 def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -29,7 +26,7 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
-    drawn = _of_model(prompts_of(sources, run.record.model.name), theme)
+    drawn = _of_model(sources, prompts_of(sources, run.record.model.name), theme)
     table = ratios(run, readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS)), THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
     reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD)
@@ -43,10 +40,10 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         return run
     runs = prompts_of(sources)
     groups = [[run for run in runs if run.record.model.name == name] for name in models_of(runs)]
-    return tuple(_of_model(group, theme) for group in groups)
+    return tuple(_of_model(sources, group, theme) for group in groups)
 
 
-def _of_model(runs: list[Run], theme: Theme) -> Drawn:
+def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
     tables = {prompt_name(run): ratios(run, readable_heads(run, _heads(run, len(runs)))) for run in runs}
     parts = [table.assign(prompt=name) for name, table in tables.items()]
     by_layer = pd.concat(parts).groupby(["prompt", "layer"], sort=False)["ratio"].mean().reset_index()
@@ -55,7 +52,14 @@ def _of_model(runs: list[Run], theme: Theme) -> Drawn:
     means = over_prompts(by_layer)
     reading = figures.read_ratio_by_layer(means)
     source = origin(runs[0]) + (f" · and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else "")
-    return Drawn(runs[0].record.model.name, figure, by_layer, reading, source, _persists(tables))
+    return Drawn(
+        runs[0].record.model.name,
+        figure,
+        by_layer,
+        reading,
+        source,
+        same(gather(Sources(sources.root, None, runs), EVIDENCE)),
+    )
 
 
 def over_prompts(by_layer: pd.DataFrame) -> pd.DataFrame:
@@ -67,32 +71,6 @@ def over_prompts(by_layer: pd.DataFrame) -> pd.DataFrame:
 
 def _heads(run: Run, prompts: int) -> list[tuple[int, int]]:
     return spread_heads(run, vectors=VECTORS // max(2, prompts), tokens=MOST_TOKENS)
-
-
-def _persists(tables: Ratios) -> Claim:
-    layers = persistence(pd.DataFrame({name: table.groupby("layer")["ratio"].mean() for name, table in tables.items()}))
-    heads = persistence(
-        pd.DataFrame({name: table.groupby(["layer", "head"])["ratio"].mean() for name, table in tables.items()})
-    )
-    if len(layers) < 2 or np.isnan(layers).any():
-        why = f"{prompts(len(tables)).capitalize()}: it takes 2, and layers that differ."
-        return Claim(SAME, "cannot be judged", why, of_prompts=True)
-    verdict: Verdict = "holds" if pairs_interval(layers).mean >= RANK else "does not hold"
-    finding = (
-        f"The rank correlation of two prompts' layers is {_pair_words(layers)} on average, of their heads "
-        f"{_pair_words(heads)} (threshold {PAPER_THRESHOLD}; {RANK} counts as the same order)."
-    )
-    return Claim(SAME, verdict, finding, of_prompts=True)
-
-
-def _pair_words(correlations: np.ndarray) -> str:
-    """The mean over all pairs of prompts; one pair has no interval."""
-    if np.isnan(correlations).any():
-        return "not defined"
-    one = pairs_interval(correlations)
-    if one.n == 2:
-        return f"{number(one.mean, 2)} (one pair of prompts, n = 2)"
-    return mean_words(one.mean, one.low, one.high, one.n, lambda value: number(value, 2))
 
 
 FIGURES = (

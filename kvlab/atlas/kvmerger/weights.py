@@ -7,17 +7,17 @@ import pandas as pd
 
 from kvlab.analysis.gaussian_weights import kernel, merged_pairs
 from kvlab.analysis.head_states import readable_heads, spread_heads
+from kvlab.atlas.claims.kernel import EVIDENCE, nearer
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Verdict
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, merging_run
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import gaussian_kernel as figures
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import number
 
 PAPER_SIGMAS = (1.0, 3.0, 6.0)  # KVMerger, Table 5
-NEARER = "Tokens whose keys are nearer to the pivot's get more weight."
-CLEARLY = 1.1
 
 
 def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -34,7 +34,7 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points)
     return (
         Drawn("by distance", shown[0], points, shown[1], origin(run)),
-        Drawn("in sigmas", on_one[0], points, on_one[1], origin(run), near_claim(points)),
+        Drawn("in sigmas", on_one[0], points, on_one[1], origin(run), nearer(gather(sources, EVIDENCE, [run]))),
     )
 
 
@@ -49,22 +49,6 @@ def kernel_curves(points: pd.DataFrame) -> pd.DataFrame:
         for name, sigma in sigmas.items()
     ]
     return pd.concat(parts, ignore_index=True)
-
-
-def near_claim(points: pd.DataFrame) -> Claim:
-    """In sets of three tokens and more: the weight of the nearest over that of the furthest."""
-    larger = points[points["others"] > 1].groupby(["layer", "head", "target"])["weight"]
-    pairs = float((points["others"] == 1).sum() / (1 / points["others"]).sum())
-    if not len(larger):
-        return Claim(NEARER, "cannot be judged", "All sets are pairs: their weight does not depend on the distance.")
-    ratio = float((larger.max() / larger.min().clip(lower=1e-6)).median())
-    verdict: Verdict = "holds" if ratio >= CLEARLY else "does not hold"
-    finding = (
-        f"In {plural(len(larger), 'set')} of three and more the nearest token weighs {number(ratio, 2)} times the "
-        f"furthest (median; {CLEARLY} "
-        f"counts), but {percent(pairs)} of the sets are pairs, which have one distance and so one fixed weight."
-    )
-    return Claim(NEARER, verdict, finding)
 
 
 FIGURES = (

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from kvlab.analysis.memory import budgets_by_layer
-from kvlab.analysis.pyramid import layer_budgets, spread_by_axis, straight, touched_sinks
+from kvlab.analysis.pyramid import layer_budgets, spread_by_axis
+from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.heads import recorded
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import OPEN, Claim
 from kvlab.figures import pyramid as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import number
 from kvlab.trace.reader import Run
 
-STRAIGHT = 0.99  # of the variance of the budgets
-UNEQUAL = 1.02  # largest over smallest
 PYRAMIDS = ("pyramid-pool", "pool")
 
 
@@ -26,20 +27,18 @@ def draw_axes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ..
     step = _step(run, choice)
     frame = budgets_by_layer(run.steps, step)
     figure, reading = figures.three_axes(frame, theme), figures.read_three_axes(frame)
-    return (Drawn("axes", figure, frame, reading, origin(run), _two_axes(run, step)),)
+    return (Drawn("axes", figure, frame, reading, origin(run), _two_axes(sources, run, step)),)
 
 
-def _two_axes(run: Run, step: int) -> Claim:
-    paper = "PyramidPool compresses along the sequence and the layers, not along the heads."
+def _two_axes(sources: Sources, run: Run, step: int) -> Claim:
+    if run.record.method == PYRAMIDS[0]:
+        return claims.two_axes(gather(sources, claims.AXES, [run]))
     spread = spread_by_axis(run.steps, step)
     finding = (
         f"{run.record.label}: largest over smallest layer {number(spread['layers'])}, largest over smallest head of "
-        f"a layer {number(spread['heads'])}."
+        f"a layer {number(spread['heads'])}. It is not a run of PyramidPool."
     )
-    if run.record.method != PYRAMIDS[0]:
-        return Claim(paper, "cannot be judged", f"{finding} It is not a run of PyramidPool.")
-    holds = spread["layers"] > UNEQUAL >= spread["heads"]
-    return Claim(paper, "holds" if holds else "does not hold", finding)
+    return Claim(claims.TWO_AXES, OPEN, finding)
 
 
 def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -50,25 +49,8 @@ def draw_layers(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     frame = layer_budgets(run.steps, _step(run, choice))
     sinks = _sinks(run)
     figure, reading = figures.budgets_by_layer(frame, sinks, theme), figures.read_budgets_by_layer(frame)
-    _, explained = straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))
-    return (Drawn("layers", figure, frame, reading, origin(run), _falls(run, frame["asked"].tolist(), explained)),)
-
-
-def _falls(run: Run, asked: list[float], explained: float) -> Claim:
-    paper = "Budgets fall linearly from L0 to L0 / beta over the layers, and the sinks are never compressed."
-    touched, all_sinks = touched_sinks(run, _sinks(run))
-    beta = run.record.hyper_parameters.get("beta")
-    ratio = asked[0] / max(asked[-1], 1)
-    finding = (
-        f"A straight line explains {explained:.2%} of the budgets; first over last layer {number(ratio)}"
-        f"{f' (beta {beta:g})' if isinstance(beta, int | float) else ''}, sum {sum(asked):,.0f} slots a head; "
-        f"{touched:,} of {all_sinks:,} sinks took part in a merge or left."
-    )
-    if len(asked) < 3:
-        return Claim(paper, "cannot be judged", f"{finding} Fewer than three layers make no line.")
-    falls = asked[0] > asked[-1] or beta == 1
-    holds = explained >= STRAIGHT and falls and touched == 0
-    return Claim(paper, "holds" if holds else "does not hold", finding)
+    claim = claims.falls(gather(sources, claims.LINES, [run]))
+    return (Drawn("layers", figure, frame, reading, origin(run), claim),)
 
 
 def _sinks(run: Run) -> int:

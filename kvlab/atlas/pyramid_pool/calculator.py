@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kvlab.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Entry, Exhibit
+from kvlab.atlas.exhibit import Choice, Drawn, Entry, Exhibit
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import kv_size as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import percent

@@ -8,29 +8,29 @@ import pandas as pd
 from kvlab.analysis.attended_distance import attention_map, by_layer, layer_means
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.tables import event_steps
-from kvlab.analysis.pooling import MOST_SLOTS, age_and_tokens, spans
+from kvlab.analysis.pooling import MOST_SLOTS, spans
+from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.heads import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import attended, pooling
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number
+from kvlab.trace.reader import Run
 
 MOST_FRAMES = 16
-KEEPS_ONE = ("best", "max-norm")
 MERGING = ("pyramid-pool:pooling=mean",)
-CLEAR_TREND = 0.5  # of Spearman's correlation
 
 
 def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 4: the span of the text each slot of one head stands for, as the steps go on."""
-    run = recorded(sources, *PYRAMIDS)
+    run = _pooled(sources) or recorded(sources, *PYRAMIDS)
     if isinstance(run, Needs):
         return Needs(run.sentence, compare_command(sources, MERGING))
     pooling_kind = run.record.hyper_parameters.get("pooling")
-    if pooling_kind in KEEPS_ONE:
+    if pooling_kind in claims.KEEPS_ONE:
         why = (
             f"This run's pooling ({pooling_kind}) keeps one token of each window and evicts the others: nothing merges."
         )
@@ -42,9 +42,16 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     }
     shown = {step: _most_pooled(table) for step, table in tables.items()}
     frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
-    claim = _older_is_coarser(list(tables.values())[-1])
+    claim = claims.older(gather(sources, claims.WINDOWS, [run]))
     figure, reading = pooling.windows(shown, theme), pooling.read_windows(tables)
     return (Drawn("windows", figure, frame, reading, origin(run), claim),)
+
+
+def _pooled(sources: Sources) -> Run | None:
+    """A run that merges its windows where the one that `recorded` would take keeps one token of each."""
+    seen = [run for run in (sources.run, *sources.runs) if run is not None and run.record.method in PYRAMIDS]
+    merging = [run for run in seen if run.record.hyper_parameters.get("pooling") not in claims.KEEPS_ONE]
+    return next((run for run in merging if run.record.level == "full" and not run.steps.empty), None)
 
 
 def _steps(lineage: Lineage) -> list[int]:
@@ -57,19 +64,6 @@ def _steps(lineage: Lineage) -> list[int]:
 def _most_pooled(table: pd.DataFrame) -> pd.DataFrame:
     order = table["tokens"].sort_values(ascending=False, kind="stable").index[:MOST_SLOTS]
     return table.loc[np.sort(order)]
-
-
-def _older_is_coarser(table: pd.DataFrame) -> Claim:
-    paper = "The oldest tokens are compressed most and the most recent are kept as they are."
-    trend = age_and_tokens(table)
-    if np.isnan(trend):
-        return Claim(paper, "cannot be judged", "No slot of this head stands for more than one token.")
-    newest = int(table["tokens"].to_numpy()[np.argsort(-table["first"].to_numpy())][:1].sum())
-    finding = (
-        f"Rank correlation of a slot's age with its tokens {trend:.2f} ({CLEAR_TREND} or more counts as a trend); the "
-        f"newest slot stands for {newest}."
-    )
-    return Claim(paper, "holds" if trend >= CLEAR_TREND and newest == 1 else "does not hold", finding)
 
 
 def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -88,22 +82,9 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
             layers,
             attended.read_distance_by_layer(layers),
             where,
-            _localises(layers),
+            claims.localises(gather(sources, claims.DISTANCES)),
         ),
     )
-
-
-def _localises(layers: pd.DataFrame) -> Claim:
-    paper = "Attention gets more local from layer to layer."
-    if len(layers) < 3:
-        return Claim(paper, "cannot be judged", f"{len(layers)} layers are too few for a trend.")
-    trend = float(layers["layer"].rank().corr(layers["share"].rank()))
-    finding = (
-        f"Rank correlation of layer with attended distance {number(trend)} over {len(layers)} layers (-{CLEAR_TREND} "
-        f"or less counts as localising); {layers['share'].iloc[0]:.1%} of the text back in the first, "
-        f"{layers['share'].iloc[-1]:.1%} in the last."
-    )
-    return Claim(paper, "holds" if trend <= -CLEAR_TREND else "does not hold", finding)
 
 
 FIGURES = (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.analysis.evaluated_tasks import evaluated_tasks
+from kvlab.atlas.claims.contests import NOT_BEHIND, contest
 from kvlab.atlas.commands import eval_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs, Paper, Verdict
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
@@ -23,9 +24,9 @@ from kvlab.atlas.scores import (
     read_by_option,
     read_table,
     shared_budgets,
-    verdict_of,
 )
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.evaluate.metrics import higher_is_better
 from kvlab.figures import scores as figures
 from kvlab.figures import tasks as task_figures
@@ -58,21 +59,21 @@ def draw_poolings(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     figure = figures.score_by_option(frame, "pooling", theme, "Score by kind of pooling")
     rows = POOLINGS.rows(sources)
     reading = read_by_option(rows, frame, "pooling")
-    claim = _best_wins(rows, sorted(frame["budget"].unique()))
+    claim = _best_wins(rows, sorted(frame["budget"].unique()), POOLINGS.more_prompts(sources))
     return (Drawn("pooling", figure, frame, reading, POOLINGS.origin(sources), claim),)
 
 
-def _best_wins(rows: pd.DataFrame, budgets: list[float]) -> Claim:
+def _best_wins(rows: pd.DataFrame, budgets: list[float], settle: str) -> Claim:
     paper = "At small budgets best pooling beats mean and mean beats max; at large ones mean and best beat max."
     pairs = {budgets[0]: (("best", "mean"), ("mean", "max")), budgets[-1]: (("mean", "max"), ("best", "max"))}
     if len(pairs) < 2:
-        return Claim(paper, "cannot be judged", "Two budgets or more are needed; this is one.")
+        return Claim(paper, "not enough to say", "Two budgets or more are needed; this is one.")
     gaps = {
         f"{better} minus {worse} at {budget:g}": gap(rows, _pooling(better), _pooling(worse), budget)
         for budget, wanted in pairs.items()
         for better, worse in wanted
     }
-    return Claim(paper, verdict_of(gaps.values()), f"Mean score over the tasks: {_listed(gaps)}.")
+    return contest(paper, gaps, f"Mean score over the tasks: {_listed(gaps)}.", settle)
 
 
 def _pooling(kind: str) -> str:
@@ -92,15 +93,16 @@ def draw_slopes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     figure = figures.score_by_option(frame, "beta", theme, "Score by pyramid ratio")
     rows = SLOPES.rows(sources)
     reading = read_by_option(rows, frame, "beta")
-    return (Drawn("beta", figure, frame, reading, SLOPES.origin(sources), _steeper_is_worse(rows)),)
+    claim = _steeper_is_worse(rows, SLOPES.more_prompts(sources))
+    return (Drawn("beta", figure, frame, reading, SLOPES.origin(sources), claim),)
 
 
-def _steeper_is_worse(rows: pd.DataFrame) -> Claim:
+def _steeper_is_worse(rows: pd.DataFrame, settle: str) -> Claim:
     paper = "Scores generally fall as the pyramid gets steeper (ratio 1 to 8), but by an acceptable amount."
     flat, *steeper = (f"{OURS}:beta={ratio}:pooling=best" for ratio in (1, 2, 4, 8))
     gaps = {f"1 minus {ratio}": gap(rows, flat, arm) for ratio, arm in zip((2, 4, 8), steeper, strict=True)}
-    verdict = verdict_of([gaps["1 minus 8"]])
-    return Claim(paper, verdict, f"Mean score of ratio 1 minus a steeper one, at equal total slots: {_listed(gaps)}.")
+    finding = f"Mean score of ratio 1 minus a steeper one, at equal total slots: {_listed(gaps)}."
+    return contest(paper, {"1 minus 8": gaps["1 minus 8"]}, finding, settle)
 
 
 def draw_budgets(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -111,19 +113,20 @@ def draw_budgets(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     figure = figures.score_against_budget(table, theme, "Score by initial budget")
     rows = BUDGETS.rows(sources)
     reading = read_by_budget(rows, table)
-    return (Drawn("budget", figure, table, reading, BUDGETS.origin(sources), _more_is_better(rows)),)
+    claim = _more_is_better(rows, BUDGETS.more_prompts(sources))
+    return (Drawn("budget", figure, table, reading, BUDGETS.origin(sources), claim),)
 
 
-def _more_is_better(rows: pd.DataFrame) -> Claim:
+def _more_is_better(rows: pd.DataFrame, settle: str) -> Claim:
     paper = "A larger budget improves every dataset."
     ours = rows[(rows["method"] == OURS) & rows["metric"].map(higher_is_better)]
     budgets = sorted(ours["budget"].unique())
     if len(budgets) < 2:
-        return Claim(paper, "cannot be judged", "Two budgets or more are needed; this is one.")
+        return Claim(paper, "not enough to say", "Two budgets or more are needed; this is one.")
     small, large = budgets[0], budgets[-1]
     gaps = {str(task): _between_budgets(group, small, large) for task, group in ours.groupby("task", sort=False)}
     words = f"Mean score at {large:g} minus at {small:g} slots: {_listed(gaps)}."
-    return Claim(paper, verdict_of(gaps.values()), words)
+    return contest(paper, gaps, words, settle)
 
 
 def _between_budgets(rows: pd.DataFrame, small: float, large: float) -> Interval | None:
@@ -158,7 +161,7 @@ def _like_the_papers(frame: pd.DataFrame) -> Claim:
         f"{frame['longest'].max():,} tokens."
     )
     holds = len(shared) == len(PAPER_TASKS)
-    return Claim("Five datasets with four kinds of tasks decide.", "holds" if holds else "cannot be judged", finding)
+    return Claim("Five datasets with four kinds of tasks decide.", "holds" if holds else "not enough to say", finding)
 
 
 def _paper_tasks() -> pd.DataFrame:
@@ -187,21 +190,19 @@ def draw_rivals(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     )
     reading = f"{read_table(rows, table)} Slots really held at the end: {really}."
     grey = grey_table(paper_values(OURS, "tab-2"))
-    claim, where = _competes(rows), RIVALS.origin(sources)
+    claim, where = _competes(rows, RIVALS.more_prompts(sources)), RIVALS.origin(sources)
     further = RIVALS.on_paper_data(sources, PAPER_MODEL, *(f"longbench={name}.jsonl" for name in PAPER_TASKS))
     return (Drawn("scores", figure, table, reading, where, claim, grey, further),)
 
 
-def _competes(rows: pd.DataFrame) -> Claim:
+def _competes(rows: pd.DataFrame, settle: str) -> Claim:
     paper = (
         "Competitive with StreamingLLM and H2O. (Its own table has it behind both on Musique, Multi-News, TREC and "
         "TriviaQA.)"
     )
     gaps = {f"minus {rival}": gap(rows, _pooling("best"), rival) for rival in ("streaming-llm", "h2o")}
-    behind = [one is None or (one.n > 1 and one.high < 0) for one in gaps.values()]
-    ahead_or_even = [one is not None and one.n > 1 and one.low >= 0 for one in gaps.values()]
-    verdict: Verdict = "does not hold" if any(behind) else "holds" if all(ahead_or_even) else "cannot be judged"
-    return Claim(paper, verdict, f"Mean score of PyramidPool over all tasks {_listed(gaps)}.")
+    finding = f"Mean score of PyramidPool over all tasks {_listed(gaps)}."
+    return contest(paper, gaps, finding, settle, NOT_BEHIND)
 
 
 EXHIBITS = (

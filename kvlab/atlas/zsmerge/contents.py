@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.analysis.compare import headline, unique_labels
+from kvlab.analysis.compare import unique_labels
 from kvlab.analysis.lineage.mosaic import mosaic
 from kvlab.analysis.regions import regions_over_steps, slots_by_step
+from kvlab.atlas.claims import zsmerge as claims
 from kvlab.atlas.commands import compare_command
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.heads import head_of, recorded
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import fates, regions
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import number, percent, plural
 from kvlab.trace.reader import Run
 
-EVICTING = ("h2o", "snapkv", "streaming-llm", "pyramidkv", "adakv", "window")
 TOKEN_BLOCKS = 192
 PANELS = (
     "These are the paper's panels A (eviction), B (trained residuals: what LESS evicts lives on in a state beside the "
@@ -29,7 +29,7 @@ WITHOUT_B = (
 
 def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 1: the same tokens under an evicting method, under LESS where it is there, and under ZSMerge."""
-    evicting, trained, merging = (recorded(sources, *names) for names in (EVICTING, ("less",), ("zsmerge",)))
+    evicting, trained, merging = (recorded(sources, *names) for names in (claims.EVICTING, ("less",), ("zsmerge",)))
     if isinstance(evicting, Needs) or isinstance(merging, Needs):
         why = "A comparison of an evicting method with ZSMerge is needed."
         return Needs(why, compare_command(sources, ("h2o", "less", "zsmerge")))
@@ -42,23 +42,9 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     frame.columns = frame.columns.map(str)
     reading = f"{fates.read_fates(mosaics)} {PANELS if len(runs) == 3 else WITHOUT_B}"
     where = "; ".join(origin(run) for run in runs)
-    return (Drawn("strategies", fates.fates(mosaics, theme), frame, reading, where, _closer([evicting, merging])),)
-
-
-def _closer(runs: list[Run]) -> Claim:
-    paper = "Eviction makes attention drift; zero-shot merging loses less of it."
-    table = headline(runs)
-    evicting, merging = (row for _, row in table.iterrows())
-    losses = (evicting["mean_kl"], merging["mean_kl"])
-    if any(pd.isna(loss) for loss in losses):
-        return Claim(paper, "cannot be judged", "These runs recorded no distance from the full cache.")
-    words = ", ".join(
-        f"{row['label']} {number(row['mean_kl'])} ({percent(row['live_ratio'])} of the bytes)"
-        for row in (evicting, merging)
-    )
-    verdict = "holds" if losses[1] < losses[0] else "does not hold"
-    tokens = plural(evicting["mean_tokens"], "token")
-    return Claim(paper, verdict, f"KL from the full cache in nats a token, mean over {tokens}: {words}.")  # type: ignore[arg-type]
+    pair = [evicting, merging]
+    claim = claims.closer(gather(sources, claims.DRIFT, pair), *(run.record.label for run in pair))
+    return (Drawn("strategies", fates.fates(mosaics, theme), frame, reading, where, claim),)
 
 
 def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -76,28 +62,11 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
             slots,
             regions.read_cache_contents(slots),
             where,
-            _bounded(run),
+            claims.bounded(gather(sources, claims.FILLED, [run])),
         ),
         Drawn(
             "regions", regions.regions_over_steps(counts, theme), counts, regions.read_regions_over_steps(counts), where
         ),
-    )
-
-
-def _bounded(run: Run) -> Claim:
-    steps = run.steps
-    over = int((steps["live_slots"] > steps["budget_slots"]).sum())
-    lost, merged = int(steps["evicted"].sum()), int(steps["merged"].sum())
-    fill = (steps["live_slots"] / steps["budget_slots"]).max()
-    finding = (
-        f"The fullest head holds {percent(fill)} of its budget, above it at {over:,} of {len(steps):,} heads and "
-        f"steps; of the slots that left, {merged:,} were merged and {lost:,} dropped."
-    )
-    return Claim(
-        "The cache never holds more than its budget of proximity, context and residual slots, and what leaves is "
-        "merged, not dropped.",
-        "holds" if over == 0 and lost == 0 else "does not hold",
-        finding,
     )
 
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas import benchmarks
-from kvlab.atlas.exhibit import Choice, Claim, Drawn, Exhibit, Needs
+from kvlab.atlas.claims import speed as claims
+from kvlab.atlas.claims.contests import contest
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.papers import grey_table, paper_values
-from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table, verdict_of
+from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table
 from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores, throughput
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import byte_size, number
 
 FIGURE_3, TABLE_1 = "zsmerge-fig3", "zsmerge-table1"
 MEASURES = {"decode rate": "rate", "weights and cache": "bytes"}
-STEADY = 0.8  # a rate that keeps this share of its start counts as constant
 SUMMARIES = Experiment(
     "zsmerge-tab-2",
     (Arm("h2o"), Arm("less"), Arm("zsmerge")),
@@ -30,7 +31,7 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     rows = benchmarks.newest(sources, FIGURE_3)
     if rows.empty:
         return benchmarks.needs(sources, FIGURE_3)
-    frame, small = _lengths(rows), benchmarks.is_small(rows)
+    frame = _lengths(rows)
     return (
         Drawn(
             "lengths",
@@ -38,7 +39,7 @@ def draw_lengths(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
             frame,
             throughput.read_over_length(frame),
             benchmarks.bench_origin(rows),
-            benchmarks.of_repeats(_steady(frame, small), rows),
+            benchmarks.of_repeats(claims.steady(frame, *benchmarks.measured(sources, rows, FIGURE_3)), rows),
             benchmarks.grey_numbers(FIGURE_3),
         ),
     )
@@ -61,31 +62,6 @@ def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def _steady(frame: pd.DataFrame, small: bool) -> Claim:
-    paper = "ZSMerge's memory stays constant (43 GB) and its decode rate steady (9 tokens/s) from 20k to 54k tokens."
-    ours = frame[(frame["method"] == "zsmerge") & (frame["status"] == "ok")].sort_values("context")
-    rate, size = (ours.loc[ours["measure"] == measure, "value"] for measure in ("rate", "bytes"))
-    if len(rate) < 2 or len(size) < 2:
-        return Claim(paper, "cannot be judged", "Fewer than two lengths were measured.")
-    kept, grown = rate.iloc[-1] / rate.iloc[0], size.iloc[-1] / size.iloc[0]
-    holds = kept >= STEADY and grown <= 1.02
-    finding = (
-        f"From {ours['context'].min():,} to {ours['context'].max():,} tokens its rate goes from "
-        f"{number(rate.iloc[0])} to {number(rate.iloc[-1])} tokens/s ({kept:.2f} times; {STEADY} or more counts as "
-        f"steady), its bytes from {byte_size(size.iloc[0])} to {byte_size(size.iloc[-1])} ({grown:.2f} times)."
-    )
-    return _judged(paper, holds, finding, small)
-
-
-def _judged(paper: str, holds: bool, finding: str, small: bool) -> Claim:
-    """A speed measured on a model made smaller says nothing of the paper's: its fixed costs weigh too much."""
-    if small:
-        return Claim(
-            paper, "cannot be judged", f"{finding} A smaller shape was measured, where fixed costs weigh more."
-        )
-    return Claim(paper, "holds" if holds else "does not hold", finding)
-
-
 def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Table 1: tokens a second of whole requests, as ratios to the full cache of equal batch."""
     rows = benchmarks.newest(sources, TABLE_1)
@@ -95,7 +71,7 @@ def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     figure = throughput.against_the_paper(frame, theme, "Throughput against the full cache")
     reading, where = throughput.read_against_the_paper(frame), benchmarks.bench_origin(rows)
     grey = benchmarks.grey_numbers(TABLE_1)
-    claim = benchmarks.of_repeats(_faster(frame, benchmarks.is_small(rows)), rows)
+    claim = benchmarks.of_repeats(claims.faster(frame, *benchmarks.measured(sources, rows, TABLE_1)), rows)
     return (Drawn("throughput", figure, frame, reading, where, claim, grey),)
 
 
@@ -108,17 +84,6 @@ def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
     ]
     columns = ["method", "budget", "our_ratio", "paper_ratio", "ours", "value", "why", "note"]
     return rates.assign(setting=setting)[["setting", *columns]].reset_index(drop=True)
-
-
-def _faster(frame: pd.DataFrame, small: bool) -> Claim:
-    paper = "ZSMerge has a higher throughput than the full cache in every setting, 1.23 to 2.24 times where both ran."
-    ours = frame[frame["method"] == "zsmerge"].dropna(subset=["our_ratio"])
-    if ours.empty:
-        return Claim(paper, "cannot be judged", "No setting of ZSMerge was measured.")
-    faster = int((ours["our_ratio"] > 1).sum())
-    ratios = f"{ours['our_ratio'].min():.2f} to {ours['our_ratio'].max():.2f} times the full cache of equal batch"
-    finding = f"Faster in {faster} of {len(ours)} settings: {ratios}."
-    return _judged(paper, faster == len(ours), finding, small)
 
 
 def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
@@ -136,19 +101,19 @@ def draw_summaries(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
             table,
             read_table(SUMMARIES.rows(sources), table),
             where,
-            _above(SUMMARIES.rows(sources)),
+            _above(SUMMARIES.rows(sources), SUMMARIES.more_prompts(sources)),
             grey,
         ),
     )
 
 
-def _above(rows: pd.DataFrame) -> Claim:
+def _above(rows: pd.DataFrame, settle: str) -> Claim:
     paper = "ZSMerge scores above H2O at every budget, most so at the smallest (5 %)."
     budgets = sorted(rows.loc[rows["method"] == "zsmerge", "budget"].unique())
     gaps = {budget: gap(rows, "zsmerge", "h2o", budget) for budget in budgets}
     words = ", ".join(f"{100 * budget:g} % {gap_words(one)}" for budget, one in gaps.items())
     finding = f"Mean score of ZSMerge minus H2O on the same prompts, with its 95 % interval: {words or 'none'}."
-    return Claim(paper, verdict_of(gaps.values()), finding)
+    return contest(paper, {str(budget): one for budget, one in gaps.items()}, finding, settle)
 
 
 EXHIBITS = (

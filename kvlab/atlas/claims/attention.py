@@ -1,0 +1,175 @@
+"""KeepKV, figures 2a to 2d: how concentrated attention is, what comes back, how local and how predictable it is.
+
+All four look at the model's own attention, as any recorded run of a prompt shows it, the full cache's first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.attention_rows import (
+    TOP,
+    Rows,
+    concentration_of_heads,
+    heads_with_attention,
+    read_rows,
+    variances,
+)
+from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors
+from kvlab.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
+from kvlab.atlas.evidence import Evidence
+from kvlab.atlas.verdict import (
+    FAILS,
+    LEAST_PROMPTS,
+    OPEN,
+    Claim,
+    Threshold,
+    basis_of,
+    interval_of,
+    judge,
+    over_prompts,
+    together,
+    words_of,
+)
+from kvlab.figures.words import number, percent
+from kvlab.trace.reader import Run
+
+EVERY = 10**6
+MAJORITY, WINDOW = 0.5, 8
+
+NOT_ALWAYS = "Retaining the top tokens does not always preserve the majority of the attention."
+RETURNS = "Evicted tokens may become important later."
+IN_TIME = "Attention scores are local in time: they vary less inside a window of steps than over all of them."
+PREDICTS = "The moving average with bias correction predicts scores better than cumulative attention and window means."
+SOME = Threshold(0.0, "one head in which half the attention is lost is enough against always")
+RETURNED = Threshold(0.1, "one evicted token in ten; the paper plots the share and prints no number")
+LOCAL = Threshold(0.9, "a tenth less than with the steps in random order; without locality the two agree", at_most=True)
+BETTER = Threshold(0.0, "a smaller error than the other predictor's, on the same rows", at_most=True)
+
+
+def concentration(run: Run) -> pd.DataFrame:
+    """A row a head: `mass` and `least`, the attention that the top fifth of the tokens hold: mean and least query."""
+    frame = concentration_of_heads(run, heads_with_attention(run, EVERY))
+    return frame[np.isclose(frame["share"], TOP)].drop(columns="share").reset_index(drop=True)
+
+
+def returning(run: Run) -> pd.DataFrame:
+    """A row a head: of the prompt tokens outside the top fifth, `ever` among the top fifth of a later step, `share` at
+    any one step, and the full cache's attention to all of them (`mass`)."""
+    parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run, EVERY)]
+    rows = []
+    for (layer, head), frame in parts:
+        if len(frame):
+            kind = WINDOW_MEAN if WINDOW_MEAN in set(frame["kind"]) else LAST_QUERY
+            mine = frame[frame["kind"] == kind]
+            last = mine[mine["step"] == mine["step"].max()]
+            found = {"ever": last["ever"].mean(), "share": mine["share"].mean(), "mass": mine["mass"].mean()}
+            rows.append({"layer": layer, "head": head, "steps": int(mine["step"].max()), **found})
+    return pd.DataFrame(rows)
+
+
+def in_time(run: Run) -> pd.DataFrame:
+    """A row a head: `recorded` and `shuffled`, as `variance_ratios`."""
+    rows = []
+    for layer, head in heads_with_attention(run, EVERY):
+        frame = variances(read_rows(run, layer, head), WINDOW)
+        if len(frame):
+            recorded, shuffled = variance_ratios(frame)
+            rows.append({"layer": layer, "head": head, "recorded": recorded, "shuffled": shuffled})
+    return pd.DataFrame(rows)
+
+
+def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
+    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order."""
+    whole = max(float(frame["variance"].sum()), 1e-30)
+    return float(frame["window_variance"].sum()) / whole, float(frame["shuffled"].sum()) / whole
+
+
+def predicting(run: Run) -> pd.DataFrame:
+    """A row a head and kind of score: each predictor's median relative error over the decode steps."""
+    rows = []
+    for layer, head in heads_with_attention(run, EVERY):
+        rows += medians_of(read_rows(run, layer, head), {"layer": layer, "head": head})
+    return pd.DataFrame(rows)
+
+
+def medians_of(rows: Rows, place: dict[str, int]) -> list[dict[str, object]]:
+    """One dictionary a kind of score that was recorded."""
+    found: list[dict[str, object]] = []
+    for kind in ("mass", "score"):
+        errors = prediction_errors(rows, kind)
+        if len(errors):
+            found.append({**place, "kind": kind, **errors.groupby("predictor")["error"].median().to_dict()})
+    return found
+
+
+CONCENTRATION = Evidence("concentration", concentration)
+RETURNING = Evidence("returning", returning)
+IN_TIME_ROWS = Evidence("in-time", in_time)
+PREDICTING = Evidence("predicting", predicting)
+
+
+def majority(rows: pd.DataFrame) -> Claim:
+    """The share of heads in which some query gives the top fifth less than half."""
+    if rows.empty:
+        return Claim(NOT_ALWAYS, OPEN, "No run recorded its attention.")
+    flat = over_prompts(rows.assign(flat=(rows["least"] < MAJORITY).astype(float)), "flat")
+    least = rows.loc[rows["least"].idxmin()]
+    verdict = SOME.side(flat)
+    if flat is not None and flat.mean == 0 and flat.n >= LEAST_PROMPTS:
+        verdict = FAILS
+    finding = (
+        f"In {words_of(flat, percent)} of the heads some query gives the top {percent(TOP)} of the tokens less than "
+        f"half; least {percent(least['least'])} (layer {int(least['layer'])}, head {int(least['head'])}); the median "
+        f"head's mean is {percent(rows['mass'].median())}."
+    )
+    return Claim(NOT_ALWAYS, verdict, finding, basis_of(rows), flat, SOME)
+
+
+def returns(rows: pd.DataFrame) -> Claim:
+    """How many of the tokens that would be evicted become important again."""
+    if rows.empty:
+        return Claim(RETURNS, OPEN, "No run decoded a step after its prompt.")
+    ever, share, mass = (over_prompts(rows, name) for name in ("ever", "share", "mass"))
+    finding = (
+        f"{words_of(ever, percent)} of the prompt tokens outside the top {percent(TOP)} enter it within "
+        f"{int(rows['steps'].max())} steps, {words_of(share, percent)} at any one step (chance {percent(TOP)}); the "
+        f"full cache's attention on them is {words_of(mass, percent)}, mean over heads."
+    )
+    return judge(RETURNS, ever, RETURNED, basis_of(rows), finding)
+
+
+def locality(rows: pd.DataFrame) -> Claim:
+    """The variance inside windows over that with the steps in random order."""
+    if rows.empty:
+        return Claim(IN_TIME, OPEN, f"Windows of {WINDOW} steps need more than {WINDOW} decode steps.")
+    known = rows.assign(ratio=rows["recorded"] / rows["shuffled"].clip(lower=1e-12))
+    ratio = over_prompts(known, "ratio")
+    finding = (
+        f"The variance inside {WINDOW} steps is {words_of(ratio, number)} times that with the steps in random order, "
+        f"mean over heads; {percent(float((known['ratio'] < LOCAL.value).mean()))} of the heads are below "
+        f"{LOCAL.value:g}. (With variances that divide by n the printed comparison holds for any data; these divide "
+        "by n - 1.)"
+    )
+    return judge(IN_TIME, ratio, LOCAL, basis_of(rows), finding)
+
+
+def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
+    """EMA against the cumulative mean and the window's mean, on the same rows; the last score is told beside."""
+    mine = rows[rows["kind"] == kind] if "kind" in rows else rows.iloc[:0]
+    if mine.empty:
+        return Claim(PREDICTS, OPEN, f"No run recorded {what}.")
+    means = mine.groupby("prompt", sort=False)[[EMA, CUMULATIVE, WINDOWED, LAST]].mean()
+    gaps = {name: interval_of((means[EMA] - means[name]).tolist()) for name in (CUMULATIVE, WINDOWED)}
+    errors = {name: interval_of(means[name].tolist()) for name in means}
+    finding = (
+        f"Relative error of the next step's {what} (median of a head's steps, mean over heads): EMA "
+        f"{words_of(errors[EMA], number)}, cumulative {words_of(errors[CUMULATIVE], number)}, window "
+        f"{words_of(errors[WINDOWED], number)}; EMA minus these {words_of(gaps[CUMULATIVE], number)} and "
+        f"{words_of(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
+        f"{words_of(errors[LAST], number)}."
+    )
+    verdict = together(BETTER.side(one) for one in gaps.values())
+    closest = max((one for one in gaps.values() if one is not None), key=lambda one: one.mean)
+    return Claim(PREDICTS, verdict, finding, basis_of(mine), closest, BETTER)

@@ -1,0 +1,32 @@
+"""Claims of evaluations: one arm scores above another on the same prompts, or not clearly below it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, Verdict, together
+from kvlab.intervals import Interval
+
+AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
+NOT_BEHIND = Threshold(-0.05, "a margin of five points of score: competitive says nothing closer")
+
+
+def verdict_of(gaps: Iterable[Interval | None], threshold: Threshold = AHEAD) -> Verdict:
+    """`holds` where every gap's interval lies beyond the threshold, `does not hold` where one falls short of it."""
+    return together(threshold.side(one) for one in gaps)
+
+
+def contest(
+    says: str, gaps: Mapping[str, Interval | None], finding: str, settle: str = "", threshold: Threshold = AHEAD
+) -> Claim:
+    """The claim that every one of the named gaps lies beyond the threshold; it shows the interval that decides."""
+    known = [one for one in gaps.values() if one is not None]
+    verdict = verdict_of(gaps.values(), threshold)
+    closest = min(known, key=lambda one: one.high if verdict == "does not hold" else one.low, default=None)
+    basis = Basis(closest.n if closest else 0)
+    return Claim(says, verdict, finding, basis, closest, threshold, settle if verdict == OPEN else "")
+
+
+def unable(says: str, finding: str, prompts: int = 0) -> Claim:
+    """Where the full cache, or every arm, fails the tasks: more prompts would not tell anything either."""
+    return Claim(says, OPEN, finding, Basis(prompts))

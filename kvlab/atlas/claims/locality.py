@@ -1,0 +1,94 @@
+"""KVMerger, figures 2, 3a and 6 to 8: keys of neighbouring tokens are alike, values are not, by the rotation."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, readable_heads, spread_heads
+from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_states, near_and_any
+from kvlab.atlas.evidence import Evidence
+from kvlab.atlas.verdict import (
+    OPEN,
+    Claim,
+    Threshold,
+    basis_of,
+    interval_of,
+    judge,
+    over_prompts,
+    together,
+    words_of,
+)
+from kvlab.figures.words import number
+from kvlab.trace.reader import Run
+
+LOCAL = "Keys of neighbouring tokens are alike, more so than those of distant ones; values are not."
+ROTATION = "The rotary embedding, which keys go through and values do not, is the main reason for that locality."
+DIFFERS = "How alike a key and its neighbours are differs from head to head."
+NO_NUMBER = "the paper shows maps and no number; a tenth of what equal vectors have can be seen in a map"
+RISES = Threshold(0.1, NO_NUMBER)
+FLAT = Threshold(0.1, NO_NUMBER, at_most=True)
+LEFT = Threshold(0.5, "a main reason takes more than half of the effect with it", at_most=True)
+SPREAD = Threshold(0.1, f"between the most alike tenth of the heads and the least; {NO_NUMBER}")
+NEAR_OFFSETS = tuple(offset for offset in OFFSETS if offset <= NEAR)
+SHORT = {KEYS: "keys", BEFORE: "before", VALUES: "values"}
+
+
+def of_run(run: Run) -> pd.DataFrame:
+    """A row a head: `keys`, `keys_rise`, the same of `before` (rotation; where recorded) and of `values`.
+
+    The mean cosine of tokens at most `NEAR` apart, and by how much it lies above that of any two.
+    """
+    rows = []
+    for layer, head in readable_heads(run, spread_heads(run, tokens=MOST_TOKENS)):
+        found = near_and_any(locality_of_states(head_states(run, layer, head, MOST_TOKENS), NEAR_OFFSETS))
+        own = {SHORT[str(kind)]: line["near"] for kind, line in found.iterrows()}
+        rises = {f"{SHORT[str(kind)]}_rise": line["rise"] for kind, line in found.iterrows()}
+        rows.append({"layer": layer, "head": head, **own, **rises})
+    return pd.DataFrame(rows)
+
+
+EVIDENCE = Evidence("locality", of_run)
+
+
+def local(rows: pd.DataFrame) -> Claim:
+    """Neighbouring keys rise above any two, neighbouring values do not."""
+    keys, values = (over_prompts(rows, name) if name in rows else None for name in ("keys_rise", "values_rise"))
+    finding = (
+        f"Tokens at most {NEAR} apart are more alike than any two by {words_of(keys, _two)} for keys and "
+        f"{words_of(values, _two)} for values, mean over heads."
+    )
+    return Claim(LOCAL, together([RISES.side(keys), FLAT.side(values)]), finding, basis_of(rows), keys, RISES)
+
+
+def rotation(rows: pd.DataFrame) -> Claim:
+    """How much of the rise is left in the keys before they are rotated."""
+    known = rows.dropna(subset="before_rise") if "before_rise" in rows else rows.iloc[:0]
+    if known.empty:
+        why = "No run recorded its rotary frequencies (record one again), or the model does not rotate its keys."
+        return Claim(ROTATION, OPEN, why)
+    after, before = over_prompts(known, "keys_rise"), over_prompts(known, "before_rise")
+    means = known.groupby("prompt", sort=False)[["keys_rise", "before_rise"]].mean()
+    left = interval_of((means["before_rise"] / means["keys_rise"]).tolist())
+    finding = (
+        f"Keys of neighbours are {words_of(after, _two)} more alike than any two with the rotation and "
+        f"{words_of(before, _two)} without it: {words_of(left, _two)} of the rise is left, mean over heads."
+    )
+    if RISES.side(after) != "holds":
+        return Claim(ROTATION, OPEN, f"{finding} There is no clear rise to explain.", basis_of(known), left, LEFT)
+    return judge(ROTATION, left, LEFT, basis_of(known), finding)
+
+
+def differs(rows: pd.DataFrame) -> Claim:
+    """The spread of neighbours' cosine over all heads of a prompt."""
+    found = rows.groupby("prompt", sort=False)["keys"] if "keys" in rows else None
+    spread = None if found is None else found.quantile(0.9) - found.quantile(0.1)
+    one = None if spread is None else interval_of(spread.tolist())
+    finding = (
+        f"The mean cosine of tokens at most {NEAR} apart differs by {words_of(one, _two)} between the most alike tenth "
+        "of the heads and the least."
+    )
+    return judge(DIFFERS, one, SPREAD, basis_of(rows), finding)
+
+
+def _two(value: float) -> str:
+    return number(value, 2)

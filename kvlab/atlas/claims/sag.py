@@ -1,0 +1,84 @@
+"""KeepKV, figure 1: convex merging makes attention sag, KeepKV's own merge does not."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.analysis.sag_by_rule import LEAST_MASS, merge_groups, rule_of
+from kvlab.atlas.evidence import Evidence
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, basis_of, interval_of, together, words_of
+from kvlab.figures.one_merge import RULES
+from kvlab.figures.words import percent, signed_percent
+from kvlab.intervals import Interval
+from kvlab.trace.reader import Run
+
+SAGS = "Convex merging gives the merged slot less attention than its parts had: attention sag."
+EXACT = "KeepKV's merge leaves the attention of the present query as it was: no sag."
+ANY = Threshold(0.0, "each method's merges lose attention, rather than gain it")
+CLEAR = Threshold(0.05, "over all methods one part in twenty: the paper draws the loss and prints no number")
+NONE = Threshold(0.01, "a hundredth is ten times what rows in half precision can be off by", at_most=True)
+CONVEX, AT_THIS_QUERY, PREDICTED = "convex", ("exact", "grouped"), "predicted"
+MERGING = ("cam", "d2o", "kvmerger", "pyramid-pool", "keepkv")
+SUMS = ["merges", "before", "loss", "moved", "sagging"]
+
+
+def of_run(run: Run) -> pd.DataFrame:
+    """A row a head: `rule`, `merges`, and over them sums of attention `before`, `loss` and `moved` (the loss whatever
+    its sign), and how many are `sagging`; merges of next to no attention are left out."""
+    groups = merge_groups(run)
+    heavy = groups[groups["before"] >= LEAST_MASS]
+    loss = heavy["before"] - heavy["after"]
+    table = heavy.assign(loss=loss, moved=loss.abs(), sagging=loss > 0, merges=1)
+    return table.groupby(["layer", "head"])[SUMS].sum().reset_index().assign(rule=rule_of(run))
+
+
+EVIDENCE = Evidence("sag", of_run, MERGING)
+
+
+def sags(rows: pd.DataFrame) -> Claim:
+    """Every method that merges by a plain convex combination loses attention, and all together clearly."""
+    convex = rows[rows["rule"] == CONVEX] if "rule" in rows else rows.iloc[:0]
+    if convex.empty:
+        return Claim(SAGS, OPEN, "No run here merges by a plain convex combination.")
+    every = _lost(convex)
+    found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
+    shown = "; ".join(
+        f"{label} {words_of(one, percent)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
+        for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
+    )
+    verdict = together([CLEAR.side(every), *(ANY.side(one) for one in found.values())])
+    finding = f"Attention lost by merged slots against the sum of their parts, same query: {shown}."
+    return Claim(SAGS, verdict, finding, basis_of(convex, int(convex["merges"].sum())), every, CLEAR)
+
+
+def exact(rows: pd.DataFrame) -> Claim:
+    """KeepKV at the present query changes nothing; its merges at predicted scores are told beside."""
+    ours = rows[rows["rule"].isin((*AT_THIS_QUERY, PREDICTED))] if "rule" in rows else rows.iloc[:0]
+    if ours.empty:
+        return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
+    shown = "; ".join(
+        f"{label} ({RULES[group['rule'].iloc[0]]}) {words_of(_lost(group), signed_percent)} in "
+        f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
+        for label, group in ours.groupby("label", sort=False)
+    )
+    now = ours[ours["rule"].isin(AT_THIS_QUERY)]
+    finding = f"Attention lost (+) or gained (-) by merged slots: {shown}."
+    if now.empty:
+        why = " Predicted scores are those of no query: compare keepkv:predict=current, with per_head_mass besides."
+        return Claim(EXACT, OPEN, finding + why)
+    note = " Query heads that share a slot cannot all be served by one log mass; per_head_mass gives each its own."
+    off = {label: _lost(group, size=True) for label, group in now.groupby("label", sort=False)}
+    worst = max((one for one in off.values() if one is not None), key=lambda one: one.mean)
+    verdict = together(NONE.side(one) for one in off.values())
+    return Claim(EXACT, verdict, finding + note, basis_of(now, int(now["merges"].sum())), worst, NONE)
+
+
+def _lost(rows: pd.DataFrame, size: bool = False) -> Interval | None:
+    """The share of the attention before that is lost, all merges of a prompt together; `size`: whatever its sign."""
+    sums = rows.groupby("prompt", sort=False)[["loss", "before"]].sum()
+    shares = sums["loss"] / sums["before"]
+    return interval_of((shares.abs() if size else shares).tolist())
+
+
+def _share(rows: pd.DataFrame, part: str = "sagging", whole: str = "merges") -> str:
+    return percent(float(rows[part].sum() / rows[whole].sum()))

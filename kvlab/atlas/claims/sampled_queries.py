@@ -1,0 +1,101 @@
+"""GVote, figures 2 and 3: hidden states are nearly Gaussian, and sampled queries look where true ones do."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from kvlab.analysis import hidden_states, sampled_queries
+from kvlab.atlas.evidence import Evidence
+from kvlab.atlas.verdict import (
+    OPEN,
+    Basis,
+    Claim,
+    Threshold,
+    basis_of,
+    interval_of,
+    judge,
+    over_prompts,
+    together,
+    words_of,
+)
+from kvlab.figures.words import number, percent
+from kvlab.trace.reader import Run
+
+PAPER_OVERLAP, PAPER_USAGE, PAPER_TRUE_USAGE, PAPER_CORRELATION = 0.929, 0.594, 0.4, 0.7759  # GVote, section 3.3
+GAUSSIAN = "Each channel of the hidden states is approximately Gaussian along the text."
+OVERLAP = "Sampled queries are good approximations of future ones: high overlap with moderate token usage."
+CORRELATED = "Attention of sampled and true queries is strongly correlated."
+MOST = Threshold(0.75, "three channels in four; the paper shows a few and says each")
+HIGH = Threshold(0.8, f"the paper has {PAPER_OVERLAP}, mean over its heads; four fifths leaves room for another model")
+ABOVE_CHANCE = Threshold(0.0, "a random set of that many tokens overlaps by their share")
+STRONG = Threshold(0.5, f"from 0.5 on a correlation is called strong; the paper shows {PAPER_CORRELATION} of one head")
+
+
+def channels(run: Run) -> pd.DataFrame:
+    """A row a layer: `channels`, the share that is `close` to a normal distribution, and medians over them."""
+    if not hidden_states.probed_layers(run, "hidden"):
+        return pd.DataFrame()
+    moments = hidden_states.channels(run)
+    sizes = moments.assign(skew=moments["skew"].abs())
+    medians = sizes.groupby("layer")[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
+    groups = moments.groupby("layer")["close"]
+    return medians.assign(channels=groups.size(), close=groups.mean()).reset_index()
+
+
+def queries(run: Run) -> pd.DataFrame:
+    """A row a head, as `kvlab.analysis.sampled_queries.by_head`."""
+    return sampled_queries.by_head(run) if sampled_queries.probed_layers(run, "sampled") else pd.DataFrame()
+
+
+CHANNELS = Evidence("channels", channels)
+QUERIES = Evidence("queries", queries)
+
+
+def gaussian(rows: pd.DataFrame) -> Claim:
+    """The share of channels whose skew and excess kurtosis are small."""
+    if rows.empty:
+        return Claim(GAUSSIAN, OPEN, "No run recorded its hidden states.")
+    close = over_prompts(rows, "close")
+    medians = rows[["skew", "kurtosis", "kurtosis_with_sinks", "distance"]].median()
+    every = int(rows.groupby("prompt")["channels"].sum().max())
+    finding = (
+        f"{words_of(close, percent)} of {every:,} channels have a skew below {hidden_states.MOST_SKEW:g} and an excess "
+        f"kurtosis below {hidden_states.MOST_KURTOSIS:g}. Medians: size of the skew {number(medians['skew'])}, excess "
+        f"kurtosis {number(medians['kurtosis'])} ({number(medians['kurtosis_with_sinks'])} with the sinks), largest "
+        f"gap to the normal's distribution function {number(medians['distance'])}."
+    )
+    return judge(GAUSSIAN, close, MOST, Basis(rows["prompt"].nunique()), finding)
+
+
+def overlap(rows: pd.DataFrame) -> Claim:
+    """The attention that lies in the samples' sets, which must be more than sets of that size hold by chance."""
+    if rows.empty:
+        return Claim(OVERLAP, OPEN, "No run recorded sampled queries.")
+    shares = {name: over_prompts(rows, name) for name in ("overlap", "usage", "inner_overlap", "inner_usage")}
+    more = over_prompts(rows.assign(more=rows["overlap"] - rows["usage"]), "more")
+    poor = float((rows["overlap"] < 0.5).mean())
+    finding = (
+        f"Mean overlap over heads {words_of(shares['overlap'], number)} (paper {PAPER_OVERLAP}) with "
+        f"{words_of(shares['usage'], number)} of the tokens (paper {PAPER_USAGE}), "
+        f"{words_of(shares['inner_overlap'], number)} with {words_of(shares['inner_usage'], number)} without the "
+        f"sinks; below one half in {percent(poor)} of the heads. What GVote keeps in the end covers "
+        f"{percent(rows['covered'].mean())} of the next query's attention with {percent(rows['kept'].mean())} of the "
+        "prompt."
+    )
+    verdict = together([HIGH.side(shares["overlap"]), ABOVE_CHANCE.side(more)])
+    return Claim(OVERLAP, verdict, finding, basis_of(rows), shares["overlap"], HIGH)
+
+
+def correlated(rows: pd.DataFrame) -> Claim:
+    """Pearson's r of every head's two rows, median of the heads of a prompt."""
+    known = rows.dropna(subset="correlation") if "correlation" in rows else rows.iloc[:0]
+    if known.empty:
+        return Claim(CORRELATED, OPEN, "In no head do both rows vary.")
+    medians = known.groupby("prompt", sort=False)[["correlation", "inner_correlation"]].median()
+    r, inner = (interval_of(medians[name].tolist()) for name in medians)
+    reached = float((known["correlation"] >= PAPER_CORRELATION).mean())
+    finding = (
+        f"Pearson's r is {words_of(r, number)} in the median head, {words_of(inner, number)} without the sinks; "
+        f"{percent(reached)} of the heads reach the {PAPER_CORRELATION} that the paper shows of one head."
+    )
+    return judge(CORRELATED, r, STRONG, basis_of(known), finding)

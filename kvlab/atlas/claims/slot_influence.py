@@ -1,0 +1,74 @@
+"""KeepKV, figure 3: with its votes a merged slot keeps the influence its tokens had."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from kvlab.analysis.attention_rows import heads_with_attention
+from kvlab.analysis.lineage import Lineage, fold
+from kvlab.atlas.evidence import Evidence
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, basis_of, interval_of, together, words_of
+from kvlab.figures.words import number, percent
+from kvlab.trace.reader import Run
+
+KEEPS = "With its votes the merged slot keeps the influence its tokens had."
+WHY = "a fifth: the paper proves it for the merge's own query and claims it of later ones without a number"
+AT_LEAST, AT_MOST = Threshold(0.8, WHY), Threshold(1.25, WHY, at_most=True)
+EVERY = 10**6
+
+
+def of_run(run: Run) -> pd.DataFrame:
+    """A row a head: over all merged slots and all steps after their merge, sums of the attention they get (`mass`), of
+    what their tokens have in the full cache (`true_mass`) and of how far apart these are (`off`); `slots` counts."""
+    every, rows = run.attention_every, []
+    for layer, head in heads_with_attention(run, EVERY):
+        true, slot = (array.astype(np.float64) for array in run.attention(layer, head, thinned=True))
+        events = run.select("events", layer, head)
+        lineage = fold(events, run.select("steps", layer, head))
+        found = of_head(lineage, events, true, slot, every)
+        if found["slots"]:
+            rows.append({"layer": layer, "head": head, **found})
+    return pd.DataFrame(rows)
+
+
+def of_head(lineage: Lineage, events: pd.DataFrame, true: np.ndarray, slot: np.ndarray, every: int) -> dict[str, float]:
+    """Sums as `of_run` over the slots of one head; `true` and `slot` (rows, tokens), a row every `every` steps."""
+    merges = events[events["target"] >= 0]
+    last = np.full(lineage.tokens, np.iinfo(np.int64).max)
+    mass = true_mass = off = 0.0
+    seen: set[int] = set()
+    by_step = {int(step): group["target"].to_numpy(np.int64) for step, group in merges.groupby("step")}
+    for step in lineage.steps.tolist():
+        row = step // every
+        last[by_step.get(step, np.empty(0, np.int64))] = step  # a step at which it merges is not a later one
+        if step % every == 0 and row < len(true):
+            owner = lineage.owners(step)[: true.shape[1]]
+            inside = owner >= 0
+            sums = np.bincount(owner[inside], true[row, : len(owner)][inside], minlength=lineage.tokens)
+            merged = np.flatnonzero((last < step) & lineage.alive(step))
+            gets = slot[row, merged]
+            mass, true_mass = mass + float(gets.sum()), true_mass + float(sums[merged].sum())
+            off += float(np.abs(gets - sums[merged]).sum())
+            seen.update(merged.tolist())
+    return {"mass": mass, "true_mass": true_mass, "off": off, "slots": len(seen)}
+
+
+EVIDENCE = Evidence("slot-influence", of_run, ("keepkv",))
+
+
+def keeps(rows: pd.DataFrame) -> Claim:
+    """The attention that merged slots get over what their tokens would have had, all slots and later steps together."""
+    if rows.empty or not rows["true_mass"].sum():
+        return Claim(KEEPS, OPEN, "No merged slot lived for a further step.")
+    sums = rows.groupby("prompt", sort=False)[["mass", "true_mass", "off"]].sum()
+    ratio = interval_of((sums["mass"] / sums["true_mass"]).tolist())
+    off = interval_of((sums["off"] / sums["true_mass"]).tolist())
+    slots = int(rows["slots"].sum())
+    finding = (
+        f"After their merge {slots:,} slots get {words_of(ratio, number)} times the attention their tokens would have "
+        f"had; slot by slot and step by step they are off by {words_of(off, percent)} of it. Between "
+        f"{AT_LEAST.value:g} and {AT_MOST.value:g} counts."
+    )
+    verdict = together([AT_LEAST.side(ratio), AT_MOST.side(ratio)])
+    return Claim(KEEPS, verdict, finding, basis_of(rows, slots), ratio, AT_LEAST)

@@ -1,0 +1,155 @@
+"""GVote, figures 1, 4 and 5: as good with half the memory, and budgets that follow the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pandas as pd
+
+from kvlab.atlas.verdict import HOLDS, OPEN, Basis, Claim, Threshold, Verdict, judge
+from kvlab.counted import mean_words
+from kvlab.figures import scores as figures
+from kvlab.figures.words import number, percent
+from kvlab.intervals import LEVEL, Interval
+
+OURS, FULL = "gvote", "full"
+SAVES = "GVote needs half the memory of fixed budgets at the same accuracy."
+FOLLOWS = "Different tasks need different budgets, and GVote finds them."
+EVERYWHERE = "GVote's advantage holds across models."
+ABLE = 0.1  # below it the full cache itself fails the tasks
+DRAWS = 400
+TWICE = Threshold(2.0, "half the memory, as the paper says: the others need twice as much")
+DIFFERENT = Threshold(1.5, "half as much again: less than that one budget for all tasks could hold")
+
+
+def saves(means: pd.DataFrame, prompts: pd.DataFrame) -> Claim:
+    """The memory that fixed budgets need for GVote's score, over GVote's; the best of them decides.
+
+    `means` has a row an arm and budget (`kvlab.atlas.scores.means_over_tasks`), `prompts` a row a prompt, arm and
+    budget: task, prompt, method, arm, asked, score, kept.
+    """
+    ours, full = means[means["method"] == OURS], means[means["method"] == FULL]
+    if ours.empty or full.empty:
+        return Claim(SAVES, OPEN, "GVote and the full cache were not both evaluated on every task.")
+    if full["score"].iloc[0] < ABLE:
+        beside = figures.line_words(full.iloc[0])
+        return Claim(SAVES, OPEN, f"The full cache itself scores {beside} on these tasks.")
+    rivals = means[~means["method"].isin((OURS, FULL))]
+    if rivals.empty:
+        return Claim(SAVES, OPEN, "No fixed budget was evaluated beside it.")
+    found = times_the_memory(prompts)
+    score, parts = float(ours["score"].iloc[0]), []
+    for arm, group in rivals.groupby("arm", sort=False):
+        enough = needed_usage(group.sort_values("kept"), score)
+        never = f"not with {percent(group['kept'].max())}"
+        parts.append(f"{arm} {percent(enough) if np.isfinite(enough) else never}")
+    told = (
+        "not measured on the same prompts" if found is None else mean_words(found.mean, found.low, found.high, found.n)
+    )
+    finding = (
+        f"GVote scores {figures.line_words(ours.iloc[0])} with {figures.line_words(ours.iloc[0], 'kept', percent)} of "
+        f"the tokens, the full cache {figures.line_words(full.iloc[0])}; to score as much the others need, by lines "
+        f"through their means over the same tasks: {', '.join(parts)}. The best of them needs {told} times GVote's."
+    )
+    return judge(SAVES, found, TWICE, Basis(found.n if found else 0), finding)
+
+
+def needed_usage(group: pd.DataFrame, score: float) -> float:
+    """The smallest usage at which a line through (kept, score), sorted by kept, reaches `score`; infinite if never."""
+    return _needed(group["kept"].to_numpy(float), group["score"].to_numpy(float), score)
+
+
+def _needed(kept: np.ndarray, reached: np.ndarray, score: float) -> float:
+    for place in range(len(kept)):
+        if reached[place] >= score:
+            if place == 0:
+                return float(kept[0])
+            share = (score - reached[place - 1]) / (reached[place] - reached[place - 1])
+            return float(kept[place - 1] + share * (kept[place] - kept[place - 1]))
+    return float("inf")
+
+
+def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
+    """How many times GVote's memory the best fixed budget needs for GVote's score, with its interval over prompts.
+
+    Prompts are drawn within tasks, for all arms alike. A line that never reaches the score needs the whole cache.
+    None where no prompt was asked of all.
+    """
+    cells = prompts.assign(cell=list(zip(prompts["arm"], prompts["asked"], strict=True)))
+    wide = cells.pivot_table(index=["task", "prompt"], columns="cell", values=["score", "kept"], aggfunc="first")
+    wide = wide.dropna()
+    methods = cells.drop_duplicates("cell").set_index("cell")["method"]
+    ours = [cell for cell, method in methods.items() if method == OURS]
+    lines: dict[str, list[tuple[str, str]]] = {}
+    for cell, method in methods.items():
+        if method not in (OURS, FULL):
+            lines.setdefault(cell[0], []).append(cell)  # type: ignore[index,arg-type]
+    if wide.empty or not ours or not lines:
+        return None
+
+    def best(weights: np.ndarray) -> float:
+        score, kept = (pd.Series(weights @ wide[name].to_numpy(), wide[name].columns) for name in ("score", "kept"))
+        needed = []
+        for line in lines.values():
+            order = sorted(line, key=lambda cell: kept[cell])
+            needed.append(_needed(kept[order].to_numpy(), score[order].to_numpy(), float(score[ours[0]])))
+        return float(min(1.0, *needed) / kept[ours[0]])
+
+    return drawn_again(best, wide.index.get_level_values("task"))
+
+
+def drawn_again(measure: Callable[[np.ndarray], float], tasks: pd.Index) -> Interval:
+    """The interval of any measure of means over tasks, by drawing prompts within tasks; `measure` takes weights."""
+    labels = pd.factorize(tasks)[0]
+    groups = [np.flatnonzero(labels == label) for label in np.unique(labels)]
+    random = np.random.default_rng(0)
+
+    def weights(again: bool) -> np.ndarray:
+        found = np.zeros(len(labels))
+        for group in groups:
+            times = random.multinomial(len(group), np.full(len(group), 1 / len(group))) if again else 1
+            found[group] = times / len(group) / len(groups)
+        return found
+
+    low, high = np.quantile([measure(weights(True)) for _ in range(DRAWS)], [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(measure(weights(False)), float(low), float(high), len(labels))
+
+
+def follows(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
+    """The share kept in the task that gets most over that in the one that gets least.
+
+    `used` has a row a prompt (task, kept), `means` GVote's rows of the score table.
+    """
+    if len(means) < 2:
+        return Claim(FOLLOWS, OPEN, "Only one kind of prompt was evaluated.", Basis(len(used)))
+    least, most = means.loc[means["kept"].idxmin()], means.loc[means["kept"].idxmax()]
+    ends = used[used["task"].isin((least["task"], most["task"]))]
+    kept, is_most = ends["kept"].to_numpy(float), (ends["task"] == most["task"]).to_numpy()
+    ratio = drawn_again(
+        lambda weights: float(weights[is_most] @ kept[is_most] / (weights[~is_most] @ kept[~is_most])),
+        pd.Index(ends["task"]),
+    )
+    low, high = (f"{line['task']} {figures.line_words(line, 'kept', percent)}" for line in (least, most))
+    within = used.groupby("task", sort=False)["kept"].std().mean()
+    told = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, number)
+    finding = (
+        f"Of the tokens GVote keeps least in {low}, most in {high}: {told} times as much; prompts of one kind differ "
+        f"by {percent(within)} (standard deviation)."
+    )
+    return judge(FOLLOWS, ratio, DIFFERENT, Basis(len(used)), finding)
+
+
+def everywhere(claims: dict[str, Claim]) -> Claim:
+    """From `saves` of every model."""
+    if len(claims) < 2:
+        which = f" ({', '.join(claims)})" if claims else ""
+        more = "evaluate another with --model into the same folder"
+        return Claim(EVERYWHERE, OPEN, f"Only {len(claims)} model was evaluated{which}: {more}.")
+    verdicts: list[Verdict] = [claim.verdict for claim in claims.values()]
+    verdict: Verdict = OPEN
+    if OPEN not in verdicts:
+        verdict = HOLDS if all(one == HOLDS for one in verdicts) else "does not hold"
+    told = ", ".join(f"{name}: {claim.verdict}" for name, claim in claims.items())
+    finding = f"Half the memory at equal score in {verdicts.count(HOLDS)} of {len(claims)} models ({told})."
+    return Claim(EVERYWHERE, verdict, finding, Basis(min(claim.basis.prompts for claim in claims.values())))

@@ -1,0 +1,132 @@
+"""What a claim is judged from: rows of every recorded prompt in the folder, not only of the one in view.
+
+A verdict looks at all heads and merges of up to `MOST_PROMPTS` prompts of one model. Rows are worked out once a run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from kvlab.atlas.sources import Sources
+from kvlab.errors import UserError
+from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
+from kvlab.trace.reader import Run, open_run
+
+MOST_PROMPTS = 12
+MOST_KEPT = 2000
+NAMES = ["prompt", "run", "method", "label"]
+log = logging.getLogger(__name__)
+_kept: dict[tuple[str, str, int], pd.DataFrame] = {}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Rows of one run that a claim is judged from: a row a (layer, head) or a run, columns as the claim's file says.
+
+    `methods` names whose runs show it; none: any run of the prompt does, the full cache's first.
+    """
+
+    name: str
+    of_run: Callable[[Run], pd.DataFrame]
+    methods: tuple[str, ...] = ()
+
+
+def gather(sources: Sources, evidence: Evidence, like: Sequence[Run] = ()) -> pd.DataFrame:
+    """The rows of all prompts of the model in view, with columns `NAMES`; a prompt that was run twice counts once.
+
+    Only runs of the same method, settings and budget as one of `like` count, where any is given. What ships with kvlab
+    has its rows worked out already.
+    """
+    if sources.shipped is not None:
+        found = sources.shipped.evidence(evidence.name)
+        labels = {run.record.label for run in like}
+        return found[found["label"].isin(labels)] if labels and len(found) else found
+    frames: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    for runs in _by_prompt(sources, evidence, {run.record.label for run in like}):
+        prompt = prompt_id(runs[0])
+        parts = [rows for run in runs if len(rows := _rows(run, evidence))]
+        if prompt in seen or not parts:
+            continue
+        seen.add(prompt)
+        frames += parts if evidence.methods else parts[:1]
+        if len(seen) == MOST_PROMPTS:
+            break
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=NAMES)
+
+
+def prompt_id(run: Run) -> str:
+    """Names a prompt by its text."""
+    return hashlib.sha256(run.record.prompt.encode()).hexdigest()[:12]
+
+
+def named_rows(run: Run, evidence: Evidence) -> pd.DataFrame:
+    """The rows of one run with columns `NAMES`; none where the run does not hold what they are made of."""
+    try:
+        rows = evidence.of_run(run)
+    except UserError as error:
+        log.info("%s is no evidence of %s: %s", run.path, evidence.name, error)
+        return pd.DataFrame(columns=NAMES)
+    record = run.record
+    names = {"prompt": prompt_id(run), "run": record.run_id, "method": record.method, "label": record.label}
+    return rows.assign(**names)
+
+
+def _rows(run: Run, evidence: Evidence) -> pd.DataFrame:
+    key = (evidence.name, str(run.path), (run.path / "run.json").stat().st_mtime_ns)
+    if key not in _kept:
+        while len(_kept) >= MOST_KEPT:
+            _kept.pop(next(iter(_kept)), None)
+        _kept[key] = named_rows(run, evidence)
+    return _kept[key]
+
+
+def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterator[list[Run]]:
+    """Runs that may show it, comparison by comparison: the one in view, then the folder's, newest first."""
+    seen = list(dict.fromkeys(run for run in (*sources.runs, sources.run) if run is not None))
+    groups: dict[str, list[Run]] = {}
+    for run in seen:
+        groups.setdefault(prompt_id(run), []).append(run)
+    yield from filter(None, (_wanted(runs, evidence, labels) for runs in groups.values()))
+    if not seen:
+        return
+    here = {run.record.run_id for run in seen}
+    for entry in list_comparisons(sources.root):
+        if here & {run.run_id for run in entry.runs} or entry.runs[0].model != seen[0].record.model.name:
+            continue
+        runs = _wanted(_opened(sources, entry, evidence, labels), evidence, labels)
+        if runs:
+            yield runs
+
+
+def _wanted(runs: Sequence[Run], evidence: Evidence, labels: set[str]) -> list[Run]:
+    found = [run for run in runs if run.record.level == "full" and (not labels or run.record.label in labels)]
+    if evidence.methods:
+        return [run for run in found if run.record.method in evidence.methods]
+    return sorted(found, key=lambda run: run.record.method != "full")
+
+
+def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels: set[str]) -> list[Run]:
+    """The runs of a comparison that may count; of a prompt that any run shows, the full cache's or else the first."""
+    found = [
+        run
+        for run in entry.runs
+        if run.level == "full"
+        and run.status == "complete"
+        and (not labels or run.label in labels)
+        and (not evidence.methods or run.method in evidence.methods)
+    ]
+    if not evidence.methods:
+        found = sorted(found, key=lambda run: run.method != "full")[:1]
+    opened = []
+    for run in found:
+        try:
+            opened.append(open_run(sources.root / run.run_id))
+        except UserError as error:
+            log.info("%s could not be opened: %s", run.run_id, error)
+    return opened

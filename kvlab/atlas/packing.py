@@ -1,0 +1,92 @@
+"""Pack a filled folder of runs as the results that come with kvlab (`kvlab.atlas.shipped`)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
+from kvlab.atlas.evidence import named_rows
+from kvlab.atlas.exhibit import RECORDED, Choice, Needs
+from kvlab.atlas.registry import EXHIBITS
+from kvlab.atlas.shipped import DRAWN, EVIDENCE, MADE, rows_of
+from kvlab.atlas.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
+from kvlab.errors import UserError
+from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.reader import Run, open_run
+
+LARGEST = 15_000_000
+LEFT_OUT = ["prediction", "answer"]  # of an evaluation's rows: nothing is drawn from them
+
+
+def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
+    """Write everything the atlas draws from, with the words for the machine it was measured on; returns its bytes.
+
+    Raises:
+        UserError: the folder holds no recorded comparison, or what is packed would be too large.
+    """
+    every = list(recorded(runs))
+    if not every:
+        raise UserError(f"{runs} holds no recorded comparison: fill it with kvlab atlas fill --out {runs} first.")
+    shutil.rmtree(to, ignore_errors=True)
+    (to / EVIDENCE).mkdir(parents=True)
+    newest = Sources(runs, every[0][0], every[0])
+    _tables(newest, to)
+    for evidence in ALL_EVIDENCE:
+        frames = [named_rows(run, evidence) for group in every for run in _shows(group, evidence.methods)]
+        found = [frame for frame in frames if len(frame)]
+        if found:
+            rows = pd.concat(found, ignore_index=True)
+            rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
+    _drawings(newest).to_parquet(to / DRAWN, compression="zstd", compression_level=12)
+    record = every[0][0].record
+    made = {
+        "versions": record.versions, "model": record.model.name, "digest": _digest(newest), "device": record.device,
+        "machine": machine, "created": record.created, "texts": len(every),
+    }  # fmt: skip
+    (to / MADE).write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    size = sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
+    if size > LARGEST:
+        raise UserError(f"{to} takes {size / 1e6:.1f} MB of at most {LARGEST / 1e6:.0f}: record fewer texts.")
+    return size
+
+
+def recorded(runs: Path) -> Iterator[list[Run]]:
+    """The runs of every complete comparison that was recorded in full, the oldest first."""
+    for entry in reversed(list_comparisons(runs)):
+        if entry.status == "complete" and all(run.level == "full" for run in entry.runs):
+            yield [open_run(runs / run.run_id) for run in entry.runs]
+
+
+def _shows(group: list[Run], methods: tuple[str, ...]) -> list[Run]:
+    """The runs of one prompt that are evidence: of the methods, or, where any shows it, one."""
+    mine = [run for run in group if run.record.method in methods]
+    return mine if methods else sorted(group, key=lambda run: run.record.method != "full")[:1]
+
+
+def _tables(sources: Sources, to: Path) -> None:
+    for folder, rows in ((EVAL_FOLDER, sources.evaluations), (BENCH_FOLDER, sources.benchmarks)):
+        for name, group in rows.groupby("name") if len(rows) else ():
+            file = to / folder / (f"{name}/part-000000.parquet" if folder == EVAL_FOLDER else f"{name}.parquet")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            kept = group.drop(columns=["name", *[column for column in LEFT_OUT if column in group]])
+            kept.to_parquet(file, compression="zstd", index=False)
+
+
+def _drawings(sources: Sources) -> pd.DataFrame:
+    rows = []
+    for exhibit in EXHIBITS:
+        for theme in ("light", "dark") if exhibit.source in RECORDED else ():
+            drawn = exhibit.draw(sources, Choice(), theme)  # type: ignore[arg-type]
+            if not isinstance(drawn, Needs):
+                rows += rows_of(exhibit, drawn, theme)  # type: ignore[arg-type]
+    return pd.DataFrame(rows)
+
+
+def _digest(sources: Sources) -> str:
+    rows = sources.evaluations
+    return str(rows["model_digest"].iloc[0]) if len(rows) else ""

@@ -1,0 +1,57 @@
+"""What is said of each paper's claims on this model: those that hold, that do not, and that cannot be said yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.registry import EXHIBITS, PAPERS
+from kvlab.atlas.shipped import merged, shipped
+from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
+from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.reader import open_run
+
+VERDICTS: tuple[Verdict, ...] = (HOLDS, FAILS, OPEN)
+Lines = dict[str, dict[Verdict, list[tuple[Exhibit, Claim]]]]
+
+
+def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
+    """The claims of every paper by verdict, each with the exhibit that decides it.
+
+    A claim that several exhibits of a paper decide, as three walls of maps do, counts once, at the first of them.
+    """
+    found: Lines = {paper: {verdict: [] for verdict in VERDICTS} for paper in PAPERS}
+    seen: set[tuple[str, str]] = set()
+    for exhibit, claims in judged:
+        for claim in claims:
+            if (exhibit.paper, claim.paper) not in seen:
+                seen.add((exhibit.paper, claim.paper))
+                found[exhibit.paper][claim.verdict].append((exhibit, claim))
+    return found
+
+
+def counts(found: Lines) -> pd.DataFrame:
+    """A row a paper: paper, title, and how many claims `holds`, `fails` and are `open`."""
+    rows = [(paper, title, *(len(found[paper][verdict]) for verdict in VERDICTS)) for paper, title in PAPERS.items()]
+    return pd.DataFrame(rows, columns=["paper", "title", "holds", "fails", "open"])
+
+
+def claims_of(drawn: tuple[Drawn, ...] | Needs) -> tuple[Claim, ...]:
+    """Every claim of an exhibit's figures."""
+    return () if isinstance(drawn, Needs) else tuple(one.claim for one in drawn if one.claim is not None)
+
+
+def scorecard(root: Path) -> pd.DataFrame:
+    """`counts` of what the folder of runs or, where it has less, what comes with kvlab says."""
+    newest = next(iter(list_comparisons(root, limit=1)), None)
+    runs = [open_run(root / run.run_id) for run in newest.runs] if newest else []
+    sources, ships = Sources(root, runs[0] if runs else None, runs), shipped()
+    shown = {
+        exhibit: merged(exhibit, exhibit.draw(sources, Choice(), "light"), ships, sources, "light")
+        for exhibit in EXHIBITS
+    }
+    return counts(lines((exhibit, claims_of(drawn)) for exhibit, drawn in shown.items()))

@@ -1,0 +1,126 @@
+"""What a verdict on a paper's claim is, what it rests on, and how an interval over prompts decides it. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from kvlab.counted import mean_words, prompts
+from kvlab.intervals import Interval, mean_interval
+
+Verdict = Literal["holds", "does not hold", "not enough to say"]
+HOLDS: Verdict = "holds"
+FAILS: Verdict = "does not hold"
+OPEN: Verdict = "not enough to say"
+# The fewest prompts that can decide: all six on one side of a threshold happen by chance in 2 * 0.5^6 = 3 % of cases,
+# all five in 6 %, and an interval bootstrapped from fewer is too narrow besides.
+LEAST_PROMPTS = 6
+
+
+@dataclass(frozen=True)
+class Basis:
+    """How much a verdict rests on: prompts, (layer, KV head) pairs, merges, and repeats of a benchmark; 0 is unsaid."""
+
+    prompts: int = 0
+    heads: int = 0
+    merges: int = 0
+    repeats: int = 0
+
+    @property
+    def words(self) -> str:
+        """`12 prompts, 24 heads, 8,412 merges`."""
+        counts = {"heads": self.heads, "merges": self.merges, "repeats": self.repeats}
+        told = [f"{count:,} {name if count > 1 else name[:-1]}" for name, count in counts.items() if count]
+        return ", ".join([*([prompts(self.prompts)] if self.prompts else []), *told])
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """From where on a measured number counts for the claim, and why there; `at_most`: up to where."""
+
+    value: float
+    reason: str
+    at_most: bool = False
+
+    def side(self, found: Interval | None, least: int = LEAST_PROMPTS) -> Verdict:
+        """`holds` where the whole interval lies beyond the threshold, `does not hold` where all of it falls short."""
+        if found is None or found.n < least:
+            return OPEN
+        low, high = (-found.high, -found.low) if self.at_most else (found.low, found.high)
+        value = -self.value if self.at_most else self.value
+        return HOLDS if low > value else FAILS if high < value else OPEN
+
+    @property
+    def words(self) -> str:
+        """`at least 0.1: a tenth of what two equal keys have`."""
+        return f"{'at most' if self.at_most else 'at least'} {self.value:g}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What the paper says, whether this data agrees, and the figure that decides, in one sentence.
+
+    `basis` says what it rests on, `interval` is that of the number that decides (over prompts, 95 %), `threshold` what
+    it is held to. `settle` is a command that would settle what there is not enough to say of. `setting` says under
+    which settings it was judged; `Exhibit.draw` takes it from the origin where the claim does not say.
+    """
+
+    paper: str
+    verdict: Verdict
+    finding: str
+    basis: Basis = field(default_factory=Basis)
+    interval: Interval | None = None
+    threshold: Threshold | None = None
+    settle: str = ""
+    setting: str = ""
+
+
+def judge(
+    paper: str, found: Interval | None, threshold: Threshold, basis: Basis, finding: str, settle: str = ""
+) -> Claim:
+    """The claim by one number over prompts: `finding` says it in words, `settle` how to measure more of it."""
+    verdict = threshold.side(found)
+    return Claim(paper, verdict, finding, basis, found, threshold, settle if verdict == OPEN else "")
+
+
+def together(verdicts: Iterable[Verdict]) -> Verdict:
+    """Of a claim in several parts: it fails with any of them, and holds with all."""
+    found = list(verdicts)
+    if FAILS in found:
+        return FAILS
+    return HOLDS if found and all(one == HOLDS for one in found) else OPEN
+
+
+def never(broken: int, basis: Basis) -> Verdict:
+    """Of a claim about every case: one that breaks it is enough, and as many prompts as for any other to hold."""
+    if broken:
+        return FAILS
+    return HOLDS if basis.prompts >= LEAST_PROMPTS else OPEN
+
+
+def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:
+    """The mean of a column with its interval over prompts: heads, steps and merges of a prompt are averaged first."""
+    values = frame.groupby(prompt, sort=False)[column].mean().dropna() if len(frame) else pd.Series(dtype=float)
+    return interval_of(values.to_list())
+
+
+def interval_of(values: Sequence[float]) -> Interval | None:
+    """The mean of one value a prompt with its 95 % interval; None where there is none."""
+    known = [float(value) for value in values if np.isfinite(value)]
+    return mean_interval(known) if known else None
+
+
+def basis_of(frame: pd.DataFrame, merges: int = 0) -> Basis:
+    """Prompts and (layer, head) pairs of an evidence frame (`kvlab.atlas.evidence`)."""
+    place = [name for name in ("layer", "head") if name in frame]
+    heads = len(frame[place].drop_duplicates()) if len(place) == 2 and len(frame) else 0
+    return Basis(frame["prompt"].nunique() if len(frame) else 0, heads, merges)
+
+
+def words_of(found: Interval | None, show: Callable[[float], str]) -> str:
+    """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
+    return "not measured" if found is None else mean_words(found.mean, found.low, found.high, found.n, show)

@@ -1,0 +1,190 @@
+"""What comes with kvlab reads back as it was drawn, fills what the reader lacks, and is never larger than promised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvlab.atlas import packing
+from kvlab.atlas.claims import (
+    EVIDENCE,
+    attention,
+    kernel,
+    layer_order,
+    locality,
+    merging_sets,
+    pyramid,
+    sag,
+    sampled_queries,
+    slot_influence,
+)
+from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.registry import EXHIBITS, find
+from kvlab.atlas.scorecard import counts, lines
+from kvlab.atlas.shipped import Shipped, merged, shipped
+from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Basis, Claim
+from kvlab.errors import UserError
+from kvlab.trace import open_run
+from kvlab.trace.synthetic import write_synthetic_run
+
+FEW = ("zsmerge/fig-2", "keepkv/fig-2a", "pyramid-pool/fig-1")
+
+
+def exhibits(*keys: str) -> tuple[Exhibit, ...]:
+    return tuple(find(*key.split("/")) for key in keys)
+
+
+@pytest.fixture(scope="module")
+def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sources, Shipped]:
+    """Two prompts of two made-up runs each, packed with two recorded exhibits."""
+    root, to = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("packed") / "results"
+    for number, prompt in enumerate(("one ", "two ")):
+        for method in ("full", "zsmerge"):
+            write_synthetic_run(root, method=method, comparison_id=prompt.strip(), seed=number, prompt=prompt * 9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "EXHIBITS", exhibits(*FEW))
+        assert packing.pack(root, to) < packing.LARGEST
+    runs = [open_run(path.parent) for path in sorted(root.glob("*/run.json"))]
+    first = [run for run in runs if run.record.comparison_id == "one"]
+    return Sources(root, first[0], first), Shipped(to)
+
+
+def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
+    sources, ships = packed
+    for exhibit in exhibits(*FEW[:2]):
+        own, back = exhibit.draw(sources, Choice(), "dark"), ships.drawn(exhibit, Sources(Path("nowhere")), "dark")
+        assert isinstance(own, tuple) and isinstance(back, tuple)
+        for one, other in zip(own, back, strict=True):
+            assert one.figure.to_plotly_json().keys() == other.figure.to_plotly_json().keys()
+            assert len(one.figure.data) == len(other.figure.data)
+            assert list(one.frame) == list(other.frame)
+            assert len(one.frame) == len(other.frame)
+            assert (one.name, one.reading, one.origin, one.claim) == (
+                other.name,
+                other.reading,
+                other.origin,
+                other.claim,
+            )
+
+
+def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Shipped]):
+    _, ships = packed
+    rows = ships.evidence("concentration")
+    assert rows["prompt"].nunique() == 2
+    assert ships.evidence("kernel").empty
+    assert ships.words == f"shipped with kvlab, {ships.made['model']}, two CPU cores"
+
+
+def test_an_empty_folder_is_not_packed(tmp_path: Path):
+    with pytest.raises(UserError, match="kvlab atlas fill"):
+        packing.pack(tmp_path, tmp_path / "results")
+
+
+def with_claim(drawn: tuple[Drawn, ...], claim: Claim) -> tuple[Drawn, ...]:
+    return tuple(replace(one, claim=claim) for one in drawn)
+
+
+def test_own_data_stands_and_what_ships_fills_what_it_lacks(packed: tuple[Sources, Shipped]):
+    """Nothing of one's own: all that ships. A verdict that rests on fewer prompts is left to what ships; none else."""
+    _, ships = packed
+    exhibit = exhibits("keepkv/fig-2a")[0]
+    empty = Sources(Path("nowhere"))
+    shown = merged(exhibit, Needs("Nothing.", "kvlab"), ships, empty, "light")
+    assert isinstance(shown, tuple) and shown[0].origin.startswith("shipped with kvlab")
+    claim = Claim("It is so.", HOLDS, "0.8", Basis(8))
+
+    class Decided(Shipped):
+        def drawn(self, exhibit: Exhibit, sources: Sources, theme: str) -> tuple[Drawn, ...]:  # type: ignore[override]
+            return with_claim(shown, claim)
+
+    theirs = Decided(ships.root)
+    few, own_verdict = replace(claim, verdict=OPEN, basis=Basis(1)), replace(claim, verdict=FAILS, basis=Basis(7))
+    mixed = merged(exhibit, with_claim(shown, few), theirs, empty, "light")
+    assert isinstance(mixed, tuple) and mixed[0].claim is not None
+    assert mixed[0].claim.verdict == HOLDS
+    assert mixed[0].claim.finding.startswith("Own data (one prompt) is not enough to say; judged on what is shipped")
+    mine = merged(exhibit, with_claim(shown, own_verdict), theirs, empty, "light")
+    assert isinstance(mine, tuple) and mine[0].claim == own_verdict
+    more = replace(few, basis=Basis(20))
+    kept = merged(exhibit, with_claim(shown, more), theirs, empty, "light")
+    assert isinstance(kept, tuple) and kept[0].claim == more
+
+
+def test_what_ships_is_of_mini_and_says_nothing_of_another_model(packed: tuple[Sources, Shipped]):
+    sources, ships = packed
+    assert sources.model != "mini"
+    needs = Needs("Nothing.", "kvlab")
+    assert merged(exhibits("keepkv/fig-2a")[0], needs, ships, sources, "light") is needs
+
+
+def test_a_claim_that_several_exhibits_decide_counts_once():
+    holds, fails = Claim("A.", HOLDS, "1"), Claim("B.", FAILS, "2")
+    walls = exhibits("kvmerger/fig-6", "kvmerger/fig-7")
+    found = lines([(walls[0], [holds]), (walls[1], [holds, fails])])
+    table = counts(found).set_index("paper")
+    assert table.loc["kvmerger", ["holds", "fails", "open"]].tolist() == [1, 1, 0]
+    assert [exhibit.slug for exhibit, _ in found["kvmerger"][HOLDS]] == ["fig-6"]
+    assert table[["holds", "fails", "open"]].to_numpy().sum() == 2
+
+
+# What lies under assets/results
+
+
+needs_results = pytest.mark.skipif(shipped() is None, reason="make shipped was not run in this checkout")
+
+
+@needs_results
+def test_what_ships_is_small_and_says_what_made_it():
+    ships = shipped()
+    assert ships is not None
+    assert sum(file.stat().st_size for file in ships.root.rglob("*") if file.is_file()) <= packing.LARGEST
+    assert {"kvlab", "torch", "transformers"} <= set(ships.made["versions"])  # type: ignore[arg-type]
+    assert ships.made["digest"] and ships.made["device"] and ships.made["created"]
+    assert {evidence.name for evidence in EVIDENCE} == {file.stem for file in (ships.root / "evidence").glob("*")}
+
+
+@needs_results
+def test_every_card_of_a_first_visit_is_filled():
+    ships, empty = shipped(), Sources(Path("nowhere"))
+    assert ships is not None
+    drawings = set(ships.drawings["exhibit"])
+    for exhibit in EXHIBITS:
+        if exhibit.source in RECORDED:
+            assert exhibit.key in drawings, exhibit.key
+        elif exhibit.source != "calculator":
+            assert isinstance(ships.drawn(exhibit, empty, "light"), tuple), exhibit.key
+
+
+@needs_results
+def test_shipped_verdicts_are_what_the_shipped_rows_say():
+    """A threshold or a claim that changes needs `make shipped` again."""
+    ships = shipped()
+    assert ships is not None
+    judges = {
+        "keepkv/fig-2a": (attention.majority, "concentration"),
+        "keepkv/fig-2b": (attention.returns, "returning"),
+        "keepkv/fig-2c": (attention.locality, "in-time"),
+        "kvmerger/fig-1": (merging_sets.keeps_more, "merging-sets"),
+        "kvmerger/fig-4": (merging_sets.pivot_leads, "merging-sets"),
+        "kvmerger/fig-2": (locality.local, "locality"),
+        "kvmerger/fig-3a": (locality.differs, "locality"),
+        "kvmerger/fig-3b": (layer_order.same, "layer-order"),
+        "kvmerger/fig-3d": (kernel.nearer, "kernel"),
+        "pyramid-pool/fig-5": (pyramid.localises, "distances"),
+        "gvote/fig-2": (sampled_queries.gaussian, "channels"),
+        "gvote/fig-3a": (sampled_queries.overlap, "queries"),
+        "gvote/fig-3b": (sampled_queries.correlated, "queries"),
+    }
+    for key, (judge, name) in judges.items():
+        claim = next(one.claim for one in ships.drawn(find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]
+        again = judge(ships.evidence(name))  # type: ignore[operator]
+        assert (claim.verdict, claim.basis.prompts) == (again.verdict, again.basis.prompts), key
+    rules = ships.evidence("sag")
+    walls = ships.drawn(find("keepkv", "fig-1"), Sources(Path("x")), "light")
+    assert {one.claim.paper: one.claim.verdict for one in walls if one.claim} == {  # type: ignore[union-attr]
+        sag.SAGS: sag.sags(rules).verdict, sag.EXACT: sag.exact(rules).verdict,
+    }  # fmt: skip
+    assert slot_influence.keeps(ships.evidence("slot-influence")).basis.prompts > 5

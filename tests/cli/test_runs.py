@@ -1,0 +1,106 @@
+"""`kvlab runs`: listed, labelled, deleted and brought back, exported and taken in; titles and tags of comparisons."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvlab.cli import commands
+from kvlab.errors import UserError
+from kvlab.trace.synthetic import write_synthetic_run
+
+Say = Callable[..., str]
+
+
+@pytest.fixture
+def say(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Say:
+    for name in ("one", "two"):
+        for method in ("full", "h2o"):
+            write_synthetic_run(
+                tmp_path,
+                method=method,
+                comparison_id=name,
+                title=name.title(),
+                layers=1,
+                heads=1,
+                steps=2,
+                level="light",
+            )
+
+    def said(*words: str) -> str:
+        commands([*words, "--runs", str(tmp_path)], standalone_mode=False)
+        return capsys.readouterr().out
+
+    return said
+
+
+def listed(say: Say, *words: str) -> list[str]:
+    return [row["title"] for row in json.loads(say("runs", "ls", "--json", *words))]
+
+
+def test_what_is_kept_is_found_and_labelled(say: Say):
+    assert listed(say) == ["Two", "One"]
+    say("runs", "tag", "one", "--add", "paper", "--add", "draft")
+    assert "paper" in say("runs", "tag", "one", "--remove", "draft")
+    say("runs", "rename", "two", "The second")
+    say("runs", "note", "two", "seen with the group")
+    say("runs", "star", "two")
+    assert listed(say, "--tag", "paper") == ["One"]
+    assert listed(say, "--starred") == ["The second"]
+    assert listed(say, "group") == ["The second"]
+    assert listed(say, "--sort", "title", "--limit", "1") == ["One"]
+    say("runs", "archive", "two")
+    assert listed(say) == ["One"] and listed(say, "--archived") == ["The second"]
+
+
+def test_what_is_deleted_comes_back(say: Say):
+    assert "in the bin" in say("runs", "rm", "one")
+    assert listed(say) == ["Two"]
+    assert "One" in say("runs", "bin")
+    assert "One is back" in say("runs", "undo")
+    assert set(listed(say)) == {"One", "Two"}
+
+
+def test_what_is_exported_is_taken_in_elsewhere(say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert "comparison One" in say("export", "one", "--out", str(tmp_path / "out"))
+    commands(
+        ["import", str(tmp_path / "out" / "one.kvlab.zip"), "--runs", str(tmp_path / "there")], standalone_mode=False
+    )
+    capsys.readouterr()
+    commands(["runs", "ls", "--json", "--runs", str(tmp_path / "there")], standalone_mode=False)
+    assert [row["title"] for row in json.loads(capsys.readouterr().out)] == ["One"]
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("runs", "rm", "../one"), "names nothing"),
+        (("runs", "tag", "one"), "Say which tags"),
+        (("runs", "tag", "one", "--add", "<b>"), "is no tag"),
+        (("runs", "ls", "--since", "yesterday"), "is no day"),
+        (("runs", "ls", "--sort", "colour"), "cannot be sorted"),
+        (("runs", "undo",), "is empty"),
+        (("export",), "Name what to export"),
+        (("export", "--story", "None"), "no story"),
+        (("import", "nothing.zip"), "no file"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_sentence(say: Say, words: tuple[str, ...], named: str):
+    with pytest.raises(UserError, match=named) as refused:
+        say(*words)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_comparison_has_the_title_and_tags_it_was_given(tiny_model_folder: Path, tmp_path: Path, capsys):
+    words = ("--model", str(tiny_model_folder), "--methods", "h2o", "--new-tokens", "2", "--out", str(tmp_path))
+    prompt = ("--prompt", "a lamp and an old captain wrote a key under the stone of the river")
+    with pytest.raises(UserError, match="is no tag"):
+        commands(["compare", *words, *prompt, "--tag", "<b>"], standalone_mode=False)
+    assert not list(tmp_path.glob("*full*"))
+    commands(["compare", *words, *prompt, "--title", "Lamps", "--tag", "talk"], standalone_mode=False)
+    capsys.readouterr()
+    commands(["runs", "ls", "--json", "--tag", "talk", "--runs", str(tmp_path)], standalone_mode=False)
+    assert [row["title"] for row in json.loads(capsys.readouterr().out)] == ["Lamps"]

@@ -1,0 +1,46 @@
+"""What fills the atlas: one comparison a text with every method, small evaluations in one folder, benchmarks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kvlab.atlas.filling import commands_of
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob
+from kvlab.jobs.filling import FOLDER, Small, filling
+from kvlab.requests import CompareRequest
+from kvlab.tasks.excerpts import CHARACTERS, excerpts
+
+SMALL = Small(prompts=3, samples=2, lengths=(320,))
+
+
+def test_everything_the_atlas_asks_for_becomes_work(tmp_path: Path):
+    work = [ordered.work for ordered in filling(commands_of(tmp_path), SMALL)]
+    compared = [one for one in work if isinstance(one, CompareRequest)]
+    assert len(compared) == 3
+    assert len({one.prompt for one in compared}) == 3
+    methods = {choice.method for choice in compared[0].choices}
+    assert {"h2o", "less", "zsmerge", "kvmerger", "pyramid-pool", "keepkv", "cam", "d2o", "gvote"} <= methods
+    assert all(one.choices == compared[0].choices for one in compared)
+    evaluated = [one for one in work if isinstance(one, EvalJob)]
+    assert {one.name for one in evaluated} == {FOLDER}
+    assert max(one.request.samples for one in evaluated) <= 3
+    assert {type(one) for one in work[:3]} == {CompareRequest}  # claims of recorded runs come first
+
+
+def test_one_exhibit_is_filled_alone(tmp_path: Path):
+    (first, *rest) = filling(commands_of(tmp_path, ["keepkv/fig-3"]), SMALL)
+    assert len(rest) == 2
+    assert isinstance(first.work, CompareRequest)
+    assert {choice.method for choice in first.work.choices} == {"cam", "d2o", "kvmerger", "keepkv", "h2o"}
+    with pytest.raises(UserError, match="paper and number"):
+        commands_of(tmp_path, ["keepkv"])
+
+
+def test_excerpts_differ_and_are_the_same_every_time():
+    found = excerpts(6)
+    assert found == excerpts(6)
+    assert len({text for _, text in found}) == len({title for title, _ in found}) == 6
+    assert all(CHARACTERS - 40 < len(text) <= CHARACTERS for _, text in found)
