@@ -93,8 +93,9 @@ def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) ->
         return _ridge(states, scores)
     torch.manual_seed(request.seed + layer)
     size = max(states.shape[1] // NARROWER, scores.shape[1])
-    network = nn.Sequential(nn.Linear(states.shape[1], size), nn.GELU(), nn.Linear(size, scores.shape[1]))
-    nn.init.zeros_(network[2].bias)
+    inner, outer = nn.Linear(states.shape[1], size), nn.Linear(size, scores.shape[1])
+    network = nn.Sequential(inner, nn.GELU(), outer)
+    nn.init.zeros_(outer.bias)
     centre = scores.mean(0)
     optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, request.epochs)
@@ -105,7 +106,6 @@ def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) ->
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         schedule.step()
-    inner, _, outer = network
     parts = (outer.weight, outer.bias + centre, inner.weight, inner.bias)
     return ScoreHead(*(part.detach().clone() for part in parts))
 

@@ -22,6 +22,7 @@ from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.attention.ema import EmaScore
 from kvlab.methods.scorers.contents.none import Recency, Unscored
 from kvlab.methods.scorers.to_come.ballots import Ballots
+from kvlab.methods.scorers.to_come.predicted import PredictedScore
 from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
 from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
 from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
@@ -32,7 +33,7 @@ from kvlab.methods.settlers.pooling.pool import Pool
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
 
 # Scores that are set at the prompt, or follow from the slot; so do those that can be recalled.
-COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, Recency)
+COSTS_NO_STEP = (PromptOnly, Ballots, RehearsedAttention, PredictedScore, Recency)
 # Half of an equal share would be half of what the layers could give each other.
 RECENT_ACROSS_LAYERS = 16
 

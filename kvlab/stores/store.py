@@ -87,7 +87,8 @@ def store_of(name: str) -> Store:
 
 def _changed(base: str, settings: list[str]) -> dict[str, Any]:
     """Fields of a store from words such as `residual=128`; a group is that of its keys, and packed at once."""
-    store, found = STORES[base], {}
+    store = STORES[base]
+    found: dict[str, Any] = {}
     for setting in settings:
         key, _, text = setting.partition("=")
         if key not in SETTINGS or not text.isdigit() or not SETTINGS[key] <= int(text) <= MOST:

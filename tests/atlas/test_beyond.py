@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from pathlib import Path
 
@@ -43,6 +44,7 @@ def test_ahead_means_that_the_whole_interval_is_above_zero(slug: str) -> None:
     assert (ahead.verdict, ahead.basis.prompts) == ("holds", 24 * len(contest.tasks))
     assert ahead.interval is not None and ahead.interval.low > 0 and ahead.threshold is not None
     assert contest.claim(evaluated(contest, 0.1, 0.9), "more").verdict == "does not hold"
+    assert re.search(r"\(\+?[\d.]+ to \+?[\d.]+, n = \d+\)", ahead.finding), ahead.finding
     even = contest.claim(evaluated(contest, 0.5, 0.5), "more")
     assert (even.verdict, even.settle) == ("not enough to say", "more")
 
@@ -89,7 +91,7 @@ def test_the_command_of_a_claim_can_be_run(contest: Contest, tmp_path: Path) -> 
 def test_shares_that_stay_are_told_from_those_that_follow_the_text() -> None:
     stay = heads(per_prompt=6, share=lambda prompt, head: head / 15 + 0.001 * (prompt % 2))
     assert head_shares.invariant(stay).verdict == "holds"
-    follow = heads(per_prompt=6, share=lambda prompt, head: ((head * (2 * prompt + 1)) % 7) / 15)
+    follow = heads(per_prompt=6, share=lambda prompt, head: ((head + 1) * (prompt % 6 + 1) % 7) / 15)
     assert head_shares.invariant(follow).verdict == "does not hold"
     assert (
         head_shares.invariant(heads(prompts=1, per_prompt=6, share=lambda p, h: h / 15)).verdict == "not enough to say"

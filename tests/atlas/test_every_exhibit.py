@@ -27,7 +27,7 @@ PUBLISHED = {
 }
 OURS = {"beyond": " ".join([*(f"tab-{number}" for number in range(1, 16)), "fig-1", "fig-2"])}
 SLUGS = [(paper, slug) for paper, text in PUBLISHED.items() for slug in text.split()]
-METHODS = ("full", "h2o", "zsmerge", "pool", "kvmerger", "keepkv", "gvote", "pyramid-pool")
+METHODS = ("full", "h2o", "zsmerge", "pool", "kvmerger", "keepkv", "gvote", "pyramid-pool", "kvzip")
 MAX_BYTES = 2_000_000
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -9,7 +10,18 @@ import pandas as pd
 
 from kvlab.atlas.claims.contests import AHEAD, NOT_BEHIND, contest, unable
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
-from kvlab.atlas.scores import PROMPT, Arm, Experiment, gap_words, named, origin_of, paired_gap, read_table, score_table
+from kvlab.atlas.scores import (
+    PROMPT,
+    Arm,
+    Experiment,
+    gap_words,
+    named,
+    origin_of,
+    paired_gap,
+    read_table,
+    score_table,
+    without_preset,
+)
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import Claim, Threshold
 from kvlab.evaluate.metrics import higher_is_better
@@ -99,7 +111,11 @@ class Contest:
 
 
 def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
-    return table[table["method"] == "full"] if arm.method == "full" else table[table["arm"] == arm.label]
+    mine = table[table["method"] == arm.method]
+    if arm.method == "full":
+        return mine
+    own = without_preset(arm.options)
+    return mine[[without_preset(json.loads(text)) == own for text in mine["options"]]]
 
 
 FULL = Arm("full")
@@ -180,7 +196,7 @@ CONTESTS = (
         Arm("duoattention", {"sinks": 4, "recent": 16}), Arm("streaming-llm"), 0.5, NEEDLES,
     ),
     Contest(
-        "tab-13", "Keys alone",
+        "tab-13", "Keys alone, without attention",
         "KeyDiff: keys unlike the others are what a text needs, without any attention.",
         "On text, not on needles: digits in prose have unusual keys.",
         Arm("keydiff"), Arm("snapkv"), 0.2, TEXT, threshold=LEVEL_KL,

@@ -49,7 +49,7 @@ def invariant(rows: pd.DataFrame) -> Claim:
 def later(rows: pd.DataFrame) -> Claim:
     """The rank correlation of a layer's place with its share, prompt by prompt."""
     by_layer = rows.groupby(["prompt", "layer"])["share"].sum().unstack("layer") if len(rows) else pd.DataFrame()
-    trend = [float(line.corr(pd.Series(line.index, line.index), method="spearman")) for _, line in by_layer.iterrows()]
+    trend = [float(line.rank().corr(pd.Series(line.index, line.index).rank())) for _, line in by_layer.iterrows()]
     found = interval_of(trend)
     most = "" if by_layer.empty else f" Layer {by_layer.mean().idxmax()} has most, {percent(by_layer.mean().max())}."
     finding = f"A layer's place and its share have a rank correlation of {words_of(found, _two)}.{most}"
