@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 RUNS ?= runs
 PORT ?=
 # Image export and the browser tests use the machine's own Chromium; nothing here downloads a browser.
-METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv
+METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo compare test shipped conformance kernels parity lint format clean
+.PHONY: demo compare test shipped conformance kernels parity lm-eval ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -37,6 +37,27 @@ parity: $(VENV)/.installed-dev
 shipped: $(VENV)/.installed
 	$(BIN)/kvlab atlas fill --out $(RUNS)/shipped
 	$(BIN)/kvlab atlas ship --runs $(RUNS)/shipped --to assets/results
+
+# lm-eval brings 33 packages, so it gets an environment of its own: held against its own model, and kvlab's prompts as its
+# tasks under two methods. Only the installation needs a network.
+lm-eval:
+	test -x .venv-lm-eval/bin/python || $(PYTHON) -m venv .venv-lm-eval
+	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	.venv-lm-eval/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm-eval]' peft
+	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/python -m pytest -n 0 tests/evaluate/test_lm_eval.py tests/evaluate/test_lmeval_scoring.py
+	.venv-lm-eval/bin/python -m kvlab.lmeval.own_tasks $(RUNS)/lm-eval-tasks --length 384 --samples 40
+	HF_HUB_OFFLINE=1 .venv-lm-eval/bin/kvlab lm-eval --out $(RUNS)/eval/lm-eval --include-path $(RUNS)/lm-eval-tasks \
+		--tasks kvlab_few_shot,kvlab_needle --methods h2o,keepkv --budgets 0.1,0.2
+
+# Sweeps on Ray's core (240 MB), with an actor and a raylet killed by -9.
+ray: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray]'
+	KVLAB_RAY=1 $(BIN)/python -m pytest tests/sweep/test_ray.py -s
+
+# Sweeps on a real Slurm of one node, from Debian's packages unpacked into a folder (as root, amd64); takes four minutes.
+slurm: $(VENV)/.installed-dev
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[sweep]'
+	KVLAB_SLURM=1 $(BIN)/python -m pytest tests/sweep/test_slurm.py -s
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

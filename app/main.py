@@ -17,6 +17,7 @@ from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.asked import drop_unusable, say_refused  # noqa: E402
 from app.parts.copy_link import copy_link  # noqa: E402
+from app.parts.slides import PAGE  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.state import catch_up, theme  # noqa: E402
@@ -54,6 +55,7 @@ MENU = {
         ("pyramid_pool", "PyramidPool", "article"),
         ("keepkv", "KeepKV", "article"),
         ("gvote", "GVote", "article"),
+        ("beyond", "Beyond the five", "article"),
     ],
 }
 
@@ -90,6 +92,7 @@ def main() -> None:
     registry.prefetch()
     page = st.navigation(pages(), expanded=True)
     drop_unusable()
+    st.session_state[PAGE] = page.url_path
     caption_bar(page.url_path)
     context_bar.begin()
     catch_up()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvlab.errors import UserError
@@ -149,3 +150,12 @@ _WHAT_A_BUDGET_IS = (
     "The budget {} cannot be used: give a fraction of the prompt between 0 and 1 (such as 0.2 or 20%), "
     "a whole number of slots per KV head of at least 1 (such as 128), or bytes (such as 10%B or 64MiB)."
 )
+
+
+def not_bound(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
+    """A sentence on methods that take no budget where one of bytes was given; nothing where none was."""
+    asked = [budget.words for budget in budgets if isinstance(budget.amount, str)]
+    if not titles or not asked:
+        return ""
+    they = "takes no budget: it" if len(titles) == 1 else "take no budget: each"
+    return f"{' and '.join(titles)} {they} holds as many bytes as it comes to, whatever {' and '.join(asked)} is."

@@ -16,6 +16,7 @@ from app.parts.figure import page_file, show
 from app.parts.links import link
 from app.parts.reference import warn_of_reference
 from app.parts.repeats import batch_section
+from app.parts.report import report_menu
 from app.parts.tables import csv_button
 from app.parts.text import plain
 from app.state import current_comparison
@@ -87,6 +88,7 @@ def main() -> None:
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
     page_file(f"Comparison {runs[0].record.comparison_id}", f"{comparison_origin(runs)}: {labels}; {versions}.")
+    report_menu(runs)
 
 
 def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:

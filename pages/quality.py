@@ -10,6 +10,7 @@ from app.parts.job_panel import POLL_SECONDS, show_job
 from app.parts.links import go
 from app.parts.quality_form import evaluation_form
 from app.parts.quality_results import evaluation_rows, results
+from app.parts.sweeps import any_at_work, planned
 from app.parts.text import plain
 from app.state import runs_root
 from kvlab import jobs
@@ -43,13 +44,15 @@ def main() -> None:
 def look_or_ask() -> None:
     """What was evaluated, or the form of another evaluation."""
     rows = evaluation_rows()
-    first = NEW if rows.empty else RESULTS
+    first = NEW if rows.empty and not planned() else RESULTS
     view = st.segmented_control(
         "View", [RESULTS, NEW], default=first, key="quality_view", bind="query-params", required=True,
         label_visibility="collapsed",
     )  # fmt: skip
     if view == NEW:
         evaluation_form(rows)
+    elif any_at_work():
+        st.fragment(results, run_every=REDRAWN_SECONDS)()
     else:
         results()
 

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import streamlit as st
 
 from app.parts import page
 from app.parts.figure import slug
+from app.parts.slides import made_file, made_talk, present_button
 from app.parts.story import tell
 from app.parts.text import plain
 from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.figures.story import story_html
+from kvlab.report.written import FORMATS
 from kvlab.trace.stories import Story, list_stories, load_story, parse_story, save_story, take_in
 
 
 def main() -> None:
     page.heading(
         "Story",
-        "A story is a sequence of views with captions. Add the view you are looking at from the sidebar of any page; "
-        "here you put them in order, tell them, and take them away.",
+        "A talk in a few minutes: add a figure from its menu as a slide, or a whole view from the sidebar; put "
+        "them in order, present them, and take them away. Keys while presenting: arrows, F full screen, N origins.",
     )
     bring()
     names = list_stories(runs_root())
@@ -52,13 +56,22 @@ def bring() -> None:
 
 def actions(story: Story) -> None:
     with st.container(horizontal=True):
-        if st.button("Tell it", type="primary", icon=":material/slideshow:", key="story-tell"):
+        try:
+            present_button(story, made_talk(story, story.model_dump_json()))
+        except UserError as error:
+            st.error(plain(str(error)))
+        if st.button("Tell it", icon=":material/slideshow:", key="story-tell"):
             tell(story, 0)
+        for kind, media in FORMATS.items():
+            st.download_button(
+                f"Talk ({kind.upper()})", partial(made_file, story, kind), f"{slug(story.name)}.{kind}", media,
+                key=f"story-talk-{kind}", on_click="ignore", icon=":material/download:",
+            )  # fmt: skip
         st.download_button(
             "JSON", story.model_dump_json(indent=2), f"{slug(story.name)}.json", key="story-json", on_click="ignore"
         )
         st.download_button(
-            "HTML", story_html(story, base()), f"{slug(story.name)}.html", key="story-html", on_click="ignore"
+            "Links", story_html(story, base()), f"{slug(story.name)}-links.html", key="story-html", on_click="ignore"
         )
 
 
@@ -73,9 +86,13 @@ def view_row(story: Story, at: int) -> None:
     with st.container(border=True, key=f"story-view-{at}"):
         place, words, buttons = st.columns([2, 5, 2], vertical_alignment="center")
         with place:
-            st.markdown(f"**{at + 1} · {plain(view.page)}**")
+            st.markdown(f"**{at + 1} · {plain(view.title)}**" + ("" if view.slide else "  \n:small[a page]"))
             st.caption(plain(", ".join(f"{key} {value}" for key, value in view.query.items())))
         with words:
+            if view.slide:
+                title = st.text_input("Title", view.slide.title, key=f"title-{story.name}-{at}-{view.slide.title}")
+                if title.strip() and title != view.slide.title:
+                    change(story.retitled(at, title.strip()))
             caption = st.text_area("Caption", view.caption, key=f"caption-{story.name}-{at}-{view.caption}", height=80)
             if caption != view.caption:
                 change(story.recaptioned(at, caption))
@@ -85,6 +102,8 @@ def view_row(story: Story, at: int) -> None:
             last = at == len(story.views) - 1
             if st.button("", icon=":material/arrow_downward:", key=f"down-{at}", help="Later", disabled=last):
                 change(story.moved(at, 1))
+            if st.button("", icon=":material/content_copy:", key=f"twice-{at}", help="Twice"):
+                change(story.twice(at))
             if st.button("", icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
                 change(story.without(at))
             if st.button("Open", key=f"open-{at}"):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning", "library"]
+SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning", "library", "report"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
     "stores": set(),
@@ -37,6 +37,7 @@ MAY_IMPORT = {
     "plugins": set(),
     # What is kept, as a table and as files; of evaluations and benchmarks it reads the Parquet files alone.
     "library": {"analysis", "trace"},
+    "report": {"figures", "analysis", "trace", "library"},
     "checking": {"models", "cache", "methods"},
     # Looks for what restores an answer: asks analysis for the verdict, and the engine for the runs.
     "rescue": {"engine", "models", "cache", "attention", "methods", "trace", "analysis"},
@@ -44,9 +45,10 @@ MAY_IMPORT = {
     "tasks": {"models"},
     "evaluate": {"tasks", "models", "fitted", "cache", "methods", "engine", "attention"},
     "bench": {"models", "cache", "attention", "methods", "engine", "trace", "library"},
-    "lmeval": {"evaluate", "models", "cache", "methods", "engine"},
-    # Of evaluate and bench the queue knows what is asked for, free of torch; the worker calls the rest by name.
-    "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench"},
+    "lmeval": {"evaluate", "tasks", "models", "cache", "methods", "engine"},
+    "sweep": {"evaluate", "engine", "models", "trace"},
+    # Of evaluate, bench, fitting the queue knows what is asked for, free of torch; the worker calls the rest by name.
+    "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting"},
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",

@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from app.parts.slides import add_slide
 from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.figures import export
@@ -127,6 +128,10 @@ def _downloads(
         _button("SVG", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
         _button("CSV", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
         _button("HTML", lambda: export.page(draw(), reading, source, theme), f"{name}.html", f"{key}-html")
+    if st.button(
+        "Add to story", icon=":material/bookmark_add:", key=f"{key}-slide", help="As a slide that stays alive"
+    ):
+        add_slide(draw(), reading, source)
 
 
 def _button(label: str, make: Callable[[], bytes], file_name: str, key: str, disabled: bool = False) -> None:

@@ -13,6 +13,7 @@ from kvlab.analysis.labels import distinct
 from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.work import Work
@@ -63,6 +64,12 @@ def _request(request: Work) -> None:
     if isinstance(request, BenchJob):
         link("speed", "The results so far", file=request.name)
         return
+    if isinstance(request, FitJob):
+        file, method = fitted_file(runs_root(), request.name), request.request.method
+        if file.exists():
+            st.caption("Its file is ready. In the form of a run, or on the command line:")
+            st.code(f"{method}:{SETTING[method]}={file}", language=None, wrap_lines=True)
+        return
     if isinstance(request, SampleJob):
         return
     count = len(request.choices)
@@ -103,7 +110,7 @@ def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, CompareRequest) and request.repeats:
         _batch_actions(status, request)
-    if isinstance(request, EvalJob | BenchJob) and status.state in ("cancelled", "failed"):
+    if isinstance(request, EvalJob | BenchJob | FitJob) and status.state in ("cancelled", "failed"):
         _go_on(request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
@@ -116,12 +123,13 @@ def _actions(status: JobStatus) -> None:
         go("compare", comparison=status.job_id)
 
 
-def _go_on(request: EvalJob | BenchJob) -> None:
+def _go_on(request: EvalJob | BenchJob | FitJob) -> None:
     """The same work once more: what lies there is not measured again."""
     if st.button("Go on", type="primary", key="go_on"):
         job_id = jobs.submit(runs_root(), request, session_id())
         jobs.ensure_worker(runs_root())
-        go("quality" if isinstance(request, EvalJob) else "speed", job=job_id)
+        page = {"evaluate": "quality", "bench": "speed"}.get(request.kind, "new_run")
+        go(page, job=job_id)
 
 
 def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
@@ -186,7 +194,7 @@ def told_left(share: float, elapsed: float) -> list[str]:
 
 def _runs(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, RescueRequest | EvalJob | BenchJob):
+    if isinstance(request, RescueRequest | EvalJob | BenchJob | FitJob):
         return  # it records no run; the page that shows what was found is linked below
     if isinstance(request, SampleJob):
         for run in reversed(list_runs(runs_root(), comparison_id=status.job_id)):

@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.parts.method_form import method_form
 from app.parts.text import plain
+from kvlab.budget import Budget, not_bound
 from kvlab.errors import UserError
 from kvlab.jobs import intake
 from kvlab.jobs.registry import MethodEntry, methods
@@ -40,6 +41,9 @@ def method_section(prompt_tokens: int, budgets: str = "20%", label: str = "Compa
     try:
         for note in intake.budget_notes(intake.parse_budgets(typed), prompt_tokens) if prompt_tokens else []:
             st.info(plain(note))
+        free = [registered[name].title for name in names if not registered[name].needs_budget and name != "full"]
+        if told := not_bound(free, [Budget(amount) for amount in intake.parse_budgets(typed)]):
+            st.info(plain(told))
     except UserError as error:
         st.error(plain(str(error)))
     return [registered[name] for name in names], typed

@@ -21,6 +21,7 @@ ABOUT = {
     "pyramid-pool": "The oldest tokens are pooled in windows, again and again, with budgets that shrink with depth.",
     "keepkv": "Merging makes attention sag; electoral votes and a rule without perturbation keep a slot's influence.",
     "gvote": "No budget is asked for: queries sampled from a Gaussian cast ballots, and their union is what stays.",
+    "beyond": "What newer methods claim, as far as a small model and its tasks can check it.",
 }
 
 

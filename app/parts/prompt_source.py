@@ -139,6 +139,8 @@ def show_tokens(prompt: str) -> None:
             st.html(tokens_as_html(shown.text, spans, shown.own))
     if spans is None:
         st.caption("The model's tokenizer is not on this machine, so its tokens are not known.")
+    elif read.templated:
+        st.caption("In italics: what the model's chat template puts around the prompt.")
     if len(read.text) > len(shown.text):
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(prompt):,} characters.")
 

@@ -12,6 +12,7 @@ import streamlit as st
 from app.parts.asked import forget_unknown
 from app.parts.figure import show, slug
 from app.parts.links import go
+from app.parts.sweeps import planned, sweep_progress
 from app.parts.text import plain
 from app.state import runs_root, session_id
 from app.state import theme as page_theme
@@ -108,10 +109,11 @@ def table_files(rows: pd.DataFrame) -> None:
 
 def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     """The rows of the evaluation, model and way of asking that are picked."""
-    if rows.empty and name is None:
+    names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
+    names += [sweep for sweep in planned() if sweep not in names]
+    if not names and name is None:
         st.info("Nothing was evaluated in this folder of runs yet: start one above, or with `kvlab eval`.")
         return rows
-    names = rows["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
     if name is not None:
         if name not in names:
             st.info("No row is written yet: the model is loaded and the first prompts are made.")
@@ -121,6 +123,10 @@ def chosen_rows(rows: pd.DataFrame, name: str | None) -> pd.DataFrame:
     left, middle, right = st.columns(3)
     with left:
         found = st.selectbox("Evaluation", names, key="evaluation", bind="query-params")
+    sweep_progress(found)
+    if rows.empty or found not in set(rows["name"]):
+        st.info("No row of this evaluation is there yet, or all of them are an earlier one's too.")
+        return rows.iloc[:0]
     rows = rows[rows["name"] == found]
     rows = _pick(rows, "model", "Model", middle)
     aware = rows["question_aware"].map({True: "in sight", False: "not in sight"})

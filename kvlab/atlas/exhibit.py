@@ -17,7 +17,7 @@ from kvlab.counted import ONE_PROMPT_BEGINS
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 
-Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote"]
+Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers
 # that the page asks for (a calculator).
 Source = Literal["run", "comparison", "eval", "bench", "calculator"]

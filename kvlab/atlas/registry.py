@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvlab.atlas import gvote, keepkv, kvmerger, pyramid_pool, zsmerge
+from kvlab.atlas import beyond, gvote, keepkv, kvmerger, pyramid_pool, zsmerge
 from kvlab.atlas.exhibit import Exhibit, Paper
 from kvlab.errors import UserError
 
@@ -12,6 +12,7 @@ PAPERS: dict[Paper, str] = {
     "pyramid-pool": "PyramidPool",
     "keepkv": "KeepKV",
     "gvote": "GVote",
+    "beyond": "Beyond the five papers",
 }
 EXHIBITS: tuple[Exhibit, ...] = (
     *zsmerge.EXHIBITS,
@@ -19,6 +20,7 @@ EXHIBITS: tuple[Exhibit, ...] = (
     *pyramid_pool.EXHIBITS,
     *keepkv.EXHIBITS,
     *gvote.EXHIBITS,
+    *beyond.EXHIBITS,
 )
 
 

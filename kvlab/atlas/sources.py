@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,7 +91,7 @@ class Sources:
     def stamp(self) -> tuple[str, ...]:
         """Names everything that can be drawn from as it is on disk now: equal stamps, equal pictures."""
         runs = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
-        results = [*(self.root / EVAL_FOLDER).glob("*/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
+        results = [*(self.root / EVAL_FOLDER).glob("**/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
         index = self.root / "catalogue.sqlite"  # some exhibits look at every prompt in the folder
         files = sorted(path for path in (*runs, *results, index) if path.exists())
         chosen = str(self.run.path) if self.run else ""
@@ -122,5 +122,11 @@ def _folders(root: Path) -> list[Path]:
 
 def _parts(folder: Path) -> pd.DataFrame:
     """All parts of an evaluation as one frame; a column that only some parts have is empty in the others."""
-    tables = [pq.read_table(path, partitioning=None) for path in sorted(folder.rglob("*.parquet"))]
+    tables = [_table(path, path.stat().st_mtime_ns) for path in sorted(folder.rglob("*.parquet"))]
     return pa.concat_tables(tables, promote_options="permissive").to_pandas() if tables else pd.DataFrame()
+
+
+@lru_cache(maxsize=8192)
+def _table(path: Path, stamp: int) -> pa.Table:
+    """A file as it was at `stamp`: a sweep at work adds one every few seconds to thousands that stay."""
+    return pq.read_table(path, partitioning=None)

@@ -242,6 +242,10 @@ class PassSeen:
         hidden = None if self.bias is None else torch.isneginf(self.bias)[:, :, :, None]
         return logits if hidden is None else logits.masked_fill(hidden, float("-inf"))
 
+    def of_keys(self, key: Tensor) -> PassSeen:
+        """The same pass over other keys (B, H, S, d) in the slots' places."""
+        return replace(self, key=key, _last_logits=None, _last_mass=None)
+
     def logits_at(self, key: Tensor, position: Tensor) -> Tensor:
         """(B, H, G, 1, S): logits of the last query at other keys (B, H, S, d) that stand at `position` (B, H, S).
 

@@ -29,8 +29,8 @@ def check_chunks(pipeline: Pipeline, tokens: int, chunk: int) -> None:
         return
     if pipeline.score.needs_hidden_states:
         raise UserError(
-            "This method draws queries from the hidden states of the whole prompt, so its prompt cannot come in "
-            "chunks: leave the prefill chunk out."
+            "This method works on the hidden states of the whole prompt, so its prompt cannot come in chunks: leave "
+            "the prefill chunk out."
         )
     if pipeline.saves_prefill:
         raise UserError("prefill_saving drops tokens between layers, so the prompt cannot come in chunks: use one.")

@@ -84,10 +84,15 @@ def conclude_all(settings: LayerSettings) -> None:
     """Every layer decides about the prompt it holds."""
     held, settings.held = settings.held or {}, None
     for _, waiting in sorted(held.items()):
-        seen = waiting.layer.seen_again(waiting.seen)
-        visible = [table.visible() for table in waiting.layer.tables]
-        conclude(waiting.layer, [seen], visible, seen if waiting.shown else None, True)
-        waiting.layer.references = None
+        conclude_held(waiting)
+
+
+def conclude_held(waiting: Held) -> None:
+    """One layer decides about the prompt it holds."""
+    seen = waiting.layer.seen_again(waiting.seen)
+    visible = [table.visible() for table in waiting.layer.tables]
+    conclude(waiting.layer, [seen], visible, seen if waiting.shown else None, True)
+    waiting.layer.references = None
 
 
 def conclude(
@@ -170,7 +175,9 @@ def _views(
             certain=moment.one and bucket.started and layer.settings.pipeline.fills_budget,
             in_lots=layer.settings.pipeline.buffer > 0,
             smallest_budget=quota.smallest,
+            token_ids=layer.settings.token_ids(table.occupied) if moment.prompt else None,
             remembered=quota.remembered,
+            store=layer.settings.store,
         )
         views.append(view)
     return views

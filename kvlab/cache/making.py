@@ -13,15 +13,17 @@ from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.passage import Passage, narrow_prefill
+from kvlab.cache.prompt_text import tell_text, with_delimiters
 from kvlab.cache.rehearsing import listen, rehearsal_state
 from kvlab.cache.settings import LayerSettings, Observer
 from kvlab.errors import UserError
 from kvlab.fitted.feature_maps import with_feature_maps
 from kvlab.fitted.profiles import with_profile
+from kvlab.fitted.score_heads import with_score_heads
 from kvlab.given import shown, whole_number
 from kvlab.methods import Method, make_method
 from kvlab.requests import MOST_NEW_TOKENS
-from kvlab.stores import store_of
+from kvlab.stores import store_under
 
 
 def make_cache(
@@ -56,8 +58,10 @@ def make_cache(
     whole_number(compress_every, "compress_every", 1, MOST_NEW_TOKENS)
     whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
-    pipeline = with_feature_maps(method.pipeline(), language_model, getattr(model, "name", ""))
-    pipeline = with_profile(pipeline, language_model, getattr(model, "name", ""))
+    pipeline = method.pipeline()
+    for with_fitted in (with_feature_maps, with_profile, with_score_heads):
+        pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
+    pipeline = with_delimiters(pipeline, getattr(model, "tokenizer", None))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
     if pipeline.saves_prefill:
@@ -76,9 +80,11 @@ def make_cache(
         unrotated=unrotated_layers(language_model),
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
-        store=store_of(method.store),
+        store=store_under(method.store, amount),
     )
     if pipeline.rehearsal is not None and settings.compresses:
         listen(language_model)
         settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
+    if pipeline.reads_text and settings.compresses:
+        tell_text(language_model)
     return CompressedCache(config, settings)

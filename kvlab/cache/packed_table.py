@@ -35,13 +35,12 @@ class PackedTable(SlotTable):
         codes = {"keys": store.keys, "values": store.values}
         self.scheme, self.codes = store, {side: code for side, code in codes.items() if code is not None}
         sinks, newest = min(store.sinks, longest), store.residual
-        self.room = self.used = -(-max(longest - sinks - newest, 0) // store.lot) * store.lot
-        place, device = torch.arange(longest, device=live.device), live.device
-        ahead = place[:sinks].expand(*live.shape[:2], -1)
-        behind = live - newest + torch.arange(newest, device=device)
-        middle = sinks + torch.arange(self.room, device=device).expand(*live.shape[:2], -1)
+        middle, coded = store.coded(live[..., 0], longest)
+        self.room = self.used = middle.shape[2]
+        ahead = torch.arange(sinks, device=live.device).expand(*live.shape[:2], -1)
+        behind = live - newest + torch.arange(newest, device=live.device)
         index = torch.cat([middle, ahead, behind], 2)
-        there = torch.cat([middle < live - newest, ahead < live, behind >= sinks], 2)
+        there = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
         moved = own.map(lambda tensor: _at(tensor, index))
         moved.valid &= there
@@ -143,7 +142,7 @@ class PackedTable(SlotTable):
     @property
     def _stays(self) -> int:
         """Native slots that are not packed yet: the first, the newest, and as many as two decisions have changed."""
-        return self.first_native + max(self.scheme.residual, 2 * self.restless)
+        return self.first_native + max(self.scheme.residual, self.scheme.gathered, 2 * self.restless)
 
     def _hold_native(self, index: Tensor, real: Tensor, after: Slots) -> None:
         """Put slots `index` (B, H, E), where `real`, into the native part with the states they have in `after`."""

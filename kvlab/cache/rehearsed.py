@@ -29,7 +29,8 @@ def check_rehearsed(layer: LayerState) -> None:
 
 def rehearsed(layer: LayerState, seen: PassSeen) -> None:
     """One layer after a pass of the rehearsal: its prompt's slots take over what the scorer makes of it."""
-    assert layer.marked is not None
+    if layer.marked is None:
+        return  # compressed already, and only read through
     table, pipeline = layer.buckets[0].table, layer.settings.pipeline
     table.store(dict(pipeline.rehearsed(table.first(layer.marked.width), seen)))
     if pipeline.references:

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 
 from kvlab.attention.marks import STARTS_ANEW
 from kvlab.cache.cache import CompressedCache
-from kvlab.cache.deciding import conclude_all, note_statistic
+from kvlab.cache.deciding import conclude_all, conclude_held, note_statistic
 from kvlab.cache.rehearsed import go_back, mark
 from kvlab.cache.settings import LayerSettings, RehearsalState, wait
 from kvlab.errors import UserError
@@ -29,6 +29,7 @@ from kvlab.methods.rehearsal import OVERLAP, Rehearsal
 
 LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
 _LISTENS = "_kvlab_listens_to_prompts"
+Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
 
 
 def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> RehearsalState:
@@ -61,23 +62,53 @@ def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
     assert state is not None
     state.running = True
     begun = _now(settings, cache)
+    pieces = list(_pieces(state, cache.compressed_layers()[0].cumulative_length, _room(model)))
     try:
-        _read_again(model, cache, state)
+        _read_again(model, cache, pieces, state.mask)
+        for layer in cache.compressed_layers():
+            if settings.held is not None:
+                note_statistic(layer, settings.held[layer.rank].seen)
+        if state.plan.on_policy and not settings.stays_held:
+            _conclude_in_turn(model, cache, pieces, state.mask)
     finally:
         state.running = False
     state.done, state.ids, state.mask = True, [], None
     settings.rehearsal_seconds += _now(settings, cache) - begun
-    for layer in cache.compressed_layers():
-        if settings.held is not None:
-            note_statistic(layer, settings.held[layer.rank].seen)
     if not settings.stays_held:
         conclude_all(settings)
 
 
-def _read_again(model: PreTrainedModel, cache: CompressedCache, state: RehearsalState) -> None:
+def _conclude_in_turn(
+    model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None
+) -> None:
+    """Let each layer decide by the queries that a rehearsal through the layers already compressed asks of it.
+
+    Each such rehearsal is read by a copy of the cache, and takes as long as the first one.
+    """
+    held, references = cache.settings.held or {}, cache.settings.pipeline.references
+    every = math.ceil(sum(ids.shape[1] for ids, _ in pieces) / max(references, 1))
+    for rank, waiting in sorted(held.items()):
+        if rank and references:
+            waiting.layer.references = None
+            for ids, mask in pieces:
+                trial = copy.deepcopy(cache, _shared(cache))
+                layer = trial.compressed_layers()[rank]
+                layer.marked, layer.references = mark(layer, every), waiting.layer.references
+                _pass(model, trial, ids, mask, before)
+                waiting.layer.references = layer.references
+        conclude_held(waiting)
+    cache.settings.held = None
+
+
+def _shared(cache: CompressedCache) -> dict[int, Any]:
+    """What a copy of a cache has in common with it."""
+    common: list[Any] = [cache.settings, *(layer.generator for layer in cache.compressed_layers())]
+    return {id(one): one for one in common}
+
+
+def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
     layers, held = cache.compressed_layers(), cache.settings.held
     assert held is not None
-    pieces = list(_pieces(state, cache.compressed_layers()[0].cumulative_length, _room(model)))
     most = max((ids.shape[1] for ids, _ in pieces), default=0)
     own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
     total = sum(ids.shape[1] for ids, _ in pieces)
@@ -88,7 +119,7 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, state: Rehearsal
         layer.buckets[0].table.reserve(marked.width + most)
         held[layer.rank] = replace(held[layer.rank], seen=layer.seen_again(held[layer.rank].seen))
     for ids, mask in pieces:
-        _pass(model, cache, ids, mask, state.mask)
+        _pass(model, cache, ids, mask, before)
         for index, kept in enumerate(own):
             if kept is not None:
                 cache.layers[index] = copy.deepcopy(kept)
@@ -99,7 +130,7 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, state: Rehearsal
         layer.marked = None
 
 
-def _pieces(state: RehearsalState, prompt: int, room: int) -> Iterator[tuple[Tensor, Tensor | None]]:
+def _pieces(state: RehearsalState, prompt: int, room: int) -> Iterator[Piece]:
     """(ids (B, n), mask (B, n) or None) of each pass, padded on the right, so that windows reach back unbroken."""
     ids = torch.cat(state.ids, 1)
     real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()

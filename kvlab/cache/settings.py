@@ -83,12 +83,18 @@ class LayerSettings:
     held: dict[int, Held] | None = field(default=None, repr=False)  # by layer, prompts not decided about yet
     stays_held: bool = False  # nobody decides about the prompt: others go on from it (`prefix`)
     rehearsal: RehearsalState | None = field(default=None, repr=False)  # where the method wants one
+    prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) of its passes, where the method reads
     rehearsal_seconds: float = 0.0  # how long it took, where `timed`
 
     @property
     def period(self) -> int:
         """Decode steps from one decision to the next."""
         return self.compress_every - 1 + max(self.pipeline.buffer, 1)
+
+    def token_ids(self, slots: int) -> Tensor | None:
+        """(B, `slots`) of the prompt, for a method that reads it; None where nobody told them."""
+        known = torch.cat(self.prompt_ids, 1) if self.prompt_ids else None
+        return known if known is not None and known.shape[1] == slots else None
 
     @property
     def watched_closely(self) -> bool:

@@ -13,6 +13,7 @@ from kvlab.cli.compare import compare, run
 from kvlab.cli.data import data_commands
 from kvlab.cli.doctor import doctor
 from kvlab.cli.eval import evaluate
+from kvlab.cli.fit import fit
 from kvlab.cli.killed import killed
 from kvlab.cli.lm_eval import lm_eval
 from kvlab.cli.methods import methods
@@ -20,7 +21,9 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.report import report
 from kvlab.cli.runs import export, runs_commands, take_in
+from kvlab.cli.sweep import sweep_commands
 from kvlab.cli.tasks import tasks
 from kvlab.cli.train_less import train_less
 from kvlab.cli.train_mini import train_mini
@@ -48,12 +51,15 @@ commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
+commands.command("fit")(with_plugins(fit))
 commands.command("profile")(with_plugins(profile))
 commands.command("train-less")(with_plugins(train_less))
+commands.command("report")(report)
 commands.command("export")(export)
 commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
 commands.add_typer(plugin_commands, name="plugin")
+commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")
 commands.add_typer(data_commands, name="data")
 

@@ -41,6 +41,8 @@ def app_command(
     models: Folders = None,
 ) -> None:
     """Open the dashboard; runs asked for there are made by a worker process that ends with it."""
+    from kvlab.jobs.own_disk import queue_note
+
     root = runs.absolute()
     offer(models)
     _make_folder(root)
@@ -53,6 +55,8 @@ def app_command(
     try:
         _wait_until_ready(server, address, root)
         typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log in {server_log(root)}. Stop with Ctrl-C.")
+        if note := queue_note(root, FOLDER):
+            typer.echo(note)
         if not headless:
             webbrowser.open(url)
         _look_after(server, root)

@@ -115,9 +115,8 @@ def _from_options(
     fields = changes | _numbers(lists) | {"mode": mode}
     if mode == "batch":
         fields.setdefault("batches", UNTIL_FULL)
-    if mode == "pages":
-        fields.setdefault("contexts", LARGE_RUN_TOKENS)
-        methods = ""  # a synthetic run is drawn, nothing is compressed
+    if mode == "pages":  # a synthetic run is drawn, nothing is compressed
+        return make_request(choices=(), **({"contexts": LARGE_RUN_TOKENS} | fields))
     names = DEFAULT_METHODS if methods is None else methods
     return make_request(choices=parse_choices(names, budgets or "0.2"), **fields)
 

@@ -82,6 +82,7 @@ def execute(
     """Run it and print what came of it. Raises UserError for what cannot be, or does not fit (without `force`)."""
     from kvlab.answers import find_facts
     from kvlab.cli.fitting import check_fits
+    from kvlab.evaluate.parse import own_bytes
     from kvlab.trace.catalogue import list_repeats
     from kvlab.trace.labels import check_tags
     from kvlab.trace.record import read_record
@@ -91,6 +92,8 @@ def execute(
     text = prompt.read()
     options["facts"] = find_facts(text, options["facts"])
     request = make_request(methods, budgets, prompt=text, title=kept.title or prompt.title, **options)
+    if told := own_bytes(methods, budgets):
+        typer.echo(told, err=True)
     if not force:
         check_fits(request, out)
     if request.repeats:

@@ -11,6 +11,8 @@ import typer
 
 from kvlab.cli.loading import CacheDir, Revision
 from kvlab.cli.with_plugins import with_plugins
+from kvlab.errors import UserError
+from kvlab.given import shown
 
 if TYPE_CHECKING:
     from kvlab.evaluate.data_check import Checked, Lengths
@@ -36,7 +38,10 @@ def check(
     from kvlab.evaluate.request import split_file
     from kvlab.models.tokenizer import load_tokenizer
 
-    _, path, options = split_file(f"file={file}") if file.strip() else ("", file, {})
+    try:
+        _, path, options = split_file(f"file={file}")
+    except ValueError:
+        raise UserError(f"{shown(file)} names no file: give its path, with options as FILE:name=value.") from None
     most = parse_whole(max_prompt, "--max-prompt", 8)
     tokenizer, window = load_tokenizer(model, revision, cache_dir)
     found = check_file(Path(path), tokenizer, window, loader, most, parse_cut(cut), options)

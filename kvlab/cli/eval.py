@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,6 +21,9 @@ from kvlab.cli.loading import (
     thinking_of,
 )
 from kvlab.errors import UserError
+
+if TYPE_CHECKING:
+    from kvlab.evaluate.request import EvalRequest
 
 DEFAULT_TASKS = "needle,needle_multikey,key_value,few_shot"
 DEFAULT_METHODS = "streaming-llm,h2o,snapkv,keepkv"
@@ -97,10 +100,10 @@ def evaluate(
         "samples": samples,
         "seed": seed,
         "skip_malformed": skip_malformed,
-        "batch_rows": batch,
+        "batch": batch,
         "prefill_chunk": prefill_chunk,
         "max_prompt": max_prompt,
-        "cut": parse.parse_cut(cut),
+        "cut": cut,
         "model": model,
         "device": device,
         "dtype": dtype,
@@ -110,7 +113,7 @@ def evaluate(
         "cache_dir": cache_dir,
         "chat": chat,
         "system": system,
-        "thinking": thinking_of(thinking),
+        "thinking": thinking,
     }
     if preset:
         from kvlab.cli.paper_table import run_paper_table
@@ -128,13 +131,14 @@ def evaluate(
             depths=parse.parse_numbers(depths, "--depths", float),
             question_aware=parse.parse_yes_no(question_aware, "--question-aware"),
             new_tokens=new_tokens,
-            **fields,
+            **_read(**fields),
         )
         return
     _check_outputs(out, table, figure)
-    request = parse.parse_request(
+    request = requested(
         tasks=tasks,
-        files=[file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []],
+        data=data,
+        new_tokens=new_tokens,
         methods=methods,
         budgets=budgets,
         lengths=lengths,
@@ -143,6 +147,8 @@ def evaluate(
         **fields,
     )
     errors = Console(stderr=True)
+    if told := parse.own_bytes(methods, budgets):
+        errors.print(told, markup=False)
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:
@@ -158,6 +164,21 @@ def evaluate(
     else:
         shown = summary_table(summary, result.rows["device"].dropna())
         Console(width=max(Console().width, TABLE_WIDTH)).print(shown)
+
+
+def requested(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:
+    """The request that options of this command ask for. Raises UserError for the first bad one."""
+    from kvlab.evaluate.parse import parse_request
+
+    files = [file if new_tokens is None else f"{file}:max_new_tokens={new_tokens}" for file in data or []]
+    return parse_request(files=files, **_read(**options))
+
+
+def _read(*, batch: int | None, cut: str, thinking: str | None, **options: Any) -> dict[str, Any]:
+    """Options under the names that a request has for them."""
+    from kvlab.evaluate.parse import parse_cut
+
+    return {**options, "batch_rows": batch, "cut": parse_cut(cut), "thinking": thinking_of(thinking)}
 
 
 def _leaves_out(preset: str, **left_out: bool) -> None:

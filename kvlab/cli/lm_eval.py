@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -60,6 +61,8 @@ def lm_eval(
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab[lm-eval]')."""
+    # The harness's own bars, one a task and method; read when tqdm is imported.
+    os.environ.setdefault("TQDM_DISABLE", "1")
     from pydantic import ValidationError
     from rich.console import Console
 

@@ -44,7 +44,7 @@ def _list(described: list[MethodDescription]) -> None:
     from rich.table import Table
 
     from kvlab.cli.table import print_wide
-    from kvlab.stores import STORES, bits_of
+    from kvlab.stores import AUTO, STORES, bits_of
 
     table = Table("method", "family", "score", "allocate", "select", "settle", "acts", "presets")
     for method in described:
@@ -55,7 +55,7 @@ def _list(described: list[MethodDescription]) -> None:
     typer.echo("Any of them with any store, such as snapkv:store=kivi4:")
     stores = Table("store", "how slots are held", "bits a number at width 128, scales included")
     for name, store in STORES.items():
-        bits = "those of the model" if not store.packs else f"{bits_of(store, 128):.2f}"
+        bits = f"{bits_of(store, 128):.2f}" if store.packs else "" if name == AUTO else "those of the model"
         stores.add_row(name, store.title, bits)
     print_wide(stores)
 

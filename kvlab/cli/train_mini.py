@@ -19,7 +19,7 @@ def train_mini(
     out: Annotated[Path, typer.Option(help="Where checkpoints, curve and model go.")] = Path("checkpoints/mini"),
     preset: Annotated[str, typer.Option(help="cpu (5 M parameters) or gpu (15 M).")] = "cpu",
     seed: Annotated[int, typer.Option(help="Of initial weights and of all training rows.")] = 0,
-    hours: Annotated[float, typer.Option(help="Training time that the phases share.")] = 2.0,
+    hours: Annotated[float, typer.Option(help="Training hours that the phases share; on a CPU, its own time.")] = 2.0,
     resume: Annotated[str, typer.Option(help="auto: go on from the newest checkpoint in --out; no: start.")] = "auto",
     start: Annotated[
         Path | None, typer.Option(help="Go on with a finished model, such as assets/mini: its refining phases alone.")

@@ -108,7 +108,7 @@ def check_file(
         new_tokens=longest_answer,
         metrics=tuple(sorted({sample.metric for sample in samples})),
         window=window,
-        most=min(max_prompt or window, window - longest_answer),
+        most=max(0, min(max_prompt or window, window - longest_answer)),
         cut=cut,
         shortened=tuple(before for before, _ in cuts),
         lost=sum(before - after for before, after in cuts),

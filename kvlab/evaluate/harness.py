@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
-from transformers import Cache
+from transformers import Cache, PreTrainedConfig
 
 import kvlab
 from kvlab.engine.environment import device_name, versions
@@ -16,9 +16,9 @@ from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.measure import Measurer
 from kvlab.evaluate.outcome import CacheMaker, Loaded
 from kvlab.evaluate.passes import check_choices
-from kvlab.evaluate.plan import make_plan
+from kvlab.evaluate.plan import Plan, blocks, make_plan
 from kvlab.evaluate.request import EvalRequest
-from kvlab.evaluate.rows import canonical_json, row_key
+from kvlab.evaluate.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.store import ResultStore
 from kvlab.evaluate.work import RowMaker, Unit, batches
 from kvlab.methods import make_method
@@ -55,15 +55,47 @@ def evaluate(
     Raises UserError for an unknown task, method, budget or file, before the first forward pass.
     """
     loaded = loaded or held_model(request, before_steps(on_progress))
+    evaluation = prepare_evaluation(request, loaded, make_cache)
+    with ResultStore.opened(out) as store:
+        _measure_missing(evaluation, store, on_progress, cancelled)
+        store.flush()
+        there = store.frame().set_index("key", drop=False)
+        order = [key for unit in evaluation.units for key in unit.keys.values() if key in there.index]
+        rows = there.loc[order].reset_index(drop=True)
+        damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
+    return EvalResult(rows, [*evaluation.notes, *damaged, *filter(None, [evaluation.maker.backoff.note])])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A request ready to be measured on a loaded model: one process takes all of it, a worker of a sweep a shard."""
+
+    units: Sequence[Unit]  # every prompt, with the keys of all its rows by the number of the choice
+    maker: RowMaker
+    batch_rows: int
+    chat: Chat | None
+    notes: Sequence[str]  # a sentence for whatever was left out of a file
+
+    def measured(self, units: Sequence[Unit]) -> Iterator[tuple[PromptIdentity, MethodChoice, list[dict[str, object]]]]:
+        """Yield the rows of some of the units as they come: a prompt of each lot, the choice, and the lot's rows.
+
+        What runs together is of one block of `blocks`, so that a block's rows are the same whoever measures it.
+        """
+        for start, stop in blocks([unit.prompt.identity for unit in units]):
+            for batch in batches(units[start:stop], self.maker.measurer.loaded, self.batch_rows, self.chat):
+                for choice, rows in self.maker.rows(batch):
+                    yield batch[0].prompt.identity, choice, rows
+
+
+def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMaker | None = None) -> Evaluation:
+    """Return what `request` asks of a loaded model. Raises UserError as `evaluate`."""
     chat = chat_of(request, loaded.tokenizer)
     turn = 0 if chat is None else sum(map(len, chat.around()))
     make_cache = make_cache or _cache_maker(loaded)
     for choice in request.all_choices:
         make_cache(choice)  # an impossible budget or hyper-parameter is known at once
     plan = make_plan(request, loaded.tokenizer, model_window(loaded) - turn)
-    if request.prefill_chunk is not None:
-        longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
-        check_choices(request.all_choices, longest, request.prefill_chunk)
+    check_passes(request, plan)
     digest, settings = model_digest(loaded.model), [settings_of(choice) for choice in request.all_choices]
     asked = request.question_aware, loaded.name, digest, request.prefill_chunk
     units = [
@@ -90,47 +122,46 @@ def evaluate(
         {"device": device_name(input_device(loaded.model)), "versions": canonical_json(versions())},
         None if chat is None else canonical_json(chat.settings),
     )
-    with ResultStore.opened(out) as store:
-        rows_together = request.batch_rows or default_batch_rows(loaded)
-        _measure_missing(units, maker, rows_together, store, on_progress, cancelled, chat)
-        store.flush()
-        there = store.frame().set_index("key", drop=False)
-        order = [key for unit in units for key in unit.keys.values() if key in there.index]
-        rows = there.loc[order].reset_index(drop=True)
-        damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
-    return EvalResult(rows, [*plan.notes, *damaged, *filter(None, [maker.backoff.note])])
+    return Evaluation(units, maker, request.batch_rows or default_batch_rows(loaded), chat, plan.notes)
 
 
 def _measure_missing(
-    units: list[Unit],
-    maker: RowMaker,
-    batch_rows: int,
-    store: ResultStore,
-    on_progress: Listener,
-    cancelled: Callable[[], bool],
-    chat: Chat | None = None,
+    evaluation: Evaluation, store: ResultStore, on_progress: Listener, cancelled: Callable[[], bool]
 ) -> None:
-    done = store.keys()
-    missing = [
-        Unit(unit.prompt, {number: key for number, key in unit.keys.items() if key not in done}) for unit in units
-    ]
-    total = sum(len(unit.keys) for unit in units)
+    missing = lacking(evaluation.units, store.keys())
+    total = sum(len(unit.keys) for unit in evaluation.units)
     finished = total - sum(len(unit.keys) for unit in missing)
     on_progress(Progress(stage="start", done=finished, total=total))
-    for batch in batches([unit for unit in missing if unit.keys], maker.measurer.loaded, batch_rows, chat):
-        for choice, rows in maker.rows(batch):
-            store.append(rows)
-            finished += len(rows)
-            stage = f"{batch[0].prompt.identity.task}: {choice.label}"
-            on_progress(Progress(stage=stage, done=finished, total=total))
-            if cancelled():
-                return
+    for prompt, choice, rows in evaluation.measured(missing):
+        store.append(rows)
+        finished += len(rows)
+        on_progress(Progress(stage=f"{prompt.task}: {choice.label}", done=finished, total=total))
+        if cancelled():
+            return
+
+
+def lacking(units: Sequence[Unit], done: Collection[str]) -> list[Unit]:
+    """Return the units that lack a row, each with the keys it lacks; `done` are the keys of the rows that are there."""
+    left = [Unit(unit.prompt, {number: key for number, key in unit.keys.items() if key not in done}) for unit in units]
+    return [unit for unit in left if unit.keys]
+
+
+def check_passes(request: EvalRequest, plan: Plan) -> None:
+    """Raises UserError where a method would give another result in the chunks that are asked for."""
+    if request.prefill_chunk is not None:
+        longest = max((prompt.identity.length for prompt in plan.prompts), default=0)  # 0: a user's own prompt
+        check_choices(request.all_choices, longest, request.prefill_chunk)
 
 
 def model_window(loaded: Loaded) -> int:
     """Return how many tokens the model was made for."""
-    config = loaded.model.config.get_text_config(decoder=True)
-    return getattr(config, "max_position_embeddings", None) or _ANY_WINDOW
+    return window_of(loaded.model.config)
+
+
+def window_of(config: PreTrainedConfig) -> int:
+    """Return how many tokens a model of this config was made for."""
+    text = config.get_text_config(decoder=True)
+    return getattr(text, "max_position_embeddings", None) or _ANY_WINDOW
 
 
 def default_batch_rows(loaded: Loaded) -> int:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, cast, get_args
 
 from pydantic import JsonValue, ValidationError
 
-from kvlab.budget import Amount, Budget
+from kvlab.budget import Amount, Budget, not_bound
 from kvlab.errors import UserError
 from kvlab.evaluate.request import FULL, EvalRequest, FileChoice, TaskChoice, split_file, value_of
 from kvlab.given import as_option, in_one_sentence
@@ -53,6 +53,13 @@ def parse_choices(methods: str, budgets: str) -> tuple[MethodChoice, ...]:
     if not named:
         raise UserError("Name at least one method, such as --methods h2o,keepkv.")
     return tuple(choice for name, values in named for choice in _with_budgets(name, values, amounts))
+
+
+def own_bytes(methods: str, budgets: str) -> str:
+    """A sentence where a budget of bytes was given beside methods that take none; else nothing."""
+    made = [make_method(name, **values) for name, values in map(parse_named, split_list(methods))]
+    free = [one.title for one in made if not one.needs_budget and one.name != FULL.method]
+    return not_bound(free, [Budget.parse(text) for text in split_list(budgets)])
 
 
 def _with_budgets(name: str, values: dict[str, JsonValue], amounts: list[Amount]) -> list[MethodChoice]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from pydantic import JsonValue
@@ -22,6 +23,7 @@ from kvlab.tasks.sample import Sample
 from kvlab.tasks.task import DEFAULT_LENGTHS
 from kvlab.tasks.tokens import Cut, shorten
 
+BLOCK = 32  # prompts of a block: what is lost with a worker, and four batches of a GPU's default
 _FREE_SHARE = 8  # default lengths leave one part in eight of the window to the answer
 
 
@@ -57,6 +59,22 @@ def make_plan(request: EvalRequest, tokenizer: PreTrainedTokenizerBase, window: 
         prompts += found
         notes += said
     return Plan(prompts, notes)
+
+
+def blocks(prompts: Sequence[PromptIdentity], size: int = BLOCK) -> list[tuple[int, int]]:
+    """Return where each block begins and ends: at most `size` prompts that follow each other, of one task and length.
+
+    Prompts of a file are of one block whatever task each is of. What is measured together never goes beyond a block.
+    """
+    found: list[tuple[int, int]] = []
+    for _, cell in groupby(range(len(prompts)), lambda at: _cell(prompts[at])):
+        numbers = list(cell)
+        found += [(part[0], part[-1] + 1) for start in range(0, len(numbers), size) if (part := numbers[start:][:size])]
+    return found
+
+
+def _cell(prompt: PromptIdentity) -> tuple[str, str, int]:
+    return "" if prompt.content else prompt.task, prompt.difficulty, prompt.length
 
 
 def _file_prompts(

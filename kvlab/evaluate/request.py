@@ -46,6 +46,14 @@ class FileChoice(BaseModel):
             for name, value in self.options.items()
         }
 
+    def with_whole_paths(self) -> FileChoice:
+        """The same for processes with another current folder; rows are named as before."""
+        options = {
+            name: str(Path(value).absolute()) if name.endswith("_from") and isinstance(value, str) else value
+            for name, value in self.options.items()
+        }
+        return self.model_copy(update={"path": self.path.absolute(), "options": options})
+
 
 _FILE = re.compile(r"([^=:/]*)=(.+?)((?::[a-z_]+=[^:]+)*)", re.DOTALL)
 
@@ -93,6 +101,10 @@ class EvalRequest(ModelRequest):
     )
 
     _seed_is_for_evaluation = field_validator("seed")(check_seed)
+
+    def with_whole_paths(self) -> EvalRequest:
+        """The same for processes with another current folder."""
+        return self.model_copy(update={"files": tuple(file.with_whole_paths() for file in self.files)})
 
     @property
     def all_choices(self) -> tuple[MethodChoice, ...]:

@@ -1,14 +1,15 @@
 """The rows of an evaluation on disk: Parquet parts in one folder, appended as it goes, whole or not there at all.
 
 A part is written under another name and renamed when complete, so a killed evaluation leaves complete parts only. Rows
-are told apart by their key; a key that stands in two parts counts once. Torch-free.
+are told apart by their key; a key that stands in two parts counts once. The shards of a sweep (`kvlab.sweep`) are read
+like parts, and never written here. Torch-free.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from kvlab.evaluate.rows import ROWS, newest
 
 FLUSH_SECONDS = 2.0  # the most work a kill can cost, beside the sample it interrupts
 MOST_PARTS = 64
+SHARDS = "shards"
 
 
 class ResultStore:
@@ -77,11 +79,19 @@ class ResultStore:
         tables = [*self._tables(None), ROWS.empty_table()]
         return pa.concat_tables(tables).to_pandas().drop_duplicates("key", ignore_index=True)
 
+    def rows_of_parts(self, keys: Collection[str]) -> dict[str, dict[str, object]]:
+        """Return those of the asked rows that an evaluation in one process left here, by key."""
+        tables = self._tables(None, self._parts())
+        return {row["key"]: row for table in tables for row in table.to_pylist() if row["key"] in keys}
+
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.parquet"))
 
-    def _tables(self, columns: list[str] | None) -> Iterator[pa.Table]:
-        for path in self._parts():
+    def _shards(self) -> list[Path]:
+        return sorted((self.folder / SHARDS).glob("[!._]*.parquet"))
+
+    def _tables(self, columns: list[str] | None, paths: Sequence[Path] | None = None) -> Iterator[pa.Table]:
+        for path in [*self._parts(), *self._shards()] if paths is None else paths:
             try:
                 yield pq.read_table(path, columns=columns, schema=None if columns else ROWS)
             except (pa.ArrowInvalid, OSError):
@@ -108,7 +118,7 @@ class ResultStore:
         parts = self._parts()
         if len(parts) <= MOST_PARTS:
             return
-        frame = self.frame()
+        frame = pa.concat_tables(self._tables(None, parts)).to_pandas().drop_duplicates("key", ignore_index=True)
         self._write(pa.Table.from_pandas(frame, schema=ROWS, preserve_index=False))
         # A kill between the writing and the removing leaves doubles, which `frame` drops and the next start joins.
         for path in parts:

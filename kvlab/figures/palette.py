@@ -57,6 +57,9 @@ METHODS: dict[str, tuple[str, str, str]] = {  # method: (hue, marker, dash)
     "duoattention": ("grey", "triangle-up", "dashdot"),
     "attention-matching": ("blue", "star", "dash"),
     "kvzip": ("wine", "x", "dot"),
+    "kvzap": ("wine", "star", "dash"),
+    "kvzap-threshold": ("wine", "star-diamond", "dashdot"),
+    "semanticache": ("red", "pentagon", "dashdot"),
     "exactmerge2": ("ink", "star-diamond", "solid"),
     "exactmerge": ("sky", "circle", "solid"),
 }

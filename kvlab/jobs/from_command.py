@@ -89,6 +89,7 @@ def _evaluate(options: Mapping[str, str]) -> Ordered:
         tasks=tuple(TaskChoice(task=task) for task in names),
         choices=choices,
         samples=int(options["--samples"]),
+        question_aware=options.get("--question-aware", "yes") == "yes",
         lengths=evaluating.numbers(options.get("--lengths", ""), "Lengths", int) or None,
         depths=evaluating.numbers(options.get("--depths", ""), "Depths", float) or None,
     )

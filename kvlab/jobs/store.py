@@ -1,4 +1,7 @@
-"""The queue's one SQLite file, `<runs>/.jobs/queue.sqlite`: jobs, the worker's place, and who comes next."""
+"""The queue's one SQLite file, `<runs>/.jobs/queue.sqlite`: jobs, the worker's place, and who comes next.
+
+Where the runs are on a shared disk, the file lies on this machine's own (`kvlab.jobs.own_disk`).
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from kvlab.errors import UserError
+from kvlab.jobs.own_disk import queue_folder
 from kvlab.trace.catalogue import is_alive
 from kvlab.trace.transactions import transaction
 
@@ -64,6 +68,8 @@ def database(root: Path) -> Iterator[sqlite3.Connection]:
     """
     folder = Path(root) / FOLDER
     try:
+        folder.mkdir(parents=True, exist_ok=True)
+        folder = queue_folder(root, FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
         connection = sqlite3.connect(folder / "queue.sqlite", timeout=30, isolation_level=None)
         with closing(connection):

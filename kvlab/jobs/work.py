@@ -6,9 +6,10 @@ from pydantic import TypeAdapter
 
 from kvlab.bench.request import BenchJob
 from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.fitting.request import FitJob
 from kvlab.requests import CompareRequest, RescueRequest
 
-Work = CompareRequest | RescueRequest | EvalJob | SampleJob | BenchJob
+Work = CompareRequest | RescueRequest | EvalJob | SampleJob | BenchJob | FitJob
 
 
 def read_request(text: str | bytes) -> Work:

@@ -24,6 +24,7 @@ from typing import Any
 from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, store
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.work import Work, read_request
@@ -33,7 +34,8 @@ from kvlab.trace.transactions import transaction
 Compare = Callable[..., Any]
 RESCUE = "kvlab.rescue:rescue"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.recorded:run_sample"
-BENCH = "kvlab.bench.job:run_bench"
+BENCH, FIT = "kvlab.bench.job:run_bench", "kvlab.fitting.fit:run_fit"
+NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # work whose results lie under a name of their own
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
 
@@ -92,9 +94,9 @@ def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object
     if isinstance(request, RescueRequest):
         _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
         return _load(RESCUE), root
-    if isinstance(request, EvalJob | BenchJob):
+    if isinstance(request, EvalJob | BenchJob | FitJob):
         _log(f"{request.kind} {request.name}")
-        return _load(EVALUATE if isinstance(request, EvalJob) else BENCH), root
+        return _load(NAMED[type(request)]), root
     if isinstance(request, SampleJob):
         _log(f"one prompt of an evaluation, model {request.request.model}")
         return partial(_load(SAMPLE), compare=_load(compare)), root

@@ -21,6 +21,7 @@ from kvlab.lmeval.answering import Answering
 from kvlab.lmeval.journal import merged, request_key
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, Sample
+from kvlab.lmeval.texts import Tokens
 from kvlab.lmeval.write import Asking, options_of
 from kvlab.models.chat import SWITCH, Chat
 
@@ -176,12 +177,15 @@ class KvlabLM(TemplateLM):
 
     def loglikelihood_rolling(self, requests: list[Any], disable_tqdm: bool = True) -> list[float]:
         """Each text in windows that do not overlap, as HFLM cuts them."""
-        keys, pairs, owners = [], [], []
+        keys: list[str] = []
+        pairs: list[tuple[Tokens, Tokens]] = []
+        owners: list[int] = []
         for owner, (text,) in enumerate(request.args for request in requests):
             ids, most = self.tok_encode(text), self.answering.window
-            for window in windows.get_rolling_token_windows(ids, self.prefix_token_id, most, 1):
+            cut = windows.get_rolling_token_windows(ids, self.prefix_token_id, most, 1)
+            for number, window in enumerate(cut):
                 context, continuation = windows.make_disjoint_window(window)
-                keys.append(request_key(ROLLING, [text, len(keys)]))
+                keys.append(request_key(ROLLING, [text, number]))
                 pairs.append((tuple(context), tuple(continuation)))
                 owners.append(owner)
         found, journal = self.answering.likelihoods(keys, pairs), self.answering.journal
@@ -195,7 +199,8 @@ class KvlabLM(TemplateLM):
 
     def generate_until(self, requests: list[Any], disable_tqdm: bool = True) -> list[str]:
         """Texts up to a stop string or the model's end."""
-        keys, asked = [], []
+        keys: list[str] = []
+        asked: list[Asking] = []
         end = self.tokenizer.decode([self.eot_token_id], skip_special_tokens=False)
         for place, (context, settings) in enumerate(request.args for request in requests):
             given: dict[str, Any] = dict(normalize_gen_kwargs(settings, MOST_WRITTEN))

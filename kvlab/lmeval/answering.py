@@ -11,7 +11,7 @@ from kvlab.evaluate.outcome import Loaded, Memory
 from kvlab.lmeval.journal import Answer, Journal, Measured
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.score import Scored, score_decoded, score_simulated
-from kvlab.lmeval.texts import Asked, Tokens, apart, in_window, of_equal_length, together
+from kvlab.lmeval.texts import Asked, Tokens, in_window, of_equal_length, of_one_text, together
 from kvlab.lmeval.write import Asking, write_texts
 from kvlab.requests import MethodChoice
 
@@ -43,7 +43,7 @@ class Answering:
         if any(len(new[0]) < len(pairs[place][0]) for place, new in zip(missing, fitting, strict=True)):
             self.notes["Contexts longer than the model's window lost their beginning, as the harness has it."] = None
         simulated = self.request.protocol == "simulated"
-        asked = apart(fitting) if simulated else together(fitting)
+        asked = of_one_text(fitting) if simulated else together(fitting)
         backoff = Backoff(self.loaded, self._score)
         rows = max(self.rows, SIMULATED_ROWS) if simulated else self.rows
         for batch in of_equal_length(asked, simulated, rows):
@@ -63,7 +63,7 @@ class Answering:
         for key, one in zip(keys, asked, strict=True):
             if key not in found or one.drawn:
                 alike.setdefault(one.alike, []).append(one)
-        backoff, answers = Backoff(self.loaded, self._write), {}
+        backoff, answers = Backoff(self.loaded, self._write), dict[int, str]()
         for group in alike.values():
             for start in range(0, len(group), self.rows):
                 batch = group[start : start + self.rows]
@@ -73,7 +73,9 @@ class Answering:
                     self.journal.add(keys[one.place], text, now, keep=not one.drawn)
                     self.told(1)
         self._note(backoff.note)
-        return [answers.get(one.place, self.journal.found[key][0]) for key, one in zip(keys, asked, strict=True)]
+        for key, one in zip(keys, asked, strict=True):
+            answers.setdefault(one.place, str(self.journal.found[key][0]))
+        return [answers[one.place] for one in asked]
 
     def _known(self, keys: Sequence[str]) -> dict[str, tuple[Answer, Measured]]:
         known = {key: self.journal.found[key] for key in keys if key in self.journal.found}

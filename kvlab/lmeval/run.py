@@ -25,7 +25,7 @@ from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, RowMaker, metric_of
 from kvlab.lmeval.score import check_simulated
 from kvlab.methods import make_method
-from kvlab.models.chat import chat_of
+from kvlab.models.chat import Chat, chat_of
 from kvlab.models.held import held_model
 from kvlab.models.placing import input_device
 from kvlab.requests import MethodChoice, Progress
@@ -55,57 +55,68 @@ def run_lm_eval(
         maker(choice)
     prompts = harness.plan_prompts(request, tasks, chat, loaded)
     check_kinds(request, prompts)
-    digest, notes = model_digest(loaded.model), dict[str, None]()
-    said = None if chat is None else chat.settings
-    total = len(request.all_choices) * sum(len(prompt.requests) for prompt in prompts)
-    told = _Told(on_progress, total)
-    order: list[str] = []
-    made_by = {
-        "model": loaded.name,
-        "model_digest": digest,
-        "chat": None if said is None else canonical_json(said),
-        "device": device_name(input_device(loaded.model)),
-        "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
-    }
+    keys = _keys(request, prompts, loaded, chat)
+    told = _Told(on_progress, keys, prompts)
+    notes: dict[str, None] = {}
     with ResultStore.opened(out) as store:
         done = store.keys()
         told.start()
-        for choice in request.all_choices:
-            settings = settings_of(choice)
-            asked = True, loaded.name, digest, request.prefill_chunk, said
-            keys = [row_key(prompt.identity(request), choice, settings, *asked) for prompt in prompts]
-            order += keys
-            told.choice, told.of = choice.label, sum(len(prompt.requests) for prompt in prompts)
-            if done.issuperset(keys):
+        for choice, own in zip(request.all_choices, keys, strict=True):
+            if done.issuperset(own):
                 told.all_there()
                 continue
-            of = {"choice": choice.model_dump(mode="json"), "settings": settings, "unit": budget_unit(choice)}
-            of |= {"way": request.way, "digest": digest, "chat": said, "chunk": request.prefill_chunk}
-            journal = Journal(out, of)
-            answering = Answering(
-                loaded,
-                maker,
-                choice,
-                request,
-                journal,
-                model_window(loaded),
-                request.batch_rows or default_batch_rows(loaded),
-                told,
-                notes,
-            )
+            journal = Journal(out, _answered_by(request, choice, loaded, chat))
+            told.choice, rows_together = choice.label, request.batch_rows or default_batch_rows(loaded)
+            window = model_window(loaded)
+            answering = Answering(loaded, maker, choice, request, journal, window, rows_together, told, notes)
             try:
                 found = harness.run_tasks(request, tasks, chat, answering)
             finally:
                 journal.close()
-            rows = _rows(RowMaker(request, choice, settings, made_by), prompts, keys, found, journal)
-            store.append([row for row in rows if row["key"] not in done])
+            making = RowMaker(request, choice, settings_of(choice), _made_by(loaded, chat))
+            store.append([row for row in _rows(making, prompts, own, found, journal) if row["key"] not in done])
             store.flush()
             journal.remove()
             notes |= dict.fromkeys(_shots_notes(request, found.shots))
         there = store.frame().set_index("key", drop=False)
-        rows_there = there.loc[[key for key in order if key in there.index]].reset_index(drop=True)
+        rows = there.loc[[key for own in keys for key in own]].reset_index(drop=True)
         damaged = [f"{path} is damaged: what it held was measured again." for path in store.damaged]
-    return EvalResult(rows_there, [*notes, *damaged])
+    return EvalResult(rows, [*notes, *damaged])
+
+
+def _keys(request: LmEvalRequest, prompts: Sequence[Prompt], loaded: Loaded, chat: Chat | None) -> list[list[str]]:
+    """The keys of each choice's rows, in the order of the prompts."""
+    said = None if chat is None else chat.settings
+    asked = True, loaded.name, model_digest(loaded.model), request.prefill_chunk, said
+    identities = [prompt.identity(request) for prompt in prompts]
+    return [
+        [row_key(identity, choice, settings_of(choice), *asked) for identity in identities]
+        for choice in request.all_choices
+    ]
+
+
+def _answered_by(request: LmEvalRequest, choice: MethodChoice, loaded: Loaded, chat: Chat | None) -> dict[str, object]:
+    """All that an answer depends on beside its request."""
+    return {
+        "choice": choice.model_dump(mode="json"),
+        "unit": budget_unit(choice),
+        "settings": settings_of(choice),
+        "way": request.way,
+        "chunk": request.prefill_chunk,
+        "digest": model_digest(loaded.model),
+        "chat": None if chat is None else chat.settings,
+    }
+
+
+def _made_by(loaded: Loaded, chat: Chat | None) -> dict[str, object]:
+    """The columns that are the same in all rows of a run."""
+    return {
+        "model": loaded.name,
+        "model_digest": model_digest(loaded.model),
+        "chat": None if chat is None else canonical_json(chat.settings),
+        "device": device_name(input_device(loaded.model)),
+        "versions": canonical_json(versions() | {"lm_eval": version("lm_eval")}),
+    }
 
 
 def _harness() -> ModuleType:
@@ -169,8 +180,10 @@ def _cache_maker(loaded: Loaded) -> Any:
 class _Told:
     """Progress in requests."""
 
-    def __init__(self, listener: Listener, total: int) -> None:
-        self.listener, self.total, self.done, self.choice, self.of = listener, total, 0, "", 0
+    def __init__(self, listener: Listener, keys: Sequence[object], prompts: Sequence[Prompt]) -> None:
+        self.listener, self.done, self.choice = listener, 0, "on disk"
+        self.of_choice = sum(len(prompt.requests) for prompt in prompts)
+        self.total = len(keys) * self.of_choice
 
     def start(self) -> None:
         """Nothing is done yet."""
@@ -183,4 +196,4 @@ class _Told:
 
     def all_there(self) -> None:
         """A choice's rows were there already."""
-        self(self.of)
+        self(self.of_choice)

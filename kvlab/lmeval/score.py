@@ -75,7 +75,7 @@ def _continuations(
     found, best = [], []
     predicted = logits[rows]
     if longest > 1:
-        cache.reorder_cache(rows)
+        cache.reorder_cache(rows)  # type: ignore[arg-type]  # any tensor of whole numbers
     for place in range(longest):
         if place:
             predicted = _pass(loaded, cache, tokens[:, place - 1 : place])[:, -1]
@@ -92,8 +92,9 @@ def _continuations(
 def score_simulated(
     loaded: Loaded, asked: Sequence[Asked], cache: CompressedCache, whole: bool | None = None
 ) -> list[Scored]:
-    """Score texts of one length with one continuation each, decided about token by token from the first one.
+    """Score texts of one length, decided about token by token from the first one.
 
+    The continuations of one context must differ in their last token only, which is predicted but not fed.
     `whole`: the model takes the text in one pass in which only the cache goes token by token; None: where it can.
     """
     device, count = input_device(loaded.model), len(asked)
@@ -109,8 +110,8 @@ def score_simulated(
             rows = [_pass(loaded, cache, ids[:, place : place + 1]) for place in range(ids.shape[1])]
             logits = torch.cat(rows[-keep:], 1)
         memory = read_memory(cache, count)
-        answers = [_answer(logits[row], one.continuations[0]) for row, one in enumerate(asked)]
-    return [Scored((answer,), 1, memory, watch.seconds / count) for answer in answers]
+        answers = [tuple(_answer(logits[row], x) for x in one.continuations) for row, one in enumerate(asked)]
+    return [Scored(of_one, 1, memory, watch.seconds / count) for of_one in answers]
 
 
 def _answer(logits: Tensor, continuation: tuple[int, ...]) -> tuple[float, bool]:

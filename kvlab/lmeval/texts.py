@@ -46,9 +46,12 @@ def together(pairs: Sequence[tuple[Tokens, Tokens]]) -> list[Asked]:
     return [Asked(context, tuple(pairs[i][1] for i in found), tuple(found)) for context, found in places.items()]
 
 
-def apart(pairs: Sequence[tuple[Tokens, Tokens]]) -> list[Asked]:
-    """Every request by itself."""
-    return [Asked(context, (continuation,), (place,)) for place, (context, continuation) in enumerate(pairs)]
+def of_one_text(pairs: Sequence[tuple[Tokens, Tokens]]) -> list[Asked]:
+    """Requests that feed the same tokens together: those whose continuations differ in the last token only."""
+    places: dict[tuple[Tokens, Tokens], list[int]] = {}
+    for place, (context, continuation) in enumerate(pairs):
+        places.setdefault((context, continuation[:-1]), []).append(place)
+    return [Asked(pairs[found[0]][0], tuple(pairs[i][1] for i in found), tuple(found)) for found in places.values()]
 
 
 def of_equal_length(asked: Sequence[Asked], whole: bool, rows: int) -> Iterator[list[Asked]]:

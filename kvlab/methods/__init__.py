@@ -17,9 +17,9 @@ __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
     "full", "packed", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
-    "keydiff", "lagkv", "kvzip", "duoattention", "attention_matching", "expected_attention", "criticalkv", "rkv",
-    "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
-    "simcalkv", "grkv", "asymkv", "kvslimmer", "exactmerge", "exactmerge2",
+    "keydiff", "lagkv", "kvzip", "kvzap", "duoattention", "attention_matching", "expected_attention", "criticalkv",
+    "rkv", "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
+    "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge", "exactmerge2",
 )  # fmt: skip
 FOLDERS = ("", "eviction.", "merging.", "whole.")
 LAST = "compose"  # made of all the others

@@ -27,7 +27,7 @@ from kvlab.plugins.registry import Registry
 from kvlab.stores import NATIVE, STORES, store_of
 
 
-def _offer_stores(schema: dict[str, Any]) -> None:
+def offer_stores(schema: dict[str, Any]) -> None:
     """Adds the stores to a field's JSON schema when it is asked for, so that forms can offer them."""
     schema.update(enum=[*STORES])
 
@@ -42,7 +42,7 @@ class Method(BaseModel, ABC):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    store: str = Field(NATIVE, description="how settled slots are held in memory", json_schema_extra=_offer_stores)
+    store: str = Field(NATIVE, description="how settled slots are held in memory", json_schema_extra=offer_stores)
 
     name: ClassVar[str]
     family: ClassVar[str]  # reference | eviction | merging | pooling | budget-free
@@ -60,8 +60,9 @@ class Method(BaseModel, ABC):
 
     @model_serializer(mode="wrap")
     def _without_native(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Settings as runs keep them; a store is only named where it is not native, as before there were any."""
-        return {name: value for name, value in dump(self).items() if (name, value) != ("store", NATIVE)}
+        """Settings as runs keep them; a native store is only named where it is no default, as before there were any."""
+        usual = type(self).model_fields["store"].default == NATIVE
+        return {name: value for name, value in dump(self).items() if not usual or (name, value) != ("store", NATIVE)}
 
     @abstractmethod
     def pipeline(self) -> Pipeline:

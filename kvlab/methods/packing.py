@@ -13,13 +13,14 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
     """(slots of a head that are native at most, lots of which it may have only a part).
 
     While decoding: what gathers before it is packed, what two decisions have changed, and what the last one changed.
+    A settler whose decisions then change no state says so by `still`.
     """
     if not pipeline.decode:
         return store.sinks + store.residual, 1
     if getattr(pipeline.settle, "changes_many", False):
         return UNLIMITED, 3
-    changed = compress_every - 1 + max(pipeline.buffer, 1)
-    return store.sinks + max(store.residual, 2 * changed) + store.lot + 1 + changed, 3
+    changed = 0 if getattr(pipeline.settle, "still", False) else compress_every - 1 + max(pipeline.buffer, 1)
+    return store.sinks + max(store.residual, store.gathered, 2 * changed) + store.lot + 1 + changed, 3
 
 
 def packed_sizes(store: Store, pipeline: Pipeline) -> dict[str, JsonValue] | None:

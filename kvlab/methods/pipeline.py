@@ -186,6 +186,11 @@ class Pipeline:
         """How many of the rehearsal's queries a query head keeps for the decision; parts say so by `references`."""
         return max(getattr(part, "references", 0) for part in (self.select, self.settle))
 
+    @property
+    def reads_text(self) -> bool:
+        """Whether the decision about the prompt wants to know its token ids; settlers say so by `reads_text`."""
+        return getattr(self.settle, "reads_text", False)
+
     def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New state of the prompt's slots after a pass of the rehearsal."""
         return self.score.rehearsed(slots, seen) if hasattr(self.score, "rehearsed") else {}
@@ -203,11 +208,12 @@ class Pipeline:
     def columns(self) -> Columns:
         """What a slot has to hold: votes and log mass where the settler merges, scores unless they follow (`rate`).
 
-        A settler that merges says so by `merges`, and by `mass_of_votes` how log mass follows from votes.
+        A settler that merges says so by `merges`, and by `mass_of_votes` how log mass follows from votes. One that
+        gives slots a log mass and leaves every slot its own token says so by `counts`.
         """
         merges = getattr(self.settle, "merges", False)
         mass = self.settle.mass_of_votes if merges else 0.0  # type: ignore[attr-defined]
-        return Columns(merges, mass, getattr(self.score, "rate", None))
+        return Columns(merges and getattr(self.settle, "counts", True), mass, getattr(self.score, "rate", None))
 
     @property
     def state(self) -> dict[str, float]:

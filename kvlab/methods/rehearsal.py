@@ -16,11 +16,13 @@ class Rehearsal:
     """`ask`, then the context again, read by the model while its cache still holds all of the prompt.
 
     A context of more than `piece` tokens comes in pieces of like length. Each is read by itself over the full prompt,
-    behind `ask` and the `OVERLAP` tokens before it, so that memory grows by one piece.
+    behind `ask` and the `OVERLAP` tokens before it, so that memory grows by one piece. `on_policy`: layers decide one
+    after the other, each by the queries of one more reading, through the layers that have decided already.
     """
 
     ask: str = "\n"
     piece: int = 2048
+    on_policy: bool = False
 
 
 OVERLAP = 8  # as KVzip: "starting with" the last 8 tokens of the chunk before

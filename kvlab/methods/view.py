@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.methods.rotary import Rotary
+from kvlab.stores import NATIVE, STORES, Store
 
 # Slot state that the cache itself knows, where a settler names it: as (B, H, S, G), what each query head of the group
 # adds to the slot's log mass.
@@ -156,6 +157,10 @@ class Seen(Protocol):
         """Logits of any queries (B, Hq, n, d), log mass not added, -inf at invalid slots; (B, H, G, n, S) float32."""
         ...
 
+    def of_keys(self, key: Tensor) -> Seen:
+        """The same pass over other keys (B, H, S, d) in the slots' places."""
+        ...
+
     def recalled_logits(self, position: Tensor, rows: int) -> Tensor:
         """(B, H, G, r, S) float32: logits of the `rows` newest queries (`Pipeline.recalled`), log mass not added.
 
@@ -248,7 +253,9 @@ class View:
     certain: bool = False  # the host knows that every head is over its budget by exactly `most_excess`
     in_lots: bool = False  # many tokens wait for each decision (`Pipeline.buffer`), and many may be scored alike
     smallest_budget: int = 0  # host-side bound, like `largest_budget`
+    token_ids: Tensor | None = None  # (B, S) of the prompt's slots, for a settler that `reads_text`
     remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
+    store: Store = STORES[NATIVE]  # how what stays will be held
 
     def of_budget(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """What follows from `budget` alone: made once, and kept by `name` as long as the budget is the same tensor."""

@@ -11,6 +11,7 @@ import torch
 from transformers import (
     AutoConfig,
     AutoTokenizer,
+    PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -81,8 +82,7 @@ def load_model(
     Raises UserError for a name that cannot be found, a checkpoint that is damaged or does not hold exactly the weights
     of its config, a family kvlab does not support, or a device or package that is not there.
     """
-    folder = None if cache_dir is None else str(path_of(cache_dir, "The folder of downloads"))
-    source = Source(str(path_of(name_or_path, "The model")), revision, folder)
+    source = _source(name_or_path, revision, cache_dir)
     place = pick_device(device)
     kind, where, packed = pick_dtype(dtype, place), device_map(placement, place), quantization(load_in)
     raw = read_config(source.config_file(), source.name)
@@ -110,6 +110,23 @@ def load_model(
         check_vocabulary(model, tokenizer, source.name)
         prepare(model).eval()
     return LoadedModel(model if where or packed else model.to(place), tokenizer, source.name)
+
+
+def load_tokenizer(
+    name_or_path: str = "mini", revision: str | None = None, cache_dir: str | None = None
+) -> tuple[PreTrainedTokenizerBase, PreTrainedConfig]:
+    """The tokenizer and config of a model whose weights are not read. Raises UserError as `load_model`."""
+    source = _source(name_or_path, revision, cache_dir)
+    raw = read_config(source.config_file(), source.name)
+    with _quietly(), _sentences(source, raw):
+        config = AutoConfig.from_pretrained(source.where, **source.options)
+        check_supported(config)
+        return AutoTokenizer.from_pretrained(source.where, **source.options), config
+
+
+def _source(name_or_path: str, revision: str | None, cache_dir: str | None) -> Source:
+    folder = None if cache_dir is None else str(path_of(cache_dir, "The folder of downloads"))
+    return Source(str(path_of(name_or_path, "The model")), revision, folder)
 
 
 def _made_with(config: Any) -> str:

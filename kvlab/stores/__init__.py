@@ -1,6 +1,6 @@
 """Stores: how settled slots are held in memory, native or in fewer bits."""
 
 from kvlab.stores.sizes import bits_of, store_bytes
-from kvlab.stores.store import NATIVE, STORES, Store, store_of
+from kvlab.stores.store import AUTO, NATIVE, STORES, Store, store_of, store_under
 
-__all__ = ["NATIVE", "STORES", "Store", "bits_of", "store_bytes", "store_of"]
+__all__ = ["AUTO", "NATIVE", "STORES", "Store", "bits_of", "store_bytes", "store_of", "store_under"]

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from kvlab.budget import BYTE_SHARE, Budget
 from kvlab.errors import UserError
 from kvlab.plugins.registry import Registry
 from kvlab.stores.code import Code
@@ -11,16 +16,18 @@ from kvlab.stores.eight import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
 
-NATIVE = "native"
+NATIVE, AUTO = "native", "auto"
+MANY = 1 / 3  # of the bytes: from there on 8 bits hold enough slots, and 4 would be too coarse
+MOST = 65_536
 
 
 @dataclass(frozen=True)
 class Store:
     """A code for keys and one for values; without them slots stay as the model made them.
 
-    The first `sinks` slots of a head and its newest `residual` stay native, and so does what has gathered since slots
-    were last packed, `lot` at a time. KIVI's authors keep 128 newest tokens and no sinks, TurboQuant's keep both; a
-    residual of 128 would leave nothing to pack at the budgets kvlab compares at.
+    The first `sinks` slots of a head and its newest `residual` stay native, while decoding at least its newest
+    `gathered`, and what has come since slots were last packed, `lot` at a time. KIVI's authors keep 128 newest tokens
+    and no sinks, TurboQuant's keep both; 128 would leave nothing to pack at budgets as compared here.
     """
 
     title: str
@@ -30,11 +37,21 @@ class Store:
     residual: int = 16
     paper: str = ""
     lot: int = 8  # slots packed at a time; a multiple of what a code takes together
+    gathered: int = 0
 
     @property
     def packs(self) -> bool:
         """Whether slots are held in other than their own type."""
         return self.keys is not None
+
+    def coded(self, live: Tensor, longest: int) -> tuple[Tensor, Tensor]:
+        """(places (B, H, room), whether there is one) of what gets codes of a head's `live` (B, H) slots, in order.
+
+        No head has more than `longest`; the room is in whole lots.
+        """
+        room = -(-max(longest - min(self.sinks, longest) - self.residual, 0) // self.lot) * self.lot
+        place = min(self.sinks, longest) + torch.arange(room, device=live.device).expand(*live.shape, -1)
+        return place.clamp_max(longest - 1), place < live[..., None] - self.residual
 
 
 KIVI, TURBO = "https://arxiv.org/abs/2402.02750", "https://arxiv.org/abs/2504.19874"
@@ -48,12 +65,51 @@ STORES: Registry[Store] = Registry(
         "kivi2": Store("KIVI, 2 bits", PerChannel(2), PerToken(2), paper=KIVI, lot=GROUP),
         "turbo4": Store("TurboQuant, 4 bits", Rotated(4), Rotated(4), paper=TURBO),
         "turbo3": Store("TurboQuant, 3 bits", Rotated(3), Rotated(3), paper=TURBO),
+        "lean4": Store("TurboQuant, 4 bits, all of a prompt but two", Rotated(4), Rotated(4), 1, 1, TURBO, gathered=16),
+        AUTO: Store("lean4 for a budget in bytes, int8 from a third of them on, else native"),
     },
 )
 
 
+SETTINGS = {"sinks": 0, "residual": 1, "group": 2}  # with the least that each can be
+
+
 def store_of(name: str) -> Store:
-    """The store of that name; raises UserError for an unknown one."""
-    if name not in STORES:
-        raise UserError(f"There is no store called {name!r}; choose one of {', '.join(STORES)}.")
-    return STORES[name]
+    """The store of that name, such as `kivi4`, or with settings, such as `kivi4/group=64/residual=128`.
+
+    Raises UserError for an unknown store or setting.
+    """
+    base, *settings = name.split("/")
+    if base not in STORES:
+        raise UserError(f"There is no store called {base!r}; choose one of {', '.join(STORES)}.")
+    return replace(STORES[base], **_changed(base, settings)) if settings else STORES[base]
+
+
+def _changed(base: str, settings: list[str]) -> dict[str, Any]:
+    """Fields of a store from words such as `residual=128`; a group is that of its keys, and packed at once."""
+    store, found = STORES[base], {}
+    for setting in settings:
+        key, _, text = setting.partition("=")
+        if key not in SETTINGS or not text.isdigit() or not SETTINGS[key] <= int(text) <= MOST:
+            known = ", ".join(f"{one} (at least {least})" for one, least in SETTINGS.items())
+            raise UserError(f"{setting!r} is no setting of a store: write {known}, as in kivi4/group=64/residual=128.")
+        if key != "group":
+            found[key] = int(text)
+        elif isinstance(store.keys, PerChannel):
+            found |= {"keys": replace(store.keys, group=int(text)), "lot": int(text)}
+        else:
+            raise UserError(f"{base} has no groups of slots: leave {setting} out, or choose kivi4 or kivi2.")
+    if not store.packs:
+        raise UserError(f"{base} packs nothing, so it has no settings: leave {'/'.join(settings)} out.")
+    return found
+
+
+def store_under(name: str, budget: Budget) -> Store:
+    """The store of that name, `auto` decided by the budget: more slots help only where bytes are what is limited.
+
+    A size in bytes says nothing of its share, and is taken for a small one.
+    """
+    if name != AUTO:
+        return store_of(name)
+    many = budget.unit == BYTE_SHARE and budget.number >= MANY
+    return store_of(NATIVE if not isinstance(budget.amount, str) else "int8" if many else "lean4")

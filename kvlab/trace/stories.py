@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,16 +12,34 @@ from kvlab.errors import UserError
 from kvlab.trace.atomic import replace_text
 
 FOLDER = "stories"
+LARGEST_FIGURE = 8 << 20
+
+
+class Slide(BaseModel):
+    """One figure as it was seen: it stays when its run is gone."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    reading: str = ""
+    source: str = Field("", description="prompt, model, method, budget, layer, head, versions")
+    figure: str = Field(description="JSON of a plotly figure", max_length=LARGEST_FIGURE)
 
 
 class View(BaseModel):
-    """One view: the page's name, its address parameters, and what to say about it."""
+    """One view: the page's name, its address parameters, what to say about it, and, of a slide, its figure."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     page: str = Field(pattern=r"^[a-z_0-9]*$")
     query: dict[str, str] = Field(default_factory=dict)
     caption: str = ""
+    slide: Slide | None = None
+
+    @property
+    def title(self) -> str:
+        """What a slide is called, or the page."""
+        return self.slide.title if self.slide else self.page.replace("_", " ").capitalize() or "Start"
 
 
 class Story(BaseModel):
@@ -46,10 +65,27 @@ class Story(BaseModel):
         """The story without one of its views."""
         return self.model_copy(update={"views": self.views[:at] + self.views[at + 1 :]})
 
+    def twice(self, at: int) -> Story:
+        """The story with one of its views a second time, behind the first."""
+        return self.model_copy(update={"views": (*self.views[: at + 1], *self.views[at:])})
+
+    def retitled(self, at: int, title: str) -> Story:
+        """The story with another title for one of its slides."""
+        view = self.views[at]
+        slide = view.slide.model_copy(update={"title": title}) if view.slide else None
+        changed = view.model_copy(update={"slide": slide})
+        return self.model_copy(update={"views": (*self.views[:at], changed, *self.views[at + 1 :])})
+
     def recaptioned(self, at: int, caption: str) -> Story:
         """The story with another caption for one of its views."""
         changed = self.views[at].model_copy(update={"caption": caption})
         return self.model_copy(update={"views": (*self.views[:at], changed, *self.views[at + 1 :])})
+
+
+@lru_cache(maxsize=64)
+def _parsed(file: Path, stamp: tuple[int, int]) -> Story:
+    # The stamp is part of the key only; every page lists the stories, and slides make them large.
+    return parse_story(file.read_bytes())
 
 
 def story_path(root: Path, name: str) -> Path:
@@ -108,6 +144,7 @@ def parse_story(text: str | bytes) -> Story:
 
 def _read(file: Path) -> Story:
     try:
-        return parse_story(file.read_bytes())
+        found = file.stat()
+        return _parsed(file, (found.st_mtime_ns, found.st_ino))
     except (OSError, UserError) as error:
         raise UserError(f"{file} is damaged: remove it, or export the story again.") from error

@@ -65,12 +65,9 @@ def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
             assert ships.cards[exhibit.key, "dark"].picture == thumbnail(own[0].figure, "dark")
             assert list(one.frame) == list(other.frame)
             assert len(one.frame) == len(other.frame)
-            assert (one.name, one.reading, one.origin, one.claim) == (
-                other.name,
-                other.reading,
-                other.origin,
-                other.claim,
-            )
+            assert (one.name, one.reading, one.origin) == (other.name, other.reading, other.origin)
+            # Whoever measured it had another folder.
+            assert (one.claim and replace(one.claim, settle="")) == other.claim
 
 
 def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Shipped]):

@@ -10,6 +10,7 @@ import pytest
 from kvlab.bench.modes import pages
 from kvlab.bench.modes.pages_server import BROWSERS, Dashboard, chromium_at_home
 from kvlab.bench.request import make_request
+from kvlab.cli.bench import _from_options
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.large import HEADS, write_large_runs
@@ -50,6 +51,12 @@ def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path, monkeypat
         "zoom of the similarity map",
     }
     assert all(milliseconds > 0 for _, times, _ in taken for milliseconds in times)
+
+
+@pytest.mark.parametrize(("contexts", "asked"), [(None, (32_768,)), ("131072", (131_072,))])
+def test_the_command_wants_no_method(contexts: str | None, asked: tuple[int, ...]):
+    request = _from_options("pages", {"scale": 4}, {"contexts": contexts, "batches": None}, None, None)
+    assert (request.mode, request.contexts, request.choices, request.scale) == ("pages", asked, (), 4)
 
 
 def test_layers_may_be_divided_without_a_shape():

@@ -91,6 +91,18 @@ def test_what_cannot_be_checked_is_one_sentence(tmp_path, name, content, options
         raise told.exception
 
 
+def test_an_answer_that_fills_the_window_is_a_note(folder):
+    found = checked(f"{folder}/aime24.jsonl:max_new_tokens=90000:metric=f1")
+    assert found["most"] == 0
+    assert "90,000 tokens for the answer do not fit the model's window" in found["notes"][0]
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\0b"])
+def test_a_name_that_is_none_is_one_sentence(name):
+    told = CliRunner().invoke(app, [name])
+    assert isinstance(told.exception, UserError) and "names no file" in str(told.exception)
+
+
 def test_a_device_is_one_sentence():
     told = CliRunner().invoke(app, ["/dev/zero"])
     assert isinstance(told.exception, UserError) and "a pipe or a device" in str(told.exception)

@@ -39,9 +39,12 @@ SHORT: dict[str, dict[str, Any]] = {
     "asymkv": {"window": 3, "sinks": 1, "buffer": 2},
     "kvslimmer": {"window": 3, "sinks": 1, "buffer": 2},
     "kvzip": {"sinks": 1, "piece": 16},
+    "kvzap": {"heads": "untrained", "sinks": 1, "recent": 3},
+    "kvzap-threshold": {"heads": "untrained", "threshold": 0.3, "sinks": 1, "recent": 3},
+    "semanticache": {"longest": 6, "sinks": 1, "recent": 3},
     "duoattention": {"profile": "even", "sinks": 1, "recent": 3},
     "attention-matching": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
-    "exactmerge2": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
+    "exactmerge2": {"profile": "even", "window": 4, "sinks": 1, "recent": 2, "buffer": 2},
     "rkv": {"window": 2, "kernel": 3, "buffer": 2},
 }
 # What a choice is only allowed, or only felt, together with.
@@ -56,6 +59,7 @@ TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {
 FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("kvmerger", {"theta": 0.2}),
     ("kvmerger", {"sigma_mode": 2.0}),
+    ("semanticache", {"theta": 0.2}),
     ("adakv", {"skip": 1}),
     ("exactmerge", {"futures": 4}),
     ("cam", {"variant": "simulation", "draw": "expected"}),
@@ -86,6 +90,8 @@ FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("kvmerger", {"store": "short-fp8"}),
     ("less", {"store": "short-kivi4"}),
     ("exactmerge", {"store": "short-turbo4"}),
+    ("exactmerge2", {"store": "short-turbo4"}),
+    ("exactmerge2", {"rehearse": False, "decode": "budget"}),
     ("compose", {"score": "snapkv", "settle": "keepkv", "score_window": 3, "store": "short-kivi4"}),
 ]
 

@@ -42,22 +42,30 @@ def view(budget: int = 8) -> View:
     return View(slots, seen, budgets, seen_tokens, "prefill", SLOTS - budget, budget, False, 0, 1, references=asked)
 
 
-def rows_of(given: View, b: int, h: int, window_weight: float) -> tuple[Tensor, Tensor]:
-    """(attention (N, S), weight (N,)) in float64 of every reference and window query of one head's group."""
+def rows_of(given: View, b: int, h: int, window_weight: float, keys: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """(attention (N, S), weight (N,)) in float64 of every reference and window query of one head's group.
+
+    With `keys` (S, d), to these, as a share of what the slots' own keys get in all.
+    """
     found, weights = [], []
     key = given.slots.keys[b, h].double()
     asked = given.references
     assert asked is not None
+
+    def note(query: Tensor, blind: Tensor, weight: float) -> None:
+        own, other = (
+            ((each @ query.double()) * SCALING).exp().masked_fill(blind, 0)
+            for each in (key, key if keys is None else keys.double())
+        )
+        found.append(other / own.sum())
+        weights.append(weight)
+
     for g in range(GROUP):
         for n in range(ASKED):
-            logits = key @ asked.query[b, h * GROUP + g, n].double() * SCALING
-            found.append(torch.softmax(logits.masked_fill(~given.slots.valid[b, h], -torch.inf), 0))
-            weights.append(float(asked.real[b, n]))
+            note(asked.query[b, h * GROUP + g, n], ~given.slots.valid[b, h], float(asked.real[b, n]))
         for row in range(SLOTS - WINDOW, SLOTS) if window_weight else ():
-            logits = key @ given.seen.query[b, h * GROUP + g, row].double() * SCALING
             blind = ~given.slots.valid[b, h] | (torch.arange(SLOTS) > row)
-            found.append(torch.softmax(logits.masked_fill(blind, -torch.inf), 0))
-            weights.append(window_weight)
+            note(given.seen.query[b, h * GROUP + g, row], blind, window_weight)
     return torch.stack(found), torch.tensor(weights, dtype=torch.float64)
 
 

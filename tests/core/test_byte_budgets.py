@@ -20,7 +20,11 @@ BUDGETED = [
     for name, method in registered().items()
     if method().needs_budget and method.family != "reference" and name != NO_PROFILE
 ]
-OWN = {"rkv": {"buffer": 8}, "less": {"weights": "untrained"}}  # what waits on top must itself fit
+OWN = {
+    "rkv": {"buffer": 8},
+    "less": {"weights": "untrained"},
+    "kvzap": {"heads": "untrained"},
+}  # what waits on top must itself fit
 SEVERAL = ("h2o", "snapkv", "keepkv", "adakv", "kvzip", "rkv")
 STORED = ["native", *(name for name, store in STORES.items() if store.packs and "-" not in name)]
 
@@ -63,13 +67,15 @@ def test_slots_within_bytes_by_counting() -> None:
             assert sizes.slots_within(size) == max(count, 1)
 
 
-def live_bytes(method: str, budget: str, dtype: torch.dtype, store: str = "native") -> tuple[list[int], int]:
+def live_bytes(
+    method: str, budget: str, dtype: torch.dtype, store: str = "native", **settings: object
+) -> tuple[list[int], int]:
     """(live bytes after the prompt and each decode step, bytes of the full cache's keys and values)."""
     ids = torch.randint(3, 97, (2, PROMPT), generator=torch.Generator().manual_seed(5))
     mask = torch.ones_like(ids)
     mask[1, :PADS] = 0
     model, told = lab_model("llama", dtype), []
-    cache = make_cache(model, make_method(method, store=store, **OWN.get(method, {})), budget)
+    cache = make_cache(model, make_method(method, store=store, **OWN.get(method, {}), **settings), budget)
     with torch.inference_mode():
         for step in range(STEPS if cache.settings.pipeline.decode else 1 + cache.settings.pipeline.deferred):
             new = (ids * mask) if step == 0 else torch.full((2, 1), 7 + step)

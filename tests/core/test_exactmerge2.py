@@ -1,29 +1,29 @@
-"""exactmerge 2 against its rule, head by head in float64: the fit that serves held-back queries best is taken."""
+"""exactmerge 2: its regression against keys as they will be held, its stores, its bytes, its two scores in turns."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import executor
+from kvlab.budget import Budget
+from kvlab.cache import executor, make_cache
+from kvlab.methods import make_method
 from kvlab.methods.columns import Columns
 from kvlab.methods.scorers.around.alternating import Alternating
 from kvlab.methods.selectors.lowest_score import LowestScore
-from kvlab.methods.settlers.refitting.checked_match import CheckedMatch, Fit
+from kvlab.methods.settlers.refitting.matching import MatchAttention
+from kvlab.stores import STORES, store_under
+from tests.conformance.test_matrix import lab_model
 from tests.core.layers import draw
-from tests.core.test_attention_matching import ASKED, BATCH, GROUP, HEADS, SLOTS, WINDOW, rows_of, solved, view
+from tests.core.test_attention_matching import ASKED, BATCH, HEADS, WINDOW, rows_of, solved, view
+from tests.core.test_byte_budgets import live_bytes
 
 RIDGE, UNTOUCHED, WINDOW_WEIGHT, BOX = 0.1, 0.25, 3.0, 3.0
-
-
-def held_back() -> Tensor:
-    """Every second query of the rehearsal, and every second of the window counted from its end, in each query head."""
-    asked = [n % 2 == 1 for n in range(ASKED)] + [(SLOTS - 1 - row) % 2 == 1 for row in range(SLOTS - WINDOW, SLOTS)]
-    return torch.tensor(asked * GROUP)
 
 
 def log_mass_of(kept: Tensor, heard: Tensor, whole: Tensor) -> Tensor:
@@ -42,51 +42,70 @@ def log_mass_of(kept: Tensor, heard: Tensor, whole: Tensor) -> Tensor:
     return w
 
 
-def fitted(
-    fit: Fit, attention: Tensor, weight: Tensor, stays: Tensor, value: Tensor, score: Tensor
-) -> tuple[Tensor, Tensor]:
-    """(w, values) of what stays, from these queries."""
-    kept, heard = attention[:, stays], weight.sqrt()[:, None]
-    w, fresh = torch.ones(len(stays), dtype=torch.float64), value[stays].clone()
-    if fit == "none":
-        return w, fresh
-    if fit == "both":
-        w = log_mass_of(kept, heard, attention.sum(1, keepdim=True))
-    shares = kept * w / (kept * w).sum(1, keepdim=True)
-    free = score.argsort(descending=True, stable=True).argsort() >= int(UNTOUCHED * len(stays))
-    strength = RIDGE * float((shares[:, free] * heard).square().sum()) / int(free.sum())
-    target = (attention @ value - shares[:, ~free] @ fresh[~free]) * heard
-    fresh[free] = solved(shares[:, free] * heard, target, fresh[free], strength)
-    return w, fresh
-
-
-def worst_error(attention: Tensor, stays: Tensor, value: Tensor, w: Tensor, fresh: Tensor, count: int) -> float:
-    """Mean relative output error of the `count` queries that are served worst."""
-    kept = attention[:, stays] * w
-    output, truth = kept / kept.sum(1, keepdim=True) @ fresh, attention @ value
-    return float(((output - truth).norm(dim=1) / truth.norm(dim=1)).sort(descending=True).values[:count].mean())
-
-
-@pytest.mark.parametrize("worst", [0.1, 0.5])
-@pytest.mark.parametrize("fits", [("none", "values"), ("none", "values", "both")])
-def test_each_head_takes_the_fit_that_serves_the_worst_of_the_held_back_queries(
-    fits: tuple[Fit, ...], worst: float
-) -> None:
-    given = view()
-    settle = CheckedMatch(fits, worst, ASKED, WINDOW, WINDOW_WEIGHT, RIDGE, UNTOUCHED, BOX)
+def test_what_is_packed_is_fitted_to_its_rounded_keys() -> None:
+    """The columns of the regression are shares of keys as the store gives them back, its targets the full cache's."""
+    store = replace(STORES["turbo3"], sinks=1, residual=2)
+    given = replace(view(), store=store)
+    settle = MatchAttention(ASKED, WINDOW, WINDOW_WEIGHT, True, True, RIDGE, UNTOUCHED, BOX)
     plan = settle.settle(given, LowestScore(1, 2))
     after = executor.apply(given.slots.map(torch.clone), plan)
+    moved = 0.0
     for b, h in product(range(BATCH), range(HEADS)):
-        stays, held = plan.keep[b, h].nonzero()[:, 0], held_back()
-        attention, weight = rows_of(given, b, h, WINDOW_WEIGHT)
-        value, score = given.slots.values[b, h].double(), given.slots.score[b, h, stays]
-        tried = {fit: fitted(fit, attention[~held], weight[~held], stays, value, score) for fit in fits}
-        judges = attention[held & (weight > 0)]
-        count = max(1, int(worst * len(judges)))
-        best = min(fits, key=lambda fit: worst_error(judges, stays, value, *tried[fit], count))
-        w, expected = fitted(best, attention, weight, stays, value, score)
+        stays, keys = plan.keep[b, h].nonzero()[:, 0], given.slots.keys[b, h].clone()
+        for slot in stays[1:-2].tolist():  # slots lie in the order of the text: all but the first and the last two
+            own = keys[slot].expand(1, 1, store.lot, -1)
+            back = store.keys.decode(
+                store.keys.encode(own, torch.ones(1, 1, store.lot, dtype=torch.bool)), own.shape[-1]
+            )
+            keys[slot] = back[0, 0, 0]
+        (whole, weight), (rounded, _) = (rows_of(given, b, h, WINDOW_WEIGHT, k) for k in (None, keys))
+        heard, value = weight.sqrt()[:, None], given.slots.values[b, h].double()
+        w = log_mass_of(rounded[:, stays], heard, whole.sum(1, keepdim=True))
+        shares = rounded[:, stays] * w / (rounded[:, stays] * w).sum(1, keepdim=True)
+        score, fresh = given.slots.score[b, h, stays], value[stays].clone()
+        free = score.argsort(descending=True, stable=True).argsort() >= int(UNTOUCHED * len(stays))
+        strength = RIDGE * float((shares[:, free] * heard).square().sum()) / int(free.sum())
+        target = (whole @ value - shares[:, ~free] @ fresh[~free]) * heard
+        fresh[free] = solved(shares[:, free] * heard, target, fresh[free], strength)
         torch.testing.assert_close(after.log_mass[b, h, stays].double(), w.log(), rtol=1e-3, atol=2e-4)
-        torch.testing.assert_close(after.values[b, h, stays].double(), expected, rtol=2e-3, atol=2e-4)
+        torch.testing.assert_close(after.values[b, h, stays].double(), fresh, rtol=2e-3, atol=2e-4)
+        moved = max(moved, float((keys - given.slots.keys[b, h]).abs().max()))
+        assert (fresh[~free] == value[stays][~free]).all(), "the best-scored keep their values"
+    assert moved > 0.05, "or nothing was rounded"
+
+
+def test_a_budget_in_bytes_is_filled_with_packed_slots() -> None:
+    """Of 8 bits where there is room for most of the text, else of 4; slots and shares of the prompt stay native."""
+    budgets = {"5%B": "lean4", "33%B": "lean4", "34%B": "int8", "100%B": "int8", "64KiB": "lean4", 0.2: "native",
+               128: "native", 1.0: "native"}  # fmt: skip
+    for amount, name in budgets.items():
+        assert store_under("auto", Budget(amount)) is STORES[name], amount
+    assert store_under("kivi4", Budget(0.2)) is STORES["kivi4"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"decode": "budget", "buffer": 5}, {"refit": "values"}], ids=str)
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_live_bytes_stay_within_the_share_in_its_own_store(share: float, settings: dict[str, object]) -> None:
+    """Codes, scales, log mass and what waits on top counted, padded rows included; most of it is used."""
+    told, full = live_bytes("exactmerge2", f"{100 * share:g}%B", torch.bfloat16, "auto", **settings)
+    assert max(told) <= share * full
+    assert told[0] > 0.6 * share * full
+
+
+def test_long_generations_stay_within_the_budget() -> None:
+    """150 tokens behind a prompt of 60, in slots and in bytes."""
+    model = lab_model("llama", torch.bfloat16)
+    ids = torch.randint(3, 97, (1, 60), generator=torch.Generator().manual_seed(5))
+    for budget, most in ((20, None), ("12KiB", 12 * 2**10)):
+        method = make_method("exactmerge2", decode="budget", buffer=4, window=3, recent=2, sinks=1)
+        cache = make_cache(model, method, budget)
+        with torch.inference_mode():
+            model(ids, past_key_values=cache)
+            for step in range(150):
+                model(torch.tensor([[3 + step % 90]]), past_key_values=cache)
+                memory = cache.memory()
+                assert memory.live_slots <= 24 if most is None else memory.live_bytes <= most, step
+        assert memory.live_slots > 15
 
 
 class Given:

@@ -20,7 +20,7 @@ from tests.families import tiny_model
 WINDOW, BUFFER = 3, 4
 GOING_ON = (
     "snapkv", "pyramidkv", "adakv", "lagkv", "expected-attention", "criticalkv", "rkv", "chunkkv", "grkv", "asymkv",
-    "kvslimmer",
+    "kvslimmer", "exactmerge2",
 )  # fmt: skip
 
 
@@ -117,7 +117,8 @@ def test_rkv_slot_by_slot(balance: float, excused: int) -> None:
 SMALL = {"snapkv": {"window": 3, "kernel": 3}, "pyramidkv": {"window": 2, "kernel": 3}, "adakv": {"window": 2},
          "lagkv": {"lag": 3, "sinks": 1}, "expected-attention": {"sinks": 1}, "criticalkv": {"window": 3},
          "rkv": {"window": 2}, "chunkkv": {"window": 2, "length": 4}, "grkv": {"window": 3, "rows": 6},
-         "asymkv": {"window": 2, "sinks": 1}, "kvslimmer": {"window": 2, "sinks": 1}}  # fmt: skip
+         "asymkv": {"window": 2, "sinks": 1}, "kvslimmer": {"window": 2, "sinks": 1},
+         "exactmerge2": {"window": 3, "sinks": 1, "recent": 2}}  # fmt: skip
 
 
 @pytest.mark.parametrize("every", [1, 3])

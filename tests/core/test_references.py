@@ -42,9 +42,12 @@ REFERENCES = {
     "less": "test_references.py::test_less_keeps_what_its_evictor_keeps",
     "keepkv": "test_selection.py::test_keepkv_keeps_the_highest_predicted_scores",
     "kvzip": "test_rehearsal.py::test_scores_are_those_of_a_second_reading",
+    "kvzap": "test_kvzap.py::test_what_the_networks_score_highest_in_the_model_stays",
+    "kvzap-threshold": "test_kvzap.py::test_a_threshold_decides_how_much_each_head_keeps",
+    "semanticache": "test_semanticache.py::test_clusters_token_by_token",
     "duoattention": "test_profile.py::test_a_file_gives_every_score_its_budgets",
     "attention-matching": "test_attention_matching.py::test_values_and_mass_are_the_least_squares_solutions",
-    "exactmerge2": "test_exactmerge2.py::test_each_head_takes_the_fit_that_serves_the_worst_of_the_held_back_queries",
+    "exactmerge2": "test_exactmerge2.py::test_what_is_packed_is_fitted_to_its_rounded_keys",
     "exactmerge": "test_references.py::test_exactmerge_keeps_the_best_and_merges_the_rest_into_the_next_best",
 }
 

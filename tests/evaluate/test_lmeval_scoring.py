@@ -22,7 +22,7 @@ from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, RowMaker, metric_of, score_of
 from kvlab.lmeval.run import check_kinds
 from kvlab.lmeval.score import check_simulated, score_decoded, score_simulated
-from kvlab.lmeval.texts import Asked, in_window, of_equal_length, together
+from kvlab.lmeval.texts import Asked, in_window, of_equal_length, of_one_text, together
 from kvlab.lmeval.write import Asking, options_of, write_texts
 from kvlab.requests import MethodChoice
 
@@ -150,6 +150,7 @@ def test_choices_of_one_context_stay_together_and_lengths_apart() -> None:
     pairs = [((1, 2), (5,)), ((1, 2, 3), (6,)), ((1, 2), (7, 8)), ((4, 4), (9,))]
     asked = together(pairs)
     assert [one.places for one in asked] == [(0, 2), (1,), (3,)]
+    assert [one.places for one in of_one_text([*pairs, ((1, 2), (6,))])] == [(0, 4), (1,), (2,), (3,)]
     batches = list(of_equal_length(asked, False, 8))
     assert [[len(one.context) for one in batch] for batch in batches] == [[3], [2, 2]]
 
@@ -166,7 +167,8 @@ def answering(tiny, journal, made, rows=1, **fields) -> Answering:
 
 @pytest.mark.parametrize("protocol", ["decode", "simulated"])
 def test_answers_are_the_same_in_any_batch_and_none_is_made_twice(tiny, tmp_path, protocol) -> None:
-    pairs = [(tokens(30, place // 2), tokens(2 + place % 3, 20 + place)[1:]) for place in range(6)]
+    pairs = [(tokens(30, place // 2), tokens(2 + place % 3, 20 + place)[1:]) for place in range(4)]
+    pairs += [(tokens(30, 9), (5, 7)), (tokens(30, 9), (5, 8))]  # of which the same tokens are fed
     keys = [request_key(CHOOSING, [place]) for place in range(6)]
     journal, made = Journal(tmp_path, {"rows": 1}), []
     alone = answering(tiny, journal, made, protocol=protocol).likelihoods(keys, pairs)
@@ -277,3 +279,16 @@ def test_without_the_package_the_command_says_how_to_get_it(monkeypatch, tmp_pat
     found = CliRunner().invoke(commands, ["lm-eval", "--out", str(tmp_path), "--tasks", "piqa"])
     assert isinstance(found.exception, UserError) and "pip install" in str(found.exception)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--protocol", "both"), ("--limit", "0"), ("--tasks", ","), ("--hold-back", "-1"), ("--methods", "nobody")],
+)
+def test_bad_options_are_one_sentence_before_anything_is_looked_for(tmp_path, option, value) -> None:
+    given = {"--out": str(tmp_path / "out"), "--tasks": "piqa"} | {option: value}
+    found = CliRunner().invoke(commands, ["lm-eval", *[word for pair in given.items() for word in pair]])
+    assert isinstance(found.exception, UserError), found.output
+    said = str(found.exception)
+    assert "\n" not in said and said.endswith(".") and (value in said or option in said), said
+    assert not (tmp_path / "out").exists()

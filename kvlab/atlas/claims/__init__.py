@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kvlab.atlas.claims import (
     attention,
+    head_shares,
     kernel,
     layer_order,
     locality,
@@ -21,6 +22,7 @@ EVIDENCE = (
     attention.RETURNING,
     attention.IN_TIME_ROWS,
     attention.PREDICTING,
+    head_shares.EVIDENCE,
     kernel.EVIDENCE,
     layer_order.EVIDENCE,
     locality.EVIDENCE,

@@ -18,9 +18,9 @@ from kvlab.methods.settlers.refitting.matching import MatchAttention
 
 BEST = "compaction/algorithms/best.py and highest_attention_keys.py"
 BEYOND = (
-    "The published runs also ask what the model itself writes about the text (self-study), which a small model cannot, "
-    "and read layer by layer through what is already compressed (on-policy). Their head budgets come from "
-    "perplexity curves, here from a cut over the model. The chat template around the text is kept there."
+    "The published runs also ask what the model itself writes about the text (self-study), which a small model cannot; "
+    "there on-policy queries are those of self-study, here of the repetition. Their head budgets come from perplexity "
+    "curves, here from a cut over the model. The chat template around the text is kept there."
 )
 
 
@@ -46,6 +46,7 @@ class AttentionMatching(Method):
                 "ridge": (0.0, "plain least squares"),
                 "box": (3.0, f"{BEST}: exp(-3) to exp(3)"),
                 "window": (0, "the repetition's queries alone, without self-study"),
+                "on_policy": (True, "section 3: queries are taken through the layers already compressed"),
                 "untouched": (0.0, "every value is fitted"),
             },
             BEYOND,
@@ -61,6 +62,7 @@ class AttentionMatching(Method):
                 "steps": (2, f"{BEST}, nnls_iters"),
                 "flat": (True, "compaction/algorithms/base.py: exp logits over the row's largest"),
                 "window": (0, "the repetition's queries alone"),
+                "on_policy": (False, "the code reads only self-study again; its repetition is off-policy"),
                 "untouched": (0.0, "every value is fitted"),
             },
             BEYOND,
@@ -90,6 +92,7 @@ class AttentionMatching(Method):
         "queries": "twice as many slow the fit down four times",
         "steps": "the code's for highest attention keys",
         "flat": "the paper has no such weights; flat rows would dominate",
+        "on_policy": "the published runs have it; a reading a layer, and no gain was seen on mini",
         "window_weight": "the last queries are few",
         "sinks": "as the other methods here",
         "recent": "as the other methods here",
@@ -111,13 +114,16 @@ class AttentionMatching(Method):
     untouched: float = Field(0.1, ge=0, le=1, description="share of the slots, the best-scored, that keep their values")
     box: float = Field(3.0, gt=0, description="bound of a fitted log mass, both ways")
     steps: int = Field(2, ge=0, description="projected gradient steps of the fit of log mass")
+    on_policy: bool = Field(
+        False, description="each layer is fitted to queries of a reading through the layers already compressed"
+    )
     flat: bool = Field(False, description="queries with flat attention count more in the fit of log mass")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
         """Attention from the rehearsal, the model's budget, the best or the pursued keys, refitted; prefill only."""
-        rehearsal = Rehearsal()
+        rehearsal = Rehearsal(on_policy=self.on_policy)
         score = RehearsedAttention("rms" if self.keys == "omp" else self.keys, rehearsal=rehearsal)
         select: Selector = LowestScore(self.sinks, self.recent)
         allocate: Allocator = Uniform()

@@ -15,7 +15,7 @@ from kvlab.methods.view import Seen, Slots
 class Alternating:
     """Score = -min(2 rank_1, 2 rank_2 + 1), ranks from 0 within a head: of k slots that stay each chose about half.
 
-    Set at the prompt; later tokens keep score 0, which is higher than any.
+    Set at the prompt; later tokens keep score 0, which is higher than any, until a decision judges all anew.
     """
 
     one: Scorer
@@ -33,8 +33,21 @@ class Alternating:
         """`score` (B, H, S) float32 on the first prefill."""
         if not first:
             return {}
-        mine, theirs = (_rank(part.update(slots, seen, first)["score"], slots.valid) for part in (self.one, self.other))
-        return {"score": -(2 * mine).minimum(2 * theirs + 1).float()}
+        return self._turns(slots, self.one.update(slots, seen, first), self.other.update(slots, seen, first))
+
+    @property
+    def recalls(self) -> int:
+        """What the first one looks at again in decisions while decoding; the other is asked as at the prompt."""
+        return getattr(self.one, "recalls", 0)
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 by the newest queries."""
+        mine = self.one.recall(slots, seen)  # type: ignore[attr-defined]
+        return self._turns(slots, mine, self.other.update(slots, seen, True))
+
+    def _turns(self, slots: Slots, mine: Mapping[str, Tensor], theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        one, other = (_rank(part["score"], slots.valid) for part in (mine, theirs))
+        return {"score": -(2 * one).minimum(2 * other + 1).float()}
 
 
 def _rank(score: Tensor, valid: Tensor) -> Tensor:

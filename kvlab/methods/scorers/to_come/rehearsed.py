@@ -21,7 +21,8 @@ class RehearsedAttention:
 
     Attention is over the whole prompt and the rehearsal so far. `over` rms is the root of the sum of squares (mean over
     the group; Attention Matching's, times a constant that all slots of a row share), mean the sum. With `window`, a
-    slot's score is at least its largest attention from the prompt's last `window` queries. Later tokens keep score 0.
+    slot's score is at least its largest attention from the prompt's last `window` queries. Later tokens keep score 0,
+    unless decisions while decoding look at the newest `recalls` queries: these count as if they were rehearsed too.
     """
 
     over: Over = "max"
@@ -30,6 +31,7 @@ class RehearsedAttention:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
+    recalls: int = 0
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""
@@ -50,3 +52,12 @@ class RehearsedAttention:
             seen.column_rms(slots=count)[..., :count].square() * seen.rows_seen()[..., :1]
         )  # all rows see the first slot
         return {"score": (slots.score.square() + squares).sqrt()}
+
+    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 with what the newest queries look at."""
+        mass = seen.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
+        if self.over == "max":
+            return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}
+        if self.over == "mean":
+            return {"score": slots.score + mass.mean(2).sum(2)}
+        return {"score": (slots.score.square() + mass.square().mean(2).sum(2)).sqrt()}

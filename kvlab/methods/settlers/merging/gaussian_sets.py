@@ -21,6 +21,7 @@ from kvlab.methods.view import View
 
 SigmaMode = Literal["mean_l2", "mean", "paper"]
 Pivot = Literal["attention", "random"]
+AnyPivot = Pivot | Literal["anchor"]
 Weights = Literal["gaussian", "average"]
 FLOOR = 1e-6
 
@@ -55,7 +56,7 @@ class GaussianSets:
     longest_set: int = 64
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
-    pivot: Pivot = "attention"
+    pivot: AnyPivot = "attention"
     weights: Weights = "gaussian"
     state: Mapping[str, float] = field(default_factory=dict)
     merges: ClassVar = True
@@ -78,10 +79,13 @@ class GaussianSets:
         protected = self._protected(view, select) & view.slots.valid
         order = view.slots.position.masked_fill(~view.slots.valid, -1).argsort(dim=-1, stable=True)
         may_merge = at(view.slots.valid & ~protected & over, order)
-        near = nearness(at(view.slots.keys, order), at(view.slots.position, order), may_merge, self.longest_set)
         places = (view.budget - protected.sum(-1)).clamp_min(0)
-        sets = find_sets(near, may_merge, places, self.theta, self.loosest)
-        return self._plan(view, order, may_merge, sets, places)
+        return self._plan(view, order, may_merge, self.sets(view, order, may_merge, places), places)
+
+    def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
+        """The sets of the slots in `order` (B, H, S), for `places` (B, H) of them."""
+        near = nearness(at(view.slots.keys, order), at(view.slots.position, order), may_merge, self.longest_set)
+        return find_sets(near, may_merge, places, self.theta, self.loosest)
 
     def _protected(self, view: View, select: Selector) -> Tensor:
         """(B, H, S) bool: recent and high-score slots, at least one place of the budget left to sets."""
@@ -97,7 +101,10 @@ class GaussianSets:
         leader = _highest(score, sets, may_merge)
         lost = self._lost(score, sets, leader, places) & may_merge
         # Which sets are lost does not hang on the choice of pivot, so that the ablation changes that alone.
-        pivot = leader if self.pivot == "attention" else _highest(_draws(view, order), sets, may_merge)
+        if self.pivot == "anchor":
+            pivot = sets.anchor
+        else:
+            pivot = leader if self.pivot == "attention" else _highest(_draws(view, order), sets, may_merge)
         place = torch.arange(pivot.shape[-1], device=pivot.device)
         active = may_merge & ~lost & (pivot != place)
         edges = self._edges(view, order, order.gather(2, pivot), active)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -14,7 +14,8 @@ from kvlab.methods.plan import Plan, ValueShift
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.residuals.observed import Observed
-from kvlab.methods.view import Slots, View
+from kvlab.methods.view import View
+from kvlab.stores.rounding import as_held
 
 FALLBACK = 32  # last queries of the prompt, where no others are to be had
 TINY = 1e-12
@@ -52,6 +53,8 @@ class MatchAttention:
     state: Mapping[str, float] = field(default_factory=dict)
     fills_budget: ClassVar[bool] = True
     mass_of_votes: ClassVar[None] = None  # a slot's own
+    counts: ClassVar[bool] = False  # a slot is one token
+    still: ClassVar[bool] = True  # decoding evicts
 
     @property
     def merges(self) -> bool:
@@ -67,58 +70,54 @@ class MatchAttention:
         slots = view.slots
         victims = select.victims(view, view.excess(), view.most_excess)
         keep = victims.keep(slots.valid)
-        if view.phase == "decode":
+        if view.phase == "decode" or not (self.bias or self.values):
             return Plan(keep, lost=victims.votes(slots.votes))
-        observed = observe(view, self.references, self.window, self.window_weight)
-        weight = torch.ones_like(slots.score)
-        if self.bias:
-            weight = self.mass_weights(observed, keep)
-        shift = None
-        if self.values:
-            shift = shift_of(view, keep, self.amounts(slots, observed, keep, weight))
-        log_mass = torch.where(keep, slots.log_mass + weight.log(), slots.log_mass) if self.bias else None
-        return Plan(keep, lost=victims.votes(slots.votes), value_shift=shift, log_mass=log_mass)
-
-    def mass_weights(self, observed: Observed, keep: Tensor) -> Tensor:
-        """(B, H, S) w; 1 for what leaves."""
+        index = _first(keep, min(view.largest_budget, keep.shape[-1]))
+        observed = observe_held(view, keep, self.references, self.window, self.window_weight)
         heard = observed.weight.sqrt()
         if self.flat:
             heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits, the largest being 1
-        rows = observed.mass * keep[:, :, None] * heard[..., None]
-        whole = observed.mass.sum(-1, keepdim=True) * heard[..., None]  # 1 each, but for what a learned sink takes
+        observed = observed.of_slots(index)
+        stays, values = keep.gather(2, index), at(slots.values, index).float()
+        weight = self.mass_weights(observed, heard, stays) if self.bias else torch.ones_like(values[..., 0])
+        shift, log_mass = None, None
+        if self.values:
+            free = stays & ~_best(slots.score.gather(2, index), stays, self.untouched)
+            shift = ValueShift(index, self.amounts(values, observed, stays, free, weight))
+        if self.bias:
+            log_mass = slots.log_mass.scatter_add(2, index, weight.log())
+        return Plan(keep, lost=victims.votes(slots.votes), value_shift=shift, log_mass=log_mass)
+
+    def mass_weights(self, observed: Observed, heard: Tensor, stays: Tensor) -> Tensor:
+        """(B, H, K) w of the K slots looked at, by queries that count `heard` (B, 1 or H, N) squared; else 1."""
+        rows = observed.mass * stays[:, :, None] * heard[..., None]
+        whole = (1 - observed.beside) * heard[..., None]
         gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
-        weight = (1 + ridge_step(rows, gap, self.ridge, keep)[..., 0]).clamp(low, high)
+        weight = (1 + ridge_step(rows, gap, self.ridge, stays)[..., 0]).clamp(low, high)
         step = 1 / largest_eigenvalue(rows)
         for _ in range(self.steps):
-            wrong = (rows @ weight[..., None] - whole).mT @ rows  # (B, H, 1, S)
+            wrong = (rows @ weight[..., None] - whole).mT @ rows  # (B, H, 1, K)
             weight = (weight - step[..., None] * wrong[:, :, 0]).clamp(low, high)
-        return torch.where(keep, weight, 1.0)
+        return torch.where(stays, weight, 1.0)
 
-    def amounts(self, slots: Slots, observed: Observed, keep: Tensor, weight: Tensor) -> Tensor:
-        """(B, H, S, d) what is added to values, with mass weights (B, H, S)."""
-        heard, kept = observed.weight.sqrt()[..., None], attention_to(observed, keep, weight)
-        gap = (observed.output - kept @ slots.values.float()) * heard
-        free = keep & ~self._best(slots.score, keep)
+    def amounts(self, values: Tensor, observed: Observed, stays: Tensor, free: Tensor, weight: Tensor) -> Tensor:
+        """(B, H, K, d) what is added to values (B, H, K, d) of slots that are `free`, with mass weights (B, H, K)."""
+        heard, mass = observed.weight.sqrt()[..., None], observed.mass * (stays * weight)[:, :, None]
+        kept = mass / (mass.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
+        gap = (observed.output - kept @ values) * heard
         return ridge_step(kept * free[:, :, None] * heard, gap, self.ridge, free) * free[..., None]
 
-    def _best(self, score: Tensor, keep: Tensor) -> Tensor:
-        """(B, H, S) bool: the slots whose values are left as they are."""
-        rank = score.masked_fill(~keep, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
-        return keep & (rank < (keep.sum(-1, keepdim=True) * self.untouched).long())
+
+def _first(keep: Tensor, most: int) -> Tensor:
+    """(B, H, most) indices of the slots that stay, in order, and then of others."""
+    return (~keep).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
 
 
-def attention_to(observed: Observed, keep: Tensor, weight: Tensor) -> Tensor:
-    """(B, H, N, S): the queries' attention once only `keep` is left, with mass weights (B, H, S)."""
-    kept = observed.mass * (keep * weight)[:, :, None]
-    return kept / (kept.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
-
-
-def shift_of(view: View, keep: Tensor, amount: Tensor) -> ValueShift:
-    """The plan's form of what is added to the values (B, H, S, d) of slots that stay."""
-    most = min(view.largest_budget, keep.shape[-1])
-    index = (~keep).to(torch.uint8).argsort(stable=True, dim=-1)[..., :most]
-    return ValueShift(index, at(amount, index))
+def _best(score: Tensor, stays: Tensor, share: float) -> Tensor:
+    """(B, H, K) bool: the slots whose values are left as they are."""
+    rank = score.masked_fill(~stays, -torch.inf).argsort(stable=True, dim=-1, descending=True).argsort(-1)
+    return stays & (rank < (stays.sum(-1, keepdim=True) * share).long())
 
 
 def observe(view: View, references: int, window: int, window_weight: float) -> Observed:
@@ -130,6 +129,17 @@ def observe(view: View, references: int, window: int, window_weight: float) -> O
     return observed.with_more(Observed.of(view, window).weighing(window_weight)) if window else observed
 
 
+def observe_held(view: View, keep: Tensor, references: int, window: int, window_weight: float) -> Observed:
+    """As `observe`, with the attention to the keys of `keep` (B, H, S) as they will be held, where slots are packed."""
+    observed = observe(view, references, window, window_weight)
+    if not view.store.packs:
+        return observed
+    kept = view.slots.with_columns(valid=keep)
+    keys = as_held(view.store, view.store.keys, kept.keys, kept.in_text(), kept.live())
+    held = replace(view, slots=view.slots.with_columns(keys=keys), seen=view.seen.of_keys(keys))
+    return observed.through(observe(held, references, window, window_weight))
+
+
 def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
     """(B, H, S, d) the W that minimises ||rows W - gap||^2 + r ||W||^2 for `rows` (B, H, N, S), `gap` (B, H, N, d).
 
@@ -138,12 +148,13 @@ def ridge_step(rows: Tensor, gap: Tensor, ridge: float, of: Tensor) -> Tensor:
     """
     if ridge < SMALL_RIDGE and rows.dtype == torch.float32 and rows.device.type != "mps":
         return ridge_step(rows.double(), gap.double(), ridge, of).float()
-    gram = rows @ rows.mT
+    wide = rows.shape[-1] > rows.shape[-2]
+    gram = rows @ rows.mT if wide else rows.mT @ rows
     scale = gram.diagonal(dim1=-2, dim2=-1).sum(-1) / of.sum(-1).clamp_min(1)
     damped = gram + (max(ridge, LEAST_RIDGE) * scale + TINY)[..., None, None] * torch.eye(
         gram.shape[-1], dtype=gram.dtype, device=gram.device
     )
-    return rows.mT @ torch.linalg.solve(damped, gap)
+    return rows.mT @ torch.linalg.solve(damped, gap) if wide else torch.linalg.solve(damped, rows.mT @ gap)
 
 
 def largest_eigenvalue(rows: Tensor, rounds: int = 8) -> Tensor:

@@ -87,6 +87,19 @@ class Observed:
         """The same queries, each counting `factor` times as much."""
         return replace(self, weight=self.weight * factor)
 
+    def through(self, others: Observed) -> Observed:
+        """The same queries and what they got, with the attention that `others`, of the same queries, give."""
+        return replace(self, mass=others.mass * (others.normalizer - self.normalizer).exp())
+
+    def of_slots(self, index: Tensor) -> Observed:
+        """The same queries, their attention and logits that to slots `index` (B, H, E) alone."""
+
+        def to(rows: Tensor) -> Tensor:
+            return rows.gather(3, index[:, :, None].expand(-1, -1, rows.shape[2], -1))
+
+        places = None if self.places is None else to(self.places)
+        return replace(self, logits=to(self.logits), mass=to(self.mass), places=places)
+
     def with_more(self, more: Observed) -> Observed:
         """These queries and others of the same layer."""
         rows = ("logits", "mass", "normalizer", "beside", "output", *(("places",) if self.places is not None else ()))

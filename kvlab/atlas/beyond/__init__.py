@@ -1,0 +1,8 @@
+"""Claims of methods beyond the five papers, as far as a small model and its tasks can check them."""
+
+from __future__ import annotations
+
+from kvlab.atlas.beyond import contests, recorded
+from kvlab.atlas.exhibit import Exhibit
+
+EXHIBITS: tuple[Exhibit, ...] = (*contests.TABLES, *recorded.FIGURES)

@@ -1,0 +1,201 @@
+"""One table a claim: two arms on the same prompts, and the difference that decides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from kvlab.atlas.claims.contests import AHEAD, NOT_BEHIND, contest, unable
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.scores import PROMPT, Arm, Experiment, gap_words, named, origin_of, paired_gap, read_table, score_table
+from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import Claim, Threshold
+from kvlab.evaluate.metrics import higher_is_better
+from kvlab.figures import scores as figures
+from kvlab.figures.palette import Theme
+from kvlab.intervals import Interval
+
+NEEDLES = ("needle", "key_value")
+TEXT = ("next_token_kl",)
+ABLE = 0.1  # the full cache's mean score below which no cache can be judged by a task
+LEVEL_KL = Threshold(-0.01, "a hundredth of a nat a token more of KL to the full cache: hardly another next token")
+
+
+@dataclass(frozen=True)
+class Contest:
+    """The claim that `first` is better than `second` by more than `threshold`, at one budget.
+
+    Of tasks where less is better the difference is turned round, so that more than 0 always speaks for `first`.
+    `second` "full" is the full cache. `unseen`: the context is compressed before the question is read.
+    """
+
+    slug: str
+    title: str
+    says: str
+    look_for: str
+    first: Arm
+    second: Arm
+    budget: float
+    tasks: tuple[str, ...]
+    unseen: bool = True
+    threshold: Threshold = AHEAD
+
+    @property
+    def experiment(self) -> Experiment:
+        """The evaluation that decides, 20 prompts a task of 1,024 tokens."""
+        arms = (self.first,) if self.second.method == "full" else (self.first, self.second)
+        more: Mapping[str, str | int] = {"lengths": "1024", "question-aware": "no" if self.unseen else "yes"}
+        return Experiment(
+            f"beyond-{self.slug}", arms, (self.budget,), self.tasks, only_budgets=True, only_tasks=True, more=more
+        )
+
+    def rows(self, sources: Sources) -> pd.DataFrame:
+        """Those of the experiment whose question was, or was not, in sight when the cache was compressed."""
+        found = self.experiment.rows(sources)
+        if found.empty:
+            return found
+        found = found[found["question_aware"] == (not self.unseen)]
+        return found if (found["method"] != "full").any() else found.iloc[:0]
+
+    def difference(self, rows: pd.DataFrame) -> Interval | None:
+        """`first` minus `second` on the same prompts, mean over tasks, more being better."""
+        table = named(rows)
+        sign = table["metric"].map(higher_is_better).map({True: 1.0, False: -1.0})
+        table = table.assign(score=sign * table["score"])
+        mine, theirs = (_of(table, arm) for arm in (self.first, self.second))
+        return paired_gap(mine, theirs, [*PROMPT, "question_aware"]) if len(mine) and len(theirs) else None
+
+    def claim(self, rows: pd.DataFrame, settle: str) -> Claim:
+        """What the difference says of the claim."""
+        full = rows[(rows["method"] == "full") & rows["metric"].map(higher_is_better)]
+        if len(full) and full["score"].mean() < ABLE:
+            return unable(self.says, f"The full cache itself scores {full['score'].mean():.2f} here.", len(full))
+        found = self.difference(rows)
+        unit = " (nats of KL saved)" if self.tasks == TEXT else ""
+        finding = f"{self.first.label} minus {self.second.label} at {self.budget:.0%}: {gap_words(found)}{unit}."
+        return contest(self.says, {self.slug: found}, finding, settle, self.threshold)
+
+    def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        """The scores of both arms and the full cache, task by task."""
+        rows = self.rows(sources)
+        if rows.empty:
+            return self.experiment.needs(sources)
+        table = score_table(rows)
+        claim = self.claim(rows, self.experiment.more_prompts(sources))
+        figure = figures.benchmark_table(table, theme, self.title)
+        return (Drawn("scores", figure, table, read_table(rows, table), origin_of(rows), claim),)
+
+    def exhibit(self) -> Exhibit:
+        """Its card."""
+        seen = "before its question is read" if self.unseen else "with its question in sight"
+        shows = (
+            f"Both arms at {self.budget:.0%} and the full cache, a column a task; each prompt is compressed {seen}. "
+            "Cells hold mean scores with intervals."
+        )
+        number = f"Tab {self.slug.removeprefix('tab-')}"
+        return Exhibit("beyond", self.slug, number, self.title, shows, self.look_for, "eval", self.draw)
+
+
+def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
+    return table[table["method"] == "full"] if arm.method == "full" else table[table["arm"] == arm.label]
+
+
+FULL = Arm("full")
+MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
+GRKV = Arm("grkv")
+CONTESTS = (
+    Contest(
+        "tab-1", "KVzip against SnapKV, the question unseen",
+        "KVzip: compressed before the question is known, a cache serves any question; SnapKV's does not.",
+        "How far SnapKV falls where its window cannot hold the question.",
+        Arm("kvzip"), Arm("snapkv"), 0.1, NEEDLES,
+    ),
+    Contest(
+        "tab-2", "A repetition against the question itself",
+        "KVzip: what the text asks of itself covers what is asked of it, even where the question could be seen.",
+        "Whether reading the context again is as good as reading the question.",
+        Arm("kvzip"), Arm("snapkv"), 0.1, NEEDLES, unseen=False, threshold=NOT_BEHIND,
+    ),
+    Contest(
+        "tab-3", "The largest attention against the mean",
+        "KVzip: a pair's score is the most attention it gets from the repetition, and not the mean.",
+        "Whether the mean loses what one query alone looks at.",
+        Arm("kvzip", {"over": "max"}), Arm("kvzip", {"over": "mean"}), 0.05, NEEDLES,
+    ),
+    Contest(
+        "tab-4", "Budgets by head against equal heads",
+        "Attention Matching: head budgets are the biggest part of it.",
+        "Whether one cut over the model beats as many slots in every head.",
+        Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False, "allocate": "global"}),
+        Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False, "allocate": "equal"}), 0.1, NEEDLES,
+    ),
+    Contest(
+        "tab-5", "Fitted log mass",
+        "Attention Matching: a fitted bias a slot, the least of its parts, still helps.",
+        "The sign of the difference: with a bias minus without.",
+        Arm("attention-matching", {"ridge": 0.1, "bias": True, "on_policy": False}), MATCHING, 0.05, TEXT,
+    ),
+    Contest(
+        "tab-6", "Refitting with a ridge and without",
+        "GRKV: a refit of values needs a ridge, without which it harms.",
+        "How large KL gets where the least squares are plain.",
+        MATCHING, Arm("attention-matching", {"ridge": 0.0, "bias": False, "on_policy": False}), 0.2, TEXT,
+    ),
+    Contest(
+        "tab-7", "GRKV against its base",
+        "GRKV: fitting the survivors' values to the full outputs improves on the eviction beneath.",
+        "Whether the interval of the difference lies above zero.",
+        GRKV, Arm("snapkv"), 0.1, TEXT,
+    ),
+    Contest(
+        "tab-8", "More queries for GRKV's fit",
+        "GRKV: 32 surrogate queries are best; 64 make it worse.",
+        "The sign of the difference: 32 rows minus 64.",
+        Arm("grkv", {"rows": 32}), Arm("grkv", {"rows": 64}), 0.1, TEXT,
+    ),
+    Contest(
+        "tab-9", "4-bit slots",
+        "KIVI: 4 bits are free, also where heads share keys.",
+        "Whether the loss stays within five points of score.",
+        Arm("packed", {"store": "kivi4"}), FULL, 1.0, ("needle", "key_value", "few_shot"), threshold=NOT_BEHIND,
+    ),
+    Contest(
+        "tab-10", "2-bit slots",
+        "KIVI under grouped queries: 2 bits cost where 4 do not.",
+        "KL to the full cache with 2 bits, and with 4.",
+        Arm("packed", {"store": "kivi4"}), Arm("packed", {"store": "kivi2"}), 1.0, TEXT,
+    ),
+    Contest(
+        "tab-11", "KVzip at a third of the cache",
+        "KVzip: a cache three times smaller loses nothing in context.",
+        "Whether few-shot prompts and lists keep their score.",
+        Arm("kvzip"), FULL, 0.33, ("few_shot", "key_value"), threshold=NOT_BEHIND,
+    ),
+    Contest(
+        "tab-12", "Heads that stream",
+        "DuoAttention: heads that retrieve need the text, all others only sinks and the newest tokens.",
+        "Whether whole heads kept beat the same bytes of sinks and newest tokens in every head.",
+        Arm("duoattention", {"sinks": 4, "recent": 16}), Arm("streaming-llm"), 0.5, NEEDLES,
+    ),
+    Contest(
+        "tab-13", "Keys alone",
+        "KeyDiff: keys unlike the others are what a text needs, without any attention.",
+        "On text, not on needles: digits in prose have unusual keys.",
+        Arm("keydiff"), Arm("snapkv"), 0.2, TEXT, threshold=LEVEL_KL,
+    ),
+    Contest(
+        "tab-14", "On-policy queries",
+        "Attention Matching: queries read through the layers already compressed fit better than the full cache's.",
+        "The sign of the difference: on-policy minus not, both without self-study.",
+        Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": True}), MATCHING, 0.05, TEXT,
+    ),
+    Contest(
+        "tab-15", "Predicted instead of rehearsed",
+        "KVzap: networks on hidden states give what KVzip finds, in one pass.",
+        "Whether the prediction is within five points of the second reading.",
+        Arm("kvzap"), Arm("kvzip"), 0.2, NEEDLES, threshold=NOT_BEHIND,
+    ),
+)  # fmt: skip
+TABLES = tuple(one.exhibit() for one in CONTESTS)

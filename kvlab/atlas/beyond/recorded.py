@@ -1,0 +1,78 @@
+"""Claims that recorded runs can check: where one cut over the model puts its slots, and what neighbours share."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+from kvlab.atlas.claims.head_shares import CUT, EVIDENCE, invariant, later, shares
+from kvlab.atlas.commands import compare_command
+from kvlab.atlas.evidence import gather
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.kvmerger.similarity import draw_maps
+from kvlab.atlas.sources import Sources, origin
+from kvlab.counted import prompts
+from kvlab.figures.palette import SEQUENTIAL, Theme
+from kvlab.figures.template import finish
+from kvlab.figures.words import percent
+from kvlab.trace.reader import Run
+
+
+def draw_shares(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """The mean share of every head, and both claims about them."""
+    run = next((one for one in (sources.run, *sources.runs) if one is not None and len(_of(one))), None)
+    if run is None:
+        return Needs(f"No run of {CUT} in view.", compare_command(sources, [CUT, "full"]))
+    rows = gather(sources, EVIDENCE, [run])
+    frame = rows.groupby(["layer", "head"], as_index=False)["share"].mean()
+    table = frame.pivot(index="layer", columns="head", values="share")
+    heat = go.Heatmap(
+        z=table.to_numpy(np.float32), x=[f"head {head}" for head in table],
+        y=[f"layer {layer}" for layer in table.index], colorscale=SEQUENTIAL[theme],
+        hovertemplate="%{y}, %{x}: %{z:.1%}<extra></extra>", xgap=2, ygap=2,
+    )  # fmt: skip
+    title = "Share of the model's slots, head by head"
+    figure = finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False)
+    top = frame.loc[frame["share"].idxmax()]
+    reading = (
+        f"Head {int(top['head'])} of layer {int(top['layer'])} has most, {percent(top['share'])} of the slots; mean "
+        f"over {prompts(rows['prompt'].nunique())}."
+    )
+    where = origin(run)
+    by_layer = frame.groupby("layer", as_index=False)["share"].sum()
+    bars = go.Figure(go.Bar(x=[f"layer {layer}" for layer in by_layer["layer"]], y=by_layer["share"]))
+    second = finish(bars, title="Share of the slots, layer by layer", x="layer", y="share", theme=theme, legend=False)
+    told = f"Shares of the layers: {', '.join(percent(share) for share in by_layer['share'])}."
+    return (
+        Drawn("heads", figure, frame, reading, where, invariant(rows)),
+        Drawn("layers", second, by_layer, told, where, later(rows)),
+    )
+
+
+def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+    """KVMerger's figure 2, judged for AsymKV."""
+    drawn = draw_maps(sources, choice, theme)
+    if isinstance(drawn, Needs):
+        return drawn
+    return (drawn[0], *(one for one in drawn[1:] if one.claim is None))
+
+
+def _of(run: Run) -> pd.DataFrame:
+    return shares(run) if run.record.method == CUT else pd.DataFrame()
+
+
+FIGURES = (
+    Exhibit(
+        "beyond", "fig-1", "Fig 1", "Where one cut over the model puts its slots",
+        "Layers down, heads across: the share of all slots that kvzip's cut leaves each head, mean over prompts.",
+        "Whether the same heads have most in every prompt, and whether later layers have more.",
+        "run", draw_shares,
+    ),
+    Exhibit(
+        "beyond", "fig-2", "Fig 2", "Neighbours: keys alike, values not",
+        "Token against token in the head in view, for keys and for values (AsymKV, KVSlimmer).",
+        "A bright diagonal band for keys, none for values.",
+        "run", draw_neighbours, ("layer", "head"),
+    ),
+)  # fmt: skip

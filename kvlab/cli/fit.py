@@ -1,0 +1,63 @@
+"""`kvlab fit`: what a method has to learn of a model, as a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from kvlab.cli.loading import CacheDir, Device, Dtype, LoadIn, Model, Placement, Revision
+from kvlab.errors import UserError
+from kvlab.fitting.request import FitJob, FitRequest, fitted_file
+
+
+def fit(
+    model: Model = "mini",
+    method: Annotated[str, typer.Option(help="kvzap, less or duoattention")] = "kvzap",
+    corpus: Annotated[
+        Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="The file, for kvzap:heads=FILE and the like.")] = Path(
+        "fitted.safetensors"
+    ),
+    windows: Annotated[int | None, typer.Option(help="Windows of text that are read (kvzap, duoattention).")] = None,
+    length: Annotated[int | None, typer.Option(help="Tokens of each window.")] = None,
+    form: Annotated[str | None, typer.Option(help="kvzap: mlp, or linear.")] = None,
+    target: Annotated[str | None, typer.Option(help="kvzap: kvzip+ (as its authors), or kvzip.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="less: processor minutes.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the windows and the first weights.")] = None,
+    queue: Annotated[
+        str, typer.Option(help="Leave it to the worker under this name; the file then lies in RUNS/fit/NAME.")
+    ] = "",
+    runs: Annotated[Path, typer.Option(help="The folder of runs, with its queue.")] = Path("runs"),
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    placement: Placement = "single",
+    load_in: LoadIn = None,
+    revision: Revision = None,
+    cache_dir: CacheDir = None,
+) -> None:
+    """Fit what a method has to learn of a model, from text; the model itself is not changed."""
+    given: dict[str, Any] = {
+        name: value for name, value in locals().items() if value is not None and name not in ("out", "queue", "runs")
+    }
+    try:
+        request = FitRequest(**given)
+        job = FitJob(name=queue, request=request, title=f"Fit {method} to {model}") if queue else None
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise UserError(
+            f"--{str(first['loc'][0]).replace('_', '-')} cannot be {first['input']!r}: {first['msg']}."
+        ) from None
+    if job is None:
+        from kvlab.fitting.fit import fit as run  # torch is slow to import
+
+        run(request, out, say=typer.echo)
+        return
+    from kvlab import jobs
+
+    job_id = jobs.submit(runs, job)
+    jobs.ensure_worker(runs)
+    typer.echo(f"job {job_id}: /new_run?job={job_id} on the dashboard; the file will be {fitted_file(runs, queue)}")

@@ -1,0 +1,174 @@
+"""`kvlab sweep plan | run | work | status`: an evaluation over many GPUs and machines that share a folder."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kvlab.cli.eval import TABLE_WIDTH, evaluate, requested
+from kvlab.cli.with_plugins import with_plugins
+from kvlab.errors import UserError
+
+sweep_commands = typer.Typer(
+    help="An evaluation over many GPUs and machines that share a folder.", no_args_is_help=True
+)
+
+LEASE_SECONDS = 60.0
+BLOCK = 32
+ONLY_EVALS = ("out", "as_json", "preset", "table", "figure")  # where results go, and papers' tables
+Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard reads runs/eval/NAME")]
+LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so long has lost its shard")]
+
+
+def like_eval(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `kvlab eval` that say what is measured, given to it as `asked`."""
+    own = [one for one in inspect.signature(command, eval_str=True).parameters.values() if one.name != "asked"]
+    theirs = inspect.signature(evaluate, eval_str=True).parameters.values()
+    merged = [*own, *(one for one in theirs if one.name not in ONLY_EVALS)]
+
+    def filled(**options: Any) -> None:
+        command(**{one.name: options.pop(one.name) for one in own}, asked=options)
+
+    filled.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in merged]
+    )
+    filled.__annotations__ = {one.name: one.annotation for one in merged}
+    filled.__name__, filled.__doc__ = command.__name__, command.__doc__
+    return filled
+
+
+@sweep_commands.command("plan")
+@with_plugins
+@like_eval
+def plan(
+    folder: Folder,
+    asked: dict[str, Any],
+    block: Annotated[int, typer.Option(help="most prompts of a shard: what is lost with a worker")] = BLOCK,
+) -> None:
+    """Write what is to be measured, cut into shards; --model takes several, with commas between them.
+
+    It reads tokenizers and configs, not weights.
+    """
+    from kvlab.sweep.planning import make_sweep
+    from kvlab.sweep.shards import write_plan
+    from kvlab.sweep.state import state
+
+    models = [name.strip() for name in asked.pop("model").split(",") if name.strip()]
+    requests = [requested(model=model, **asked).with_whole_paths() for model in dict.fromkeys(models)]
+    made, notes = make_sweep(requests, block)
+    write_plan(folder, made)
+    for note in notes:
+        typer.echo(note, err=True)
+    rows = sum(shard.stop - shard.start for shard in made.shards)
+    typer.echo(f"{len(made.shards)} shards of at most {block} prompts, {rows} rows; {state(folder).there} are there.")
+    typer.echo(f"Now: kvlab sweep run {folder}")
+
+
+@sweep_commands.command("run")
+@with_plugins
+def run(
+    folder: Folder,
+    on: Annotated[str, typer.Option(help="local, slurm or ray")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="default: one a GPU; under Slurm 4")] = None,
+    slurm: Annotated[
+        list[str] | None, typer.Option(help="an option of sbatch, such as partition=gpu, time=240 or mem=64G")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(help="a Ray cluster that runs already; default: one started here")
+    ] = None,
+    lease_seconds: LeaseSeconds = LEASE_SECONDS,
+    as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
+) -> None:
+    """Start workers, follow them, and print the table. What was given up before is tried again."""
+    from rich.console import Console
+
+    from kvlab.evaluate.summary import summarize
+    from kvlab.evaluate.table import summary_json, summary_table
+    from kvlab.sweep.shards import read_plan, sweep_rows, try_again
+    from kvlab.sweep.state import state
+
+    requests = read_plan(folder).requests
+    if on not in ("local", "slurm", "ray"):
+        raise UserError(f"--on is local, slurm or ray, not {on!r}.")
+    _end_in_order()  # so that workers of this machine end with it
+    errors = Console(stderr=True)
+
+    def say(line: str) -> None:
+        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    for line in try_again(folder):
+        say(line)
+    if on == "local":
+        from kvlab.sweep.local import run_local
+
+        run_local(folder, workers, say, lease_seconds)
+    elif on == "slurm":
+        from kvlab.sweep.slurm import run_slurm
+
+        run_slurm(folder, workers or 4, _slurm_options(slurm or []), say, lease_seconds)
+    else:
+        from kvlab.sweep.on_ray import run_ray
+
+        run_ray(folder, workers, address, say, lease_seconds)
+    notes = list(state(folder).given_up.values())
+    for note in notes:
+        say(f"Given up: {note}")
+    by = ["task", "difficulty", "length", *(["depth"] if any(one.depths for one in requests) else [])]
+    rows = sweep_rows(folder)
+    summary = summarize(rows, by)
+    if as_json:
+        typer.echo(summary_json(summary, notes, str(folder)))
+    else:
+        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary, rows["device"].dropna()))
+
+
+@sweep_commands.command("work")
+@with_plugins
+def work(folder: Folder, lease_seconds: LeaseSeconds = LEASE_SECONDS) -> None:
+    """Be one worker in this process until no shard is left; start as many as you like, wherever the folder is seen."""
+    from kvlab.sweep.worker import Worker
+
+    _end_in_order()  # so that the shard is given back
+    worker = Worker(folder, lease_seconds, say=lambda line: print(line, flush=True))
+    print(f"{worker.holder.worker} (process {os.getpid()})", flush=True)
+    worker.work()
+
+
+@sweep_commands.command("status")
+def status(folder: Folder, as_json: Annotated[bool, typer.Option("--json", help="print as JSON")] = False) -> None:
+    """How far a sweep is, from its files alone."""
+    from kvlab.sweep.state import state
+
+    now = state(folder)
+    if as_json:
+        workers = [vars(worker) for worker in now.workers]
+        counts = {"planned": now.planned, "there": now.there, "left": now.left, "lost": now.lost}
+        typer.echo(json.dumps({**counts, "given_up": now.given_up, "workers": workers}, indent=2))
+        return
+    typer.echo(now.words)
+    for line in [*(f"Given up: {said}" for said in now.given_up.values()), *now.refusals]:
+        typer.echo(line)
+
+
+def _end_in_order() -> None:
+    """Make SIGTERM an exit like any other."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def _slurm_options(texts: list[str]) -> dict[str, Any]:
+    """`name=value` of each; a whole number is one. Raises UserError for anything else."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.replace("_", "").replace("-", "").isalnum() or not value:
+            raise UserError(f"--slurm takes name=value, such as partition=gpu, not {text!r}.")
+        found[name.replace("-", "_")] = int(value) if value.isdigit() else value
+    return found

@@ -1,0 +1,62 @@
+"""KVzap's networks as files of `kvlab fit --method kvzap`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kvlab.errors import UserError
+from kvlab.fitted.files import Kind, name_of, write_fitted
+from kvlab.fitted.signature import same_weights
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.score_heads import ScoreHead
+from kvlab.methods.scorers.to_come.predicted import UNTRAINED, PredictedScore
+
+SCORE_HEADS = Kind("file of KVzap's networks", "kvlab fit --method kvzap", {"mini": "kvzap/mini.safetensors"})
+LAYERS = "layers"
+
+
+def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
+    """The same pipeline, with the networks its scorer names read from their file; others are returned as they are.
+
+    `name` is what the model was asked for by. Raises UserError for a file that is not there, holds no networks, or was
+    fitted to other weights than the model's.
+    """
+    score = pipeline.score
+    if not isinstance(score, PredictedScore) or score.heads == UNTRAINED:
+        return pipeline
+    known, fitted_to, _ = read_score_heads(SCORE_HEADS.path(score.heads))
+    if not same_weights(fitted_to, model):
+        name = name_of(model, name)
+        raise UserError(
+            f"KVzap's networks {score.heads!r} were not fitted to these weights of {name}: run "
+            f"`kvlab fit --method kvzap --model {name} --out FILE` and give heads=FILE (for timing, heads=untrained)."
+        )
+    return replace(pipeline, score=replace(score, known=known))
+
+
+def write_score_heads(path: Path, heads: Mapping[int, ScoreHead], model: nn.Module, about: dict[str, str]) -> None:
+    """Write the network of each model layer, with the model's signature and what `about` says of the fitting."""
+    ordered = [heads[layer] for layer in sorted(heads)]
+    stacked = {name: torch.stack([head.tensors()[name] for head in ordered]).cpu() for name in ordered[0].tensors()}
+    write_fitted(path, stacked | {LAYERS: torch.tensor(sorted(heads))}, model, about)
+
+
+def read_score_heads(path: Path) -> tuple[dict[int, ScoreHead], Tensor, dict[str, str]]:
+    """(network of each model layer, signature of the model they were fitted to, what is said of the fitting).
+
+    Raises UserError for a file that is not there or holds no networks.
+    """
+    return SCORE_HEADS.read(path, _heads)
+
+
+def _heads(tensors: dict[str, Tensor], about: dict[str, str]) -> dict[int, ScoreHead]:
+    layers = tensors.pop(LAYERS).long().tolist()
+    found = {layer: ScoreHead(**{name: t[place] for name, t in tensors.items()}) for place, layer in enumerate(layers)}
+    for head in found.values():
+        head.predict(torch.zeros(1, 1, (head.weight if head.inner is None else head.inner).shape[1]))
+    return found

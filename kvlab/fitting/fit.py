@@ -1,0 +1,77 @@
+"""`kvlab fit`: one request for whatever a method has to learn of a model, also as a job of the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from kvlab.errors import UserError
+from kvlab.fitting.kvzap import fit_kvzap
+from kvlab.fitting.less import LessRequest, fit_less
+from kvlab.fitting.profile import ProfileRequest, make_profile
+from kvlab.fitting.request import SETTING, FitJob, FitRequest, fitted_file
+from kvlab.given import read_json
+from kvlab.models.held import held_model
+from kvlab.requests import Progress
+from kvlab.trace.atomic import replace_text
+
+ASKED = "request.json"
+Own = TypeVar("Own", LessRequest, ProfileRequest)
+
+
+def fit(
+    request: FitRequest,
+    out: Path,
+    *,
+    kept: Path | None = None,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = print,
+) -> None:
+    """Fit what `request` asks for and write it to `out`, whole or not at all.
+
+    `kept` is a folder for what a stopped fit goes on from; none: it begins anew. Raises UserError for bad input.
+    """
+    if request.method == "less":
+        fit_less(_for(LessRequest, request), out, say=say)
+    elif request.method == "duoattention":
+        make_profile(_for(ProfileRequest, request), out, say=say)
+    else:
+        loaded = held_model(request)
+        with TemporaryDirectory() as scratch:
+            windows = Path(scratch) if kept is None else kept
+            fit_kvzap(request, loaded, out, windows=windows, progress=progress, cancelled=cancelled, say=say)
+    if out.exists():
+        say(f"written to {out}: use it as {request.method}:{SETTING[request.method]}={out}")
+
+
+def run_fit(
+    job: FitJob,
+    root: Path,
+    *,
+    comparison_id: str,
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+) -> Path:
+    """Fit into `<root>/fit/<name>` and return the file; what lies there is not made again.
+
+    Raises UserError as `fit`, and where another fit lies under that name.
+    """
+    out = fitted_file(root, job.name)
+    asked, given = out.parent / ASKED, job.request.model_dump(mode="json")
+    if asked.exists() and read_json(asked.read_text(encoding="utf-8")) != given:
+        raise UserError(f"Another fit is called {job.name}: choose another name, or remove {out.parent}.")
+    replace_text(asked, job.request.model_dump_json(indent=1))
+    if not out.exists():
+        fit(job.request, out, kept=out.parent / "windows", progress=progress, cancelled=cancelled)
+    return out
+
+
+def _for(kind: type[Own], request: FitRequest) -> Own:
+    """The request of a fit with a command of its own: what it shares with this one."""
+    given = {name: getattr(request, name) for name in FitRequest.model_fields} | {"texts": request.corpus}
+    shared = {one.name for one in fields(kind)} & given.keys() - {"form"}
+    return kind(**{name: given[name] for name in shared})

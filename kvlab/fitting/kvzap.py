@@ -1,0 +1,217 @@
+"""Fitting KVzap's networks: hidden states in, the log of the rehearsal score out, layer by layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+
+import torch
+from pydantic import PrivateAttr
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from kvlab.attention.slot_attention import probabilities
+from kvlab.cache import make_cache
+from kvlab.errors import UserError
+from kvlab.fitted.score_heads import write_score_heads
+from kvlab.fitting.request import FitRequest
+from kvlab.fitting.text import text_windows
+from kvlab.methods.eviction.kvzip import KVzip
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.score_heads import ScoreHead
+from kvlab.methods.scorers.contents.value_norms import output_norms
+from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
+from kvlab.methods.view import Seen, Slots
+from kvlab.models.load import LoadedModel
+from kvlab.requests import Progress
+from kvlab.trace.atomic import replace_file
+
+# As in kvpress's train.py: AdamW from .005 down a cosine, batches of 512, gradients cut at 1.
+LEARNING_RATE, BATCH, CLIP = 0.005, 512, 1.0
+NARROWER = 8  # hidden units are this share of the model's width: 512 of 4,096 there
+RIDGE = 1.0  # of the linear form; scikit-learn's Ridge() there
+HELD_BACK = 8  # one window in so many is only judged by
+LEAST = 1e-12  # a score no rehearsal ever looked at has no logarithm
+
+Examples = Mapping[int, tuple[Tensor, Tensor]]  # by model layer: states (n, D), log scores (n, H)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Of one layer on held-back windows: share of the log scores' variance that is explained, and rank correlation."""
+
+    explained: float
+    rank: float
+
+
+def fit_kvzap(
+    request: FitRequest,
+    loaded: LoadedModel,
+    out: Path,
+    *,
+    windows: Path,
+    progress: Callable[[Progress], None] = lambda progress: None,
+    cancelled: Callable[[], bool] = lambda: False,
+    say: Callable[[str], None] = print,
+) -> dict[int, Quality]:
+    """Write the networks to `out`, whole or not at all, and return how well each layer's predict held-back windows.
+
+    What each window of text taught is kept in the folder `windows`, so that a fit that was stopped goes on. Returns
+    nothing once `cancelled` says so. Raises UserError as `text_windows` and `make_cache`.
+    """
+    for number, ids in enumerate(islice(_texts(request, loaded), request.windows)):
+        if cancelled():
+            return {}
+        place = windows / f"{number:05}.safetensors"
+        if not place.exists():
+            replace_file(place, lambda path, i=ids, n=number: save_file(_flat(watch(loaded, i, request, n)), path))  # type: ignore[misc]
+        progress(Progress(stage="reading", done=number + 1, total=request.windows))
+    files = [windows / f"{number:05}.safetensors" for number in range(request.windows)]
+    heads, found = {}, {}
+    for layer in _layers(files[0]):
+        if cancelled():
+            return {}
+        held = _examples(files[::HELD_BACK], layer)
+        taught = _examples([file for place, file in enumerate(files) if place % HELD_BACK], layer)
+        heads[layer] = fit_head(*taught, request, layer)
+        found[layer] = judge(heads[layer], *held)
+        good = found[layer]
+        say(f"layer {layer}: explains {good.explained:.2f} of held-back log scores, rank correlation {good.rank:.2f}")
+    about = {name: str(getattr(request, name)) for name in ("form", "target", "windows", "length", "seed")}
+    about |= {"model": loaded.name, "rank": f"{sum(q.rank for q in found.values()) / len(found):.3f}"}
+    replace_file(out, lambda path: write_score_heads(path, heads, loaded.model, about))
+    return found
+
+
+def fit_head(states: Tensor, scores: Tensor, request: FitRequest, layer: int) -> ScoreHead:
+    """The network of one layer for states (n, D) and log scores (n, H), both float32."""
+    if request.form == "linear":
+        return _ridge(states, scores)
+    torch.manual_seed(request.seed + layer)
+    size = max(states.shape[1] // NARROWER, scores.shape[1])
+    network = nn.Sequential(nn.Linear(states.shape[1], size), nn.GELU(), nn.Linear(size, scores.shape[1]))
+    nn.init.zeros_(network[2].bias)
+    centre = scores.mean(0)
+    optimizer = torch.optim.AdamW(network.parameters(), LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, request.epochs)
+    for _ in range(request.epochs):
+        for rows in torch.randperm(len(states)).split(BATCH):
+            (network(states[rows]) + centre - scores[rows]).square().mean().backward()
+            nn.utils.clip_grad_norm_(network.parameters(), CLIP)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        schedule.step()
+    inner, _, outer = network
+    parts = (outer.weight, outer.bias + centre, inner.weight, inner.bias)
+    return ScoreHead(*(part.detach().clone() for part in parts))
+
+
+def judge(head: ScoreHead, states: Tensor, scores: Tensor) -> Quality:
+    """How well a network predicts; means over KV heads."""
+    given = head.predict(states[None])[0].T
+    off, spread = (given - scores).square().mean(0), (scores - scores.mean(0)).square().mean(0)
+    ranks = [part.argsort(0).argsort(0).float() for part in (given, scores)]
+    apart = [part - part.mean(0) for part in ranks]
+    rank = (apart[0] * apart[1]).sum(0) / (apart[0].norm(dim=0) * apart[1].norm(dim=0))
+    return Quality(float((1 - off / spread).mean()), float(rank.mean()))
+
+
+@torch.inference_mode()
+def watch(loaded: LoadedModel, ids: Tensor, request: FitRequest, number: int) -> Examples:
+    """What one window (1, T) teaches: some of its tokens' states, and the log of how much a rehearsal needs them."""
+    teacher = Teacher()
+    teacher._watching = Watching(plus=request.target == "kvzip+", rehearsal=KVzip().pipeline().rehearsal)  # type: ignore[arg-type]
+    cache = make_cache(loaded, teacher, 0.5)
+    loaded.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+    source = torch.Generator().manual_seed(request.seed * 1_000_003 + number)
+    rows = torch.randperm(ids.shape[1], generator=source)[: request.tokens]
+    found = {}
+    for layer in cache.compressed_layers():
+        score = cache.settings.statistics[layer.rank][0].float().cpu()
+        states = teacher._watching.states[layer.layer_idx][0].float().cpu()
+        found[layer.layer_idx] = (states[rows].half(), score[:, rows].clamp_min(LEAST).log().T.contiguous())
+    return found
+
+
+@dataclass(frozen=True)
+class Watching(RehearsedAttention):
+    """Attention from the rehearsal; what each layer was given is noted.
+
+    `plus`: KVzip+, where attention A_ij counts as A_ij |W_o v_j| / |h_i|, h_i what the query was made of, before the
+    largest over rows and group is taken (kvpress, kvzap/train.py).
+    """
+
+    plus: bool = False
+    needs_hidden_states: bool = True
+    states: dict[int, Tensor] = field(default_factory=dict)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """Nothing to score yet."""
+        if first and seen.hidden_states is not None:
+            self.states[getattr(seen.module, "layer_idx", 0)] = seen.hidden_states
+        return {}
+
+    def rehearsed(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32 after one more pass of the rehearsal."""
+        if not self.plus:
+            return super().rehearsed(slots, seen)
+        count = slots.score.shape[-1]
+        assert seen.hidden_states is not None
+        length = seen.hidden_states.float().norm(dim=-1)[:, None, None, :, None]
+        mass = probabilities(seen.last_logits(seen.num_new), None, seen.sinks)[..., :count]
+        weighed = (mass / length).amax(3) * output_norms(slots.values, seen.output_weight(), 2)
+        return {"score": torch.maximum(slots.score, weighed.amax(2))}
+
+
+class Teacher(KVzip):
+    """KVzip, with somebody watching; not registered."""
+
+    _watching: Watching = PrivateAttr()
+
+    def pipeline(self) -> Pipeline:
+        """KVzip's, scored by who watches."""
+        return replace(super().pipeline(), score=self._watching)
+
+
+def _ridge(states: Tensor, scores: Tensor) -> ScoreHead:
+    """Least squares with a penalty on weights alone, in float64."""
+    given, wanted = states.double(), scores.double()
+    centre, level = given.mean(0), wanted.mean(0)
+    apart = given - centre
+    square = apart.T @ apart + RIDGE * torch.eye(given.shape[1], dtype=torch.float64)
+    weight = torch.linalg.solve(square, apart.T @ (wanted - level)).T
+    return ScoreHead(weight.float(), (level - weight @ centre).float())
+
+
+def _texts(request: FitRequest, loaded: LoadedModel) -> Iterator[Tensor]:
+    return text_windows(loaded, request.corpus, request.length, request.seed)
+
+
+def _flat(found: Examples) -> dict[str, Tensor]:
+    return {
+        f"{name}.{layer}": part
+        for layer, parts in found.items()
+        for name, part in zip(("states", "scores"), parts, strict=True)
+    }
+
+
+def _layers(file: Path) -> list[int]:
+    with safe_open(file, "pt") as there:
+        return sorted(int(name.removeprefix("states.")) for name in there.keys() if name.startswith("states."))  # noqa: SIM118
+
+
+def _examples(files: list[Path], layer: int) -> tuple[Tensor, Tensor]:
+    """States (n, D) and log scores (n, H) of one layer, float32, of all these windows."""
+    parts: list[list[Tensor]] = [[], []]
+    for path in files:
+        with safe_open(path, "pt") as file:
+            for part, name in zip(parts, ("states", "scores"), strict=True):
+                part.append(file.get_tensor(f"{name}.{layer}").float())
+    states, scores = (torch.cat(part) for part in parts)
+    if not math.isfinite(float(scores.sum())):
+        raise UserError("The rehearsal gave scores that are no numbers: load the model with --dtype float32.")
+    return states, scores

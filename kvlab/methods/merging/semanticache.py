@@ -1,0 +1,79 @@
+"""SemantiCache: chunks of the text at its delimiters, and inside each, clusters of like keys as one slot."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.base import Method, register
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.presets import Preset
+from kvlab.methods.scorers.contents.none import Recency
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
+from kvlab.methods.settlers.merging.seed_clusters import SeedClusters
+
+READ = (
+    "Read from its abstract: thresholds, delimiters and what is protected are not known, and no code is out. Generated "
+    "tokens stay here."
+)
+
+
+@register
+class SemantiCache(Method):
+    """Merges tokens with like keys inside one sentence, consecutive or not, and lets their slot count as all of them.
+
+    A seed is the first token of its sentence that no other has taken; it takes all later ones whose keys are similar
+    enough to its own. Keys and values are averaged, and attention to the slot is raised by the log of its tokens
+    (proportional attention). Acts once, after the prompt; where even whole sentences are too many, the oldest leave.
+    """
+
+    name: ClassVar[str] = "semanticache"
+    family: ClassVar[str] = "merging"
+    title: ClassVar[str] = "SemantiCache"
+    paper: ClassVar[str] = "https://arxiv.org/abs/2603.14303"
+
+    presets: ClassVar = {
+        "paper": Preset(
+            "greedy seed-based clustering with proportional attention",
+            {"mass": ("votes", "abstract: proportional attention rebalances what merged tokens lost")},
+            READ,
+        )
+    }
+    reasons: ClassVar = {
+        "theta": "not given; solved per head, so that methods are compared at equal budgets",
+        "loosest": "ours: a budget is met by clustering alone as long as sentences fit",
+        "delimiters": "the abstract has delimiters that are natural boundaries; ours end a sentence or a line",
+        "longest": "ours: bounds the memory of the similarities",
+        "alpha": "zsmerge's; only felt with mass `alpha`",
+        "space": "keys are averaged as stored, as in most papers",
+        "sinks": "as the other methods here",
+        "recent": "as the other methods here: the question's end stays apart",
+    }
+
+    theta: float | None = Field(
+        None, ge=-1, le=1, description="cosine with its seed above which a token joins a cluster; none: solved per head"
+    )
+    loosest: float = Field(-1.0, ge=-1, le=1, description="lowest threshold that solving may arrive at")
+    delimiters: str = Field(".!?;:\n", min_length=1, description="characters that end a chunk of the text")
+    longest: int = Field(64, ge=2, le=512, description="most tokens of a chunk")
+    mass: MassRule = Field("votes", description=MASS_HELP)
+    alpha: float = Field(0.6, ge=0, le=1, description="mass `alpha`: its factor")
+    space: Space = Field("rotated", description=SPACE_HELP)
+    sinks: int = Field(4, ge=0, description="first tokens that always stay")
+    recent: int = Field(16, ge=1, description="last tokens that always stay")
+
+    def pipeline(self) -> Pipeline:
+        """No score but age, equal heads, clusters inside chunks, prefill only."""
+        settle = SeedClusters(
+            theta=self.theta,
+            loosest=self.loosest,
+            heavy=0.0,
+            longest_set=self.longest,
+            mass=Mass(self.mass, self.alpha),
+            space=self.space,
+            delimiters=self.delimiters,
+        )
+        return Pipeline(Recency(), Uniform(), LowestScore(self.sinks, self.recent), settle, decode=False)

@@ -1,0 +1,126 @@
+"""SemantiCache: inside each chunk of the text, seeds take the tokens like them, near or not, into one slot."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from kvlab.methods.settlers.groups import at
+from kvlab.methods.settlers.merging.consecutive import Sets
+from kvlab.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
+from kvlab.methods.view import View
+
+HALVINGS = 7  # of the range of thresholds: steps of 0.0156
+
+
+@dataclass(frozen=True)
+class SeedClusters(GaussianSets):
+    """Greedy seed-based clustering inside chunks (SemantiCache), each cluster its mean in the place of its seed.
+
+    A chunk ends with a token of `ends`, or after `longest_set` tokens. Of the slots of a chunk that may merge, the
+    first not taken yet is a seed, and takes every later one whose key has a cosine above theta with its own. `theta`
+    None: each head halves the range from 1 down to `loosest` for the largest threshold that meets its budget. The rest
+    is as for consecutive sets.
+    """
+
+    pivot: AnyPivot = "anchor"
+    weights: Weights = "average"
+    delimiters: str = ""
+    ends: Tensor | None = field(default=None, compare=False, repr=False)  # (V,) bool, by token id
+    reads_text: ClassVar[bool] = True
+
+    def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
+        """The clusters of the slots in `order` (B, H, S), for `places` (B, H) of them."""
+        chunks = Chunks.of(self._breaks(view, order), self.longest_set)
+        cosine = chunks.cosine(at(view.slots.keys, order))
+        active = chunks.laid_out(may_merge, False)
+        if self.theta is not None:
+            theta = torch.full(places.shape, self.theta, device=places.device)
+            return chunks.sets(seeds(cosine, active, theta), may_merge, theta)
+        low = torch.full(places.shape, self.loosest, device=places.device)  # the loosest that is known to do
+        high = torch.ones_like(low)
+        for _ in range(HALVINGS):
+            theta = (low + high) / 2
+            found = seeds(cosine, active, theta)
+            fits = chunks.heads(found, may_merge) <= places
+            low, high = torch.where(fits, theta, low), torch.where(fits, high, theta)
+        return chunks.sets(seeds(cosine, active, low), may_merge, low)
+
+    def _breaks(self, view: View, order: Tensor) -> Tensor:
+        """(B, H, S) bool, in `order`: slots that end a chunk."""
+        if view.token_ids is None or self.ends is None:
+            return torch.zeros_like(order, dtype=torch.bool)
+        ends = self.ends.to(order.device)
+        known = ends[view.token_ids.clamp(0, len(ends) - 1)]
+        return known[:, None].expand_as(order).gather(2, order)
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Where each slot (B, H, S) lies in a table of C chunks of at most L slots."""
+
+    cell: Tensor  # (B, H, S) int64: chunk * L + place in it
+    count: int
+    length: int
+
+    @classmethod
+    def of(cls, breaks: Tensor, longest: int) -> Chunks:
+        """A chunk goes on to the next break (B, H, S), the slot of the break included, or for `longest` slots."""
+        place = torch.arange(breaks.shape[-1], device=breaks.device).expand_as(breaks)
+        begins = torch.ones_like(breaks)
+        begins[..., 1:] = breaks[..., :-1]
+        first = torch.where(begins, place, 0).cummax(-1).values
+        inside = (place - first) % longest
+        number = (inside == 0).cumsum(-1) - 1
+        return cls(number * longest + inside, int(number[..., -1].max()) + 1, longest)
+
+    def laid_out(self, value: Tensor, elsewhere: bool | float) -> Tensor:
+        """(B, H, C, L): `value` (B, H, S) in its cells."""
+        room = value.new_full((*value.shape[:2], self.count * self.length), elsewhere)
+        return room.scatter(2, self.cell, value).unflatten(2, (self.count, self.length))
+
+    def cosine(self, keys: Tensor) -> Tensor:
+        """(B, H, C, L, L) of keys (B, H, S, d), 0 with empty cells."""
+        unit = normalize(keys.float(), dim=-1)
+        room = unit.new_zeros(*unit.shape[:2], self.count * self.length, unit.shape[-1])
+        table = room.scatter(2, self.cell[..., None].expand_as(unit), unit).unflatten(2, (self.count, self.length))
+        return table @ table.transpose(-1, -2)
+
+    def heads(self, seed: Tensor, may_merge: Tensor) -> Tensor:
+        """(B, H): how many of the slots that may merge are seeds."""
+        return (self.is_seed(seed) & may_merge).sum(-1)
+
+    def is_seed(self, seed: Tensor) -> Tensor:
+        """(B, H, S) bool from each cell's seed (B, H, C, L), its place in the chunk."""
+        own = torch.arange(self.length, device=seed.device)
+        return (seed == own).flatten(2).gather(2, self.cell)
+
+    def sets(self, seed: Tensor, may_merge: Tensor, theta: Tensor) -> Sets:
+        """The clusters, each slot's anchor its seed."""
+        place = torch.arange(may_merge.shape[-1], device=seed.device).expand_as(self.cell)
+        of_cell = place.new_zeros(*place.shape[:2], self.count * self.length).scatter(2, self.cell, place)
+        chunk = torch.div(self.cell, self.length, rounding_mode="floor") * self.length
+        anchor = of_cell.gather(2, chunk + seed.flatten(2).gather(2, self.cell))
+        anchor = torch.where(may_merge, anchor, place)
+        return Sets(anchor, (anchor == place) & may_merge, theta)
+
+
+def seeds(cosine: Tensor, active: Tensor, theta: Tensor) -> Tensor:
+    """(B, H, C, L) int64: the place of each cell's seed in its chunk; its own for seeds and cells not `active`.
+
+    Chunks and heads go side by side; only the places of a chunk come one after another.
+    """
+    length = active.shape[-1]
+    own = torch.arange(length, device=active.device)
+    seed, free = own.expand(active.shape).clone(), active.clone()
+    alike = cosine > theta[..., None, None, None]
+    for place in range(length - 1):
+        later = own > place
+        taken = free[..., place, None] & free & alike[..., place, :] & later
+        seed = torch.where(taken, place, seed)
+        free = free & ~taken
+    return seed

@@ -1,0 +1,197 @@
+"""What a report of one comparison says, before it becomes HTML, slides or a PDF."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from kvlab.analysis import board, compare
+from kvlab.analysis.regret import regret_over_steps
+from kvlab.analysis.settings import differing_settings
+from kvlab.analysis.textdiff import Segment, diff
+from kvlab.analysis.verdict import NO_REFERENCE
+from kvlab.counted import ONE_PROMPT
+from kvlab.errors import UserError
+from kvlab.figures import board as board_figures
+from kvlab.figures import compare as figures
+from kvlab.figures import regret
+from kvlab.figures.export import Section
+from kvlab.figures.palette import Theme
+from kvlab.figures.words import byte_size, number, percent
+from kvlab.trace.labels import Labels
+from kvlab.trace.reader import Run
+
+QUESTION_SIGNS = 400
+FULL = "full"
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything a report shows, in its order.
+
+    Attributes:
+        title: of the comparison; `name` makes the file's.
+        question: the end of the prompt, where questions stand; `prompt` is all of it.
+        lines: what came out, a sentence each, the most important first.
+        table: a row a run, in words.
+        settings: those in which the runs differ, a column a run.
+        figures: the telling ones, each with its reading and origin.
+        texts: each run's own continuation, held against the full cache's.
+        distrust: what a careful reader should know before believing any of it.
+        origin: comparison, model, device and versions.
+    """
+
+    title: str
+    name: str
+    question: str
+    prompt: str
+    lines: tuple[str, ...]
+    table: pd.DataFrame
+    settings: pd.DataFrame
+    figures: tuple[Section, ...]
+    texts: tuple[tuple[str, tuple[Segment, ...]], ...]
+    distrust: tuple[str, ...]
+    origin: str
+
+
+def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Report:
+    """The report of a comparison's runs.
+
+    Raises:
+        UserError: there is no run, or none was compressed.
+    """
+    if not any(run.record.method != FULL for run in runs):
+        raise UserError("There is nothing to report: this comparison has no compressed run that can be read.")
+    record, wanted = runs[0].record, board.wanted(runs, labels)
+    asked = None if wanted is None else board.ask(runs, wanted)
+    table = compare.headline(runs) if asked is None else board.verdicts(runs, asked)
+    origin = _origin(runs)
+    return Report(
+        title=labels.name or record.title or f"Comparison {record.comparison_id}",
+        name=record.comparison_id,
+        question=_end(record.prompt),
+        prompt=record.prompt,
+        lines=tuple(_lines(table, asked)),
+        table=_readable(table),
+        # Method and budget are in every run's name.
+        settings=differing_settings([run.record for run in runs]).drop(index=["method", "budget"], errors="ignore"),
+        figures=tuple(_figures(runs, asked, table, origin, theme)),
+        texts=tuple(_texts(runs)),
+        distrust=tuple(_distrust(runs, asked, table)),
+        origin=origin,
+    )
+
+
+def _lines(table: pd.DataFrame, asked: board.Asked | None) -> Iterator[str]:
+    if asked is not None:
+        yield f"Asked for: {asked.wanted.answer}."
+        if asked.reference.kind in ("nearly", "wrong"):
+            yield f"Beware: {NO_REFERENCE}."
+        right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.right_ones(table).itertuples()]
+        count = int((table["method"] != FULL).sum())
+        yield f"{len(right)} of {count} compressed runs get it right" + (f": {', '.join(right)}." if right else ".")
+    ranking, _ = board.ranked(table)
+    for kind, groups in ranking:
+        for group in groups:
+            runs = ", ".join(f"{row.label} {number(row.mean_kl)}" for row in group.itertuples())
+            at = f"At about {byte_size(float(group['live_bytes'].median()))}"
+            among = f"{at}, among those with the {kind} answer," if kind else f"{at},"
+            yield f"{among} closest to the full cache first (mean KL, nats a token): {runs}."
+
+
+def _figures(
+    runs: Sequence[Run], asked: board.Asked | None, table: pd.DataFrame, origin: str, theme: Theme
+) -> Iterator[Section]:
+    if asked is not None and len(cells := board.board(runs, asked, table)):
+        yield Section(board_figures.board(cells, theme), board_figures.read_board(cells), origin)
+    if table.loc[table["method"] != FULL, "mean_kl"].notna().any():
+        trade = figures.closeness_against_bytes(table, theme)
+        yield Section(trade, figures.read_closeness_against_bytes(table), origin)
+        text = compare.along_text(runs)
+        yield Section(figures.kl_along_text(text, theme), figures.read_kl_along_text(text), origin)
+    memory = compare.memory_over_steps(runs)
+    if len(memory):
+        drawn = figures.memory_over_steps(memory, "live_bytes", theme)
+        yield Section(drawn, figures.read_memory_over_steps(memory, "live_bytes"), origin)
+    worst = _furthest(runs, table)
+    lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
+    if len(lost):
+        of = f"{worst.record.label}, the run furthest from the full cache. "  # type: ignore[union-attr]
+        yield Section(regret.regret_over_steps(lost, theme), of + regret.read_regret_over_steps(lost), origin)
+
+
+def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:
+    known = table[(table["method"] != FULL) & table["mean_kl"].notna()]
+    if known.empty:
+        return None
+    name = known.loc[known["mean_kl"].astype(float).idxmax(), "run_id"]
+    return next(run for run in runs if run.record.run_id == name)
+
+
+def _readable(table: pd.DataFrame) -> pd.DataFrame:
+    columns = {
+        "run": table["label"],
+        "answer": [board_figures.verdict_words(row) for row in table.itertuples()] if "verdict" in table else None,
+        "mean KL": [number(value) for value in table["mean_kl"]],
+        "agrees": [percent(value) for value in table["top1_agreement"]],
+        "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
+        "of full": [percent(value) for value in table["live_ratio"]],
+        "tokens/s": [number(value) for value in table["tokens_per_second"]],
+        "status": None if (table["status"] == "complete").all() else table["status"],
+    }
+    return pd.DataFrame({name: list(values) for name, values in columns.items() if values is not None})
+
+
+def _texts(runs: Sequence[Run]) -> Iterator[tuple[str, tuple[Segment, ...]]]:
+    full = next((run.record.forced_text for run in runs if run.record.forced_text), "")
+    for run, label in zip(runs, compare.unique_labels(runs), strict=True):
+        if run.record.free_text:
+            yield label, tuple(diff(run.record.free_text, full))
+
+
+def _distrust(runs: Sequence[Run], asked: board.Asked | None, table: pd.DataFrame) -> Iterator[str]:
+    tokens = int(table["mean_tokens"].max())
+    yield f"All of this is {ONE_PROMPT}: means are over {tokens} tokens of one continuation, and say nothing of others."
+    if asked is None:
+        yield "Nobody said what the right answer is, so nothing here says which run is right."
+    elif asked.wanted.assumed and len(asked.positions):
+        yield "The fact is assumed to stand where the prompt holds the answer; nobody marked it."
+    if asked is not None and asked.problem:
+        yield asked.problem
+    beyond = figures.read_beyond_budget(compare.beyond_budget(runs))
+    if beyond:
+        yield beyond
+    eager = table.loc[table["readings"].astype(str).str.contains("eager"), "label"] if "readings" in table else []
+    if len(eager):
+        yield (
+            "Tokens a second are of steps launched one by one: they tell of launches as much as of caches. For speeds "
+            "take `kvlab bench`."
+        )
+    for run, label in zip(runs, compare.unique_labels(runs), strict=True):
+        if run.record.status != "complete":
+            why = run.record.message or "no reason recorded"
+            yield f"{label} did not come to its end ({run.record.status}): {why}."
+        for problem in run.problems:
+            yield f"{label}: {problem}"
+        if run.record.departures:
+            changed = ", ".join(f"{name} {value}" for name, value in list(run.record.departures.items())[:4])
+            yield f"{label} departs from its paper, which has {changed}."
+        for remark in run.record.remarks:
+            yield f"{label}: {remark}"
+
+
+def _origin(runs: Sequence[Run]) -> str:
+    record = runs[0].record
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    tokens = f"{record.prompt_tokens:,} tokens"
+    return " · ".join(
+        (f"comparison {record.comparison_id}", record.created[:16].replace("T", " "), record.model.name,
+         f"{ONE_PROMPT} of {tokens}", record.device, versions)
+    )  # fmt: skip
+
+
+def _end(prompt: str) -> str:
+    words = " ".join(prompt.split())
+    return words if len(words) <= QUESTION_SIGNS else f"… {words[-QUESTION_SIGNS:].partition(' ')[2]}"

@@ -1,0 +1,77 @@
+"""A report as one HTML file that needs neither kvlab nor a network: figures stay alive, plotly.js is in it once."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+
+import pandas as pd
+
+from kvlab.analysis.textdiff import Segment
+from kvlab.figures.export import Section
+from kvlab.figures.palette import SURFACES, Theme
+from kvlab.figures.template import FONT, INK, for_export
+from kvlab.report.contents import Report
+
+MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
+STYLE = """
+body {{ font-family: {font}; background: {ground}; color: {ink}; line-height: 1.5;
+  max-width: 1120px; margin: 28px auto; padding: 0 14px; }}
+h1 {{ margin-bottom: 4px; }}
+h2 {{ margin-top: 34px; }}
+small, .origin {{ opacity: .75; font-size: 13px; }}
+blockquote {{ border-left: 4px solid #8886; margin: 12px 0; padding: 4px 14px;
+  white-space: pre-wrap; overflow-wrap: anywhere; }}
+table {{ border-collapse: collapse; font-size: 14px; }}
+td, th {{ border: 1px solid #8884; padding: 4px 9px; text-align: left; }}
+.wide {{ overflow-x: auto; }}
+section {{ margin-bottom: 30px; overflow-x: auto; break-inside: avoid; }}
+.text {{ white-space: pre-wrap; overflow-wrap: anywhere; border: 1px solid #8884; border-radius: 8px;
+  padding: 8px 12px; }}
+ins {{ background: rgba(200, 80, 10, .22); text-decoration: none; border-bottom: 2px solid rgb(200, 80, 10); }}
+del {{ opacity: .5; }}
+details {{ margin: 10px 0; }}
+@media print {{ body {{ margin: 0; }} details {{ display: none; }} }}
+"""
+
+
+def page(report: Report, theme: Theme = "light") -> bytes:
+    """The whole report as HTML (UTF-8)."""
+    words = html.escape
+    style = STYLE.format(font=FONT, ground=SURFACES[theme], ink=INK[theme])
+    parts = [
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{words(report.title)}</title>',
+        f"<style>{style}</style>",
+        f"<h1>{words(report.title)}</h1><p class=origin>{words(report.origin)}</p>",
+        f"<blockquote>{words(report.question)}</blockquote>",
+        _listed(report.lines),
+        "<h2>Runs</h2>", _table(report.table),
+        "<h2>What differs between them</h2>" + _table(report.settings.reset_index()) if len(report.settings) else "",
+        "<h2>Figures</h2>", *(_figure(one, theme, first=not place) for place, one in enumerate(report.figures)),
+        "<h2>What each wrote</h2><p><small>Marked is what only this run wrote, struck out what only the full cache "
+        "wrote.</small></p>",
+        *(_text(label, segments) for label, segments in report.texts),
+        "<h2>What to distrust</h2>", _listed(report.distrust),
+        f"<details><summary>The whole prompt</summary><blockquote>{words(report.prompt)}</blockquote></details></html>",
+    ]  # fmt: skip
+    return "\n".join(parts).encode()
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "<ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in lines) + "</ul>"
+
+
+def _table(table: pd.DataFrame) -> str:
+    return f"<div class=wide>{table.to_html(index=False, border=0, escape=True, na_rep='')}</div>"
+
+
+def _figure(section: Section, theme: Theme, first: bool) -> str:
+    chart = for_export(section.figure, theme, 1080).to_html(
+        full_html=False, include_plotlyjs=first, config={"displaylogo": False}
+    )
+    return f"<section>{chart}<p>{html.escape(section.reading)}</p></section>"
+
+
+def _text(label: str, segments: Sequence[Segment]) -> str:
+    marked = "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in segments)
+    return f"<p><b>{html.escape(label)}</b></p><div class=text>{marked}</div>"

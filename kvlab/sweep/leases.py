@@ -1,0 +1,146 @@
+"""Who has which shard: a file each, made by `os.link`, renewed by `os.utime`, taken over by `os.rename` once stale.
+
+All three happen in one step on a shared disk as well. Ages are read against a file touched on the same disk, as clocks
+of machines differ. Two workers on one shard would waste work and nothing else: they write the same file. Torch-free.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import platform
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+
+from kvlab.errors import UserError
+from kvlab.trace.catalogue import is_alive
+
+LEASE_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Holder:
+    """A process that takes part in a sweep."""
+
+    worker: str
+    place: str  # where its process id means something
+    pid: int
+    since: str
+
+    @classmethod
+    def this_process(cls) -> Holder:
+        """A new name for this process."""
+        name = f"{platform.node()}-{os.getpid()}-{secrets.token_hex(3)}"
+        return cls(name, this_place(), os.getpid(), datetime.now(UTC).isoformat())
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the process is known to be gone; of another machine that cannot be told."""
+        return self.place == this_place() and not is_alive(self.pid, self.since)
+
+
+@cache
+def this_place() -> str:
+    """Names this machine since it was started, and the container where process ids are its own."""
+    parts = [platform.node()]
+    with contextlib.suppress(OSError):
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(os.readlink("/proc/self/ns/pid"))
+    return " ".join(parts)
+
+
+def disk_time(folder: Path) -> float:
+    """The time by the disk that holds `folder`; this machine's own where nothing can be written there."""
+    clock = folder / f".clock.{platform.node()}.{os.getpid()}"
+    try:
+        clock.touch()
+        now = clock.stat().st_mtime
+        clock.unlink(missing_ok=True)
+        return now
+    except OSError:
+        return time.time()
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A shard that is this process's; `tries` counts it and those that were lost while they had it."""
+
+    path: Path
+    content: str
+    tries: int
+
+    def renew(self) -> None:
+        """Say that the holder lives."""
+        with contextlib.suppress(OSError):  # taken over while this process was stopped: the shard is measured twice
+            os.utime(self.path)
+
+    def give_back(self) -> None:
+        """Let others have the shard."""
+        with contextlib.suppress(OSError):
+            if self.path.read_text(encoding="utf-8") == self.content:
+                self.path.unlink()
+
+
+class Leases:
+    """The leases of one folder as one holder sees them; one that was not renewed for `seconds` is stale."""
+
+    def __init__(self, folder: Path, holder: Holder, seconds: float = LEASE_SECONDS) -> None:
+        self.folder, self.holder, self.seconds = folder, holder, seconds
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def claim(self, name: str) -> Lease | None:
+        """Take a shard; None while another worker that lives has it."""
+        lease = self._link(name, tries=1)
+        if lease is None and (lost := self._take_away(self.folder / name)):
+            lease = self._link(name, tries=lost + 1)
+        return lease
+
+    def _link(self, name: str, tries: int) -> Lease | None:
+        mine, path = self.folder / f".{name}.{self.holder.worker}", self.folder / name
+        content = json.dumps(asdict(self.holder) | {"tries": tries, "token": secrets.token_hex(8)})
+        mine.write_text(content, encoding="utf-8")
+        try:
+            os.link(mine, path)
+        except FileExistsError:
+            return None
+        except OSError as error:
+            raise UserError(
+                f"{self.folder} lies on a disk without hard links ({error.strerror}), which workers need to share "
+                "shards: choose a folder on another disk."
+            ) from error
+        finally:
+            mine.unlink(missing_ok=True)
+        return Lease(path, content, tries)
+
+    def _take_away(self, path: Path) -> int:
+        """Remove a stale lease and return its tries; 0 where it is not stale, or another worker was faster."""
+        try:
+            content = path.read_text(encoding="utf-8")
+            age = disk_time(self.folder) - path.stat().st_mtime
+            holder, tries = _read(content)
+            if not (age > self.seconds or (holder is not None and holder.is_dead)):
+                return 0
+            aside = path.with_name(f".{path.name}.{self.holder.worker}.stale")
+            os.rename(path, aside)
+            if aside.read_text(encoding="utf-8") != content:  # a faster worker's new lease: put it back
+                with contextlib.suppress(FileExistsError):
+                    os.link(aside, path)
+                tries = 0
+            aside.unlink()
+            return tries
+        except FileNotFoundError:  # given back, or taken by a faster worker
+            return 0
+
+
+def _read(content: str) -> tuple[Holder | None, int]:
+    """The holder and how many had the shard; nobody in particular where the file was cut short by a crash."""
+    try:
+        told = json.loads(content)
+        return Holder(*(told[name] for name in ("worker", "place", "pid", "since"))), int(told["tries"])
+    except (ValueError, KeyError, TypeError):
+        return None, 1

@@ -1,0 +1,80 @@
+"""From requests to the plan of a sweep. It takes a model's tokenizer and config, not its weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+
+from kvlab.engine.environment import versions
+from kvlab.errors import UserError
+from kvlab.evaluate.harness import check_passes, settings_of, window_of
+from kvlab.evaluate.plan import BLOCK, PlannedPrompt, blocks, make_plan
+from kvlab.evaluate.request import EvalRequest
+from kvlab.evaluate.rows import ANY_LENGTH, row_key
+from kvlab.models.chat import chat_of
+from kvlab.models.load import load_tokenizer
+from kvlab.sweep.shards import Shard, SweepPlan
+
+LETTERS_A_TOKEN = 4  # of a user's own prompt, which is not cut into tokens to be planned
+
+
+def make_sweep(requests: Sequence[EvalRequest], block: int = BLOCK) -> tuple[SweepPlan, list[str]]:
+    """Return the plan, a request a model, and a sentence for whatever is left out of a file.
+
+    Raises UserError as `kvlab.evaluate.harness.evaluate`, but for what only the weights can tell.
+    """
+    if block < 1:
+        raise UserError(f"--block is a number of prompts of at least 1, not {block}.")
+    shards: list[Shard] = []
+    notes: dict[str, None] = {}
+    for number, request in enumerate(requests):
+        tokenizer, config = load_tokenizer(request.model, request.revision, request.cache_dir)
+        chat = chat_of(request, tokenizer)
+        turn = 0 if chat is None else sum(map(len, chat.around()))
+        plan = make_plan(request, tokenizer, window_of(config) - turn)
+        check_passes(request, plan)
+        made = request_shards(request, number, plan.prompts, None if chat is None else chat.settings, block)
+        shards += sorted(made, key=lambda shard: -shard.cost)
+        notes |= dict.fromkeys(plan.notes)
+    return SweepPlan(versions=versions(), requests=tuple(requests), block=block, shards=tuple(shards)), list(notes)
+
+
+def request_shards(
+    request: EvalRequest,
+    number: int,
+    prompts: Sequence[PlannedPrompt],
+    chat: Mapping[str, object] | None,
+    block: int,
+) -> list[Shard]:
+    """Return the shards of one request, in the order of its prompts; a planner and a worker must agree on them."""
+    found = []
+    settings = [settings_of(choice) for choice in request.all_choices]
+    for start, stop in blocks([prompt.identity for prompt in prompts], block):
+        part = prompts[start:stop]
+        cost = sum(map(_tokens, part))
+        for place, choice in enumerate(request.all_choices):
+            asked = request.question_aware, request.model, "", request.prefill_chunk, chat
+            keys = [row_key(prompt.identity, choice, settings[place], *asked) for prompt in part]
+            name = hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
+            of = part[0].identity
+            found.append(
+                Shard(
+                    name=name,
+                    request=number,
+                    choice=place,
+                    start=start,
+                    stop=stop,
+                    task=of.task if len({prompt.identity.task for prompt in part}) == 1 else f"{of.task} and others",
+                    length=of.length,
+                    label=choice.label,
+                    cost=cost,
+                )
+            )
+    return found
+
+
+def _tokens(prompt: PlannedPrompt) -> int:
+    if prompt.identity.length != ANY_LENGTH:
+        return prompt.identity.length
+    sample = prompt.make()
+    return (len(sample.context) + len(sample.question)) // LETTERS_A_TOKEN

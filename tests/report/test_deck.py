@@ -1,0 +1,94 @@
+"""A story as a talk: one file that needs no network, slides that answer keys, figures that are drawn, nothing cut."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from kvlab.bench.modes.pages_server import BROWSERS, chromium
+from kvlab.errors import UserError
+from kvlab.report.deck import deck
+from kvlab.report.slides import story_slides
+from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, save_story
+from tests.report.test_report import picture
+
+needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
+WORDS = "</script><b>bold</b>"
+
+
+def story(count: int = 3) -> Story:
+    figure = go.Figure(go.Scatter(y=np.sin(np.arange(200)), text=[WORDS] * 200)).update_layout(title=WORDS)
+    slide = Slide(
+        title=f"keepkv 30 % {WORDS}", reading="It rises.", source="one prompt of 24 tokens", figure=figure.to_json()
+    )
+    views = [View(page="sag", query={"run": "x"}, slide=slide) for _ in range(count)]
+    return Story(name="Talk", views=(*views, View(page="compare", caption="What we saw")))
+
+
+def test_a_talk_is_one_file_in_which_no_text_is_markup():
+    text = deck(story()).decode()
+    assert WORDS not in text.replace("<\\/", "</").split("<main>")[1].split("</main>")[0]
+    assert text.count("plotly.js v") == 1 and "</script><b>" not in text.split("const figures")[1]
+    assert "src=" not in text.split("<main>")[0]
+
+
+def test_eight_figures_stay_within_the_measure():
+    assert len(deck(story(8))) < 5.5 * 2**20
+
+
+def test_slides_are_kept_edited_and_come_back(tmp_path: Path):
+    made = story().retitled(0, "First").twice(0).moved(0, 1).recaptioned(2, "look")
+    save_story(tmp_path, made)
+    assert load_story(tmp_path, "Talk") == made == parse_story(made.model_dump_json())
+    assert [view.title for view in made.views[:2]] == ["First", "First"] and len(made.views) == 5
+    old = '{"name": "Old", "views": [{"page": "sag", "query": {}, "caption": "c"}]}'
+    assert parse_story(old).views[0].slide is None, "a story from before slides opens"
+
+
+def test_a_story_is_slides_of_its_figures():
+    pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
+    slides = pptx.Presentation(io.BytesIO(story_slides(story(), picture))).slides
+    assert len(slides) == 4
+    assert [any(shape.shape_type == 13 for shape in slide.shapes) for slide in slides] == [True, True, True, False]
+    assert "one prompt" in slides[0].notes_slide.notes_text_frame.text
+
+
+@pytest.mark.parametrize("figure", ["", "[]", '{"data": [{"type": "nothing"}]}', "{"])
+def test_a_damaged_figure_is_one_sentence(figure: str):
+    broken = Story(name="x", views=(View(page="sag", slide=Slide(title="t", figure=figure)),))
+    with pytest.raises(UserError, match="damaged"):
+        deck(broken)
+
+
+def test_an_empty_story_is_one_sentence():
+    with pytest.raises(UserError, match="no views yet"):
+        deck(Story(name="x"))
+
+
+@needs_browser
+def test_keys_lead_through_and_nothing_is_cut(tmp_path: Path):
+    (tmp_path / "talk.html").write_bytes(deck(story()))
+    with chromium() as browser:
+        page: Any = browser.new_page(viewport={"width": 1280, "height": 720}, offline=True)
+        failed: list[str] = []
+        page.on("pageerror", lambda error: failed.append(str(error)))
+        page.goto((tmp_path / "talk.html").as_uri())
+        page.wait_for_selector("#figure-0 .main-svg")
+        page.wait_for_selector("#figure-1 .main-svg", state="attached")
+        for key, at in (("ArrowRight", 2), ("End", 4), ("ArrowRight", 4), ("PageUp", 3), ("Home", 1), (" ", 2)):
+            page.keyboard.press(key)
+            assert page.evaluate("document.body.dataset.at") == str(at), key
+        for width, height in ((1280, 720), (1024, 768), (853, 480)):
+            page.set_viewport_size({"width": width, "height": height})
+            page.wait_for_timeout(300)
+            box = page.locator("section.shown .main-svg").first.bounding_box()
+            foot = page.locator("section.shown footer").bounding_box()
+            assert box["width"] > 0.8 * width and box["height"] > 0.4 * height
+            assert box["x"] + box["width"] <= width + 1 and foot["y"] + foot["height"] <= height + 1
+        assert not failed

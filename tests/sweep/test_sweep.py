@@ -1,0 +1,306 @@
+"""A sweep gives the table of one process, whoever dies on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from kvlab.cli import commands
+from kvlab.cli.sweep import sweep_commands
+from kvlab.errors import UserError
+from kvlab.evaluate.harness import evaluate, settings_of
+from kvlab.evaluate.measure import Measurer
+from kvlab.evaluate.plan import BLOCK, blocks, make_plan
+from kvlab.evaluate.rows import PromptIdentity, row_key
+from kvlab.evaluate.store import ResultStore, read_results
+from kvlab.evaluate.summary import summarize
+from kvlab.models.held import drop_model, held_model
+from kvlab.models.load import LoadedModel
+from kvlab.sweep import local
+from kvlab.sweep.shards import read_plan, shard_path, sweep_rows, there, try_again, worker_of
+from kvlab.sweep.state import state
+from kvlab.sweep.worker import MOST_LOST, Worker
+from tests.sweep.conftest import asked, planned, untimed
+
+
+@pytest.fixture(scope="module")
+def serial(tiny_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    return evaluate(asked(tiny_folder), tmp_path_factory.mktemp("serial")).rows
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 2), st.integers(1, 7)), max_size=6), st.integers(1, 5))
+def test_blocks_hold_every_prompt_once_and_one_cell_each(cells: list[tuple[str, int, int]], size: int) -> None:
+    prompts = [PromptIdentity(task, "{}", length, None, i, 0) for task, length, count in cells for i in range(count)]
+    found = blocks(prompts, size)
+    assert [number for start, stop in found for number in range(start, stop)] == list(range(len(prompts)))
+    for start, stop in found:
+        assert 1 <= stop - start <= size
+        assert len({(prompt.task, prompt.length) for prompt in prompts[start:stop]}) == 1
+
+
+def test_a_plan_names_every_row_once_by_model_the_dearest_first(tiny_folder: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.symlink_to(tiny_folder)
+    lengths = "140,220"
+    requests = asked(tiny_folder, lengths=lengths), asked(other, lengths=lengths)
+    plan = planned(tmp_path / "sweep", *requests)
+    assert read_plan(tmp_path / "sweep") == plan
+    assert [shard.request for shard in plan.shards] == sorted(shard.request for shard in plan.shards)
+    for number, request in enumerate(requests):
+        mine = [shard for shard in plan.shards if shard.request == number]
+        assert [shard.cost for shard in mine] == sorted((shard.cost for shard in mine), reverse=True)
+        prompts = len(make_plan(request, held_model(request).tokenizer, 1024).prompts)
+        cells = [(place, shard.choice) for shard in mine for place in range(shard.start, shard.stop)]
+        assert sorted(cells) == [(place, choice) for place in range(prompts) for choice in range(3)]
+    assert len({shard.name for shard in plan.shards}) == len(plan.shards)
+
+
+def test_a_shard_is_named_by_the_keys_of_its_rows(tiny_folder: Path, folder: Path) -> None:
+    request = asked(tiny_folder, tasks="needle", samples=2)
+    plan = planned(folder, request)
+    identities = [PromptIdentity("needle", json_of(request, index), 220, None, index, 3) for index in range(2)]
+    for shard in plan.shards:
+        choice = request.all_choices[shard.choice]
+        keys = [row_key(one, choice, settings_of(choice), True, request.model, "") for one in identities]
+        assert shard.name == hashlib.sha256("\n".join(keys).encode()).hexdigest()[:32]
+
+
+def json_of(request: Any, index: int) -> str:
+    return make_plan(request, held_model(request).tokenizer, 1024).prompts[index].identity.difficulty
+
+
+def test_a_sweep_gives_the_rows_and_the_table_of_one_process(
+    tiny_folder: Path, folder: Path, serial: pd.DataFrame
+) -> None:
+    plan = planned(folder, asked(tiny_folder))
+    Worker(folder).work()
+    rows = sweep_rows(folder)
+    pd.testing.assert_frame_equal(untimed(rows), untimed(serial), check_exact=True)
+    mine, theirs = (summarize(found) for found in (rows, serial))
+    same = [name for name in mine if "seconds" not in name]
+    pd.testing.assert_frame_equal(mine[same], theirs[same], check_exact=True)
+    now = state(folder)
+    assert (now.there, now.planned, now.left, now.lost) == (len(plan.shards), len(plan.shards), 0, 0)
+    assert now.words == f"{len(plan.shards)} of {len(plan.shards)} shards, 1 worker seen, 0 lost"
+    assert {worker_of(folder, shard.name) for shard in plan.shards} == {worker.name for worker in now.workers}
+    # An evaluation in one process finds all of it, and whatever reads evaluations reads a sweep.
+    before = set(folder.rglob("*.parquet"))
+    again = evaluate(asked(tiny_folder), folder).rows
+    pd.testing.assert_frame_equal(again, rows)
+    assert set(folder.rglob("*.parquet")) == before
+    assert set(read_results(folder)["key"]) == set(serial["key"])
+
+
+def test_prompts_that_run_together_in_one_process_do_so_in_a_sweep(
+    tiny_folder: Path, folder: Path, tmp_path: Path
+) -> None:
+    request = asked(tiny_folder, tasks="needle,copy", samples=5, batch_rows=3)
+    planned(folder, request, block=BLOCK)
+    Worker(folder).work()
+    alone = evaluate(request, tmp_path / "alone").rows
+    assert alone["batch_rows"].max() > 1
+    pd.testing.assert_frame_equal(untimed(sweep_rows(folder)), untimed(alone), check_exact=True)
+
+
+def test_a_sweep_takes_over_what_one_process_left(
+    tiny_folder: Path, folder: Path, serial: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate(asked(tiny_folder, methods="h2o"), folder)
+    kept = ResultStore(folder).frame()
+    planned(folder, asked(tiny_folder))
+    real, measured = Measurer.measure, []
+
+    def measure(self: Measurer, prompts: Any, choice: Any) -> Any:
+        measured.append(choice.method)
+        return real(self, prompts, choice)
+
+    monkeypatch.setattr(Measurer, "measure", measure)
+    Worker(folder).work()
+    rows = sweep_rows(folder)
+    assert set(measured) == {"streaming-llm"}
+    pd.testing.assert_frame_equal(untimed(rows), untimed(serial))
+    both = rows[rows["key"].isin(kept["key"])].set_index("key")
+    pd.testing.assert_frame_equal(both, kept.set_index("key").loc[both.index])
+    assert ResultStore(folder).frame()["key"].is_unique
+
+
+def test_two_workers_one_killed_outright_and_every_row_once(
+    tiny_folder: Path, folder: Path, serial: pd.DataFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(folder, asked(tiny_folder, tasks="needle"), block=1)
+    monkeypatch.setattr(local, "MOST_STARTED_AGAIN", 0)
+    killed: list[int] = []
+
+    def kill() -> None:
+        while not killed:
+            for path in (folder / "sweep" / "leases").glob("[!.]*"):
+                try:
+                    killed.append(int(json.loads(path.read_text())["pid"]))
+                    os.kill(killed[0], signal.SIGKILL)
+                    return
+                except (OSError, ValueError):
+                    continue
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    said: list[str] = []
+    local.run_local(folder, 2, said.append)
+    thread.join(10)
+    rows = sweep_rows(folder)
+    alone = serial[serial["task"] == "needle"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(untimed(rows), untimed(alone), check_exact=True)
+    found = ResultStore(folder)
+    assert sum(len(table) for table in found._tables(["key"])) == len(rows), "no row is there twice"
+    now = state(folder)
+    assert now.lost == 1 and len(now.workers) == 2 and now.there == len(plan.shards)
+    assert any(f"Worker {killed[0]} was lost (signal 9)" in line for line in said)
+    print(f"{len(rows)} rows, killed {killed}, workers {[worker.pid for worker in now.workers]}")
+
+
+def test_a_shard_that_loses_every_worker_is_left_alone(tiny_folder: Path, folder: Path) -> None:
+    plan = planned(folder, asked(tiny_folder, tasks="needle", methods="h2o", samples=1))
+    worker = Worker(folder)
+    path = folder / "sweep" / "leases" / plan.shards[0].name
+    told = {"worker": "lost", "place": "elsewhere", "pid": 1, "since": "2026-01-01", "tries": MOST_LOST}
+    path.write_text(json.dumps(told))
+    os.utime(path, (1, 1))
+    worker.work()
+    now = state(folder)
+    assert now.there == 1 and f"{MOST_LOST} workers were lost" in now.given_up[plan.shards[0].name]
+
+
+def test_out_of_memory_gives_up_its_shard_and_the_rest_goes_on(
+    tiny_folder: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = planned(folder, asked(tiny_folder, tasks="needle,copy"))
+    real = Measurer.measure
+
+    def measure(self: Measurer, prompts: Any, choice: Any) -> Any:
+        if choice.method == "h2o" and prompts[0].identity.task == "copy":
+            raise torch.OutOfMemoryError("out of memory")
+        return real(self, prompts, choice)
+
+    monkeypatch.setattr(Measurer, "measure", measure)
+    Worker(folder).work()
+    now = state(folder)
+    lost = [shard for shard in plan.shards if shard.label.startswith("h2o") and shard.task == "copy"]
+    assert now.given_up.keys() == {shard.name for shard in lost} and len(lost) == 2
+    assert all("h2o 20 %, copy: cpu ran out of memory on one prompt" in said for said in now.given_up.values())
+    assert now.there == len(plan.shards) - 2 and not now.left
+    # Asked for again, it is tried again; a shard that cannot be read is too.
+    monkeypatch.undo()
+    damaged = shard_path(folder, next(iter(sorted(there(folder)))))
+    damaged.write_bytes(b"PAR1")
+    assert try_again(folder) == [f"{damaged} was damaged: it is measured again."]
+    Worker(folder).work()
+    assert state(folder).there == len(plan.shards)
+
+
+def test_a_worker_of_another_version_refuses(tiny_folder: Path, folder: Path) -> None:
+    plan = planned(folder, asked(tiny_folder, tasks="needle", samples=1))
+    other = plan.model_copy(update={"versions": plan.versions | {"kvlab": "9.9", "python": "3.99"}})
+    (folder / "sweep.json").write_text(other.model_dump_json())
+    with pytest.raises(UserError, match=r"This worker has kvlab .* was planned with 9\.9: give all workers the same"):
+        Worker(folder)
+    now = state(folder)
+    assert now.refusals and "9.9" in now.refusals[0] and now.there == 0 and now.at_work == 0
+
+
+def test_other_weights_under_the_same_name_are_refused(
+    tiny_folder: Path, tiny: LoadedModel, folder: Path, tmp_path: Path
+) -> None:
+    changing = tmp_path / "model"
+    tiny.model.save_pretrained(changing)
+    tiny.tokenizer.save_pretrained(changing)
+    request = asked(changing, tasks="needle", samples=1)
+    plan = planned(folder, request)
+    first = Worker(folder)
+    assert first.run(plan.shards[0]) == "done"
+    first.end()
+    with torch.no_grad():
+        held_model(request).model.lm_head.weight.mul_(1.1)
+    try:
+        with pytest.raises(UserError, match=r"The weights of .* are not those that the sweep began with"):
+            Worker(folder).work()
+    finally:
+        drop_model()
+    assert state(folder).there == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("plan", "{}", "--tasks", "haystack"), "No task is called 'haystack'"),
+        (("plan", "{}", "--methods", "h3o"), "h3o"),
+        (("plan", "{}", "--tasks", "needle", "--block", "0"), "--block"),
+        (("plan", "{}", "--tasks", "needle", "--model", "nowhere/at-all"), "nowhere/at-all"),
+        (("run", "{}"), "holds no sweep"),
+        (("work", "{}"), "holds no sweep"),
+        (("status", "{}"), "holds no sweep"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], told: str) -> None:
+    found = CliRunner().invoke(commands, ["sweep", *(text.format(tmp_path / "x") for text in arguments)])
+    assert isinstance(found.exception, UserError) and told in str(found.exception)
+    assert "\n" not in str(found.exception) and not (tmp_path / "x" / "sweep.json").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"format": 2}', '{"format":1,"versions":{},"requests":[],"block":2,"shards":[{"name":"../x"}]}']
+)
+def test_a_malformed_plan_is_one_sentence(tmp_path: Path, text: str) -> None:
+    (tmp_path / "sweep.json").write_text(text)
+    for command in ("status", "work", "run"):
+        found = CliRunner().invoke(commands, ["sweep", command, str(tmp_path)])
+        assert isinstance(found.exception, UserError) and "make it again" in str(found.exception)
+        assert "\n" not in str(found.exception)
+
+
+def test_the_command_plans_and_tells_how_far_it_is(tiny_folder: Path, folder: Path) -> None:
+    run = CliRunner()
+    options = ["--model", f"{tiny_folder}", "--tasks", "needle", "--methods", "h2o", "--budgets", "0.2"]
+    planned_ = run.invoke(commands, ["sweep", "plan", str(folder), *options, "--lengths", "120", "--samples", "2"])
+    assert planned_.exit_code == 0, planned_.output
+    assert "2 shards of at most 32 prompts, 4 rows; 0 are there." in planned_.output
+    assert run.invoke(commands, ["sweep", "status", str(folder)]).stdout == "0 of 2 shards, 0 workers seen, 0 lost\n"
+    worked = run.invoke(commands, ["sweep", "work", str(folder)])
+    assert worked.exit_code == 0, worked.output
+    told = json.loads(run.invoke(commands, ["sweep", "status", str(folder), "--json"]).stdout)
+    assert told["planned"] == told["there"] == 2 and told["workers"][0]["ended"] == "done"
+
+
+def test_an_option_of_sbatch_that_cannot_be_read_is_a_sentence(tiny_folder: Path, folder: Path) -> None:
+    planned(folder, asked(tiny_folder, tasks="needle", samples=1))
+    for options, told in (
+        (["--on", "cloud"], "local, slurm or ray"),
+        (["--on", "slurm", "--slurm", "gpu"], "name=value"),
+    ):
+        found = CliRunner().invoke(commands, ["sweep", "run", str(folder), *options])
+        assert isinstance(found.exception, UserError) and told in str(found.exception)
+
+
+def test_what_the_guide_writes_can_be_typed() -> None:
+    guide = Path(__file__).parents[2] / "docs" / "sweeps.md"
+    lines = [line.split("#")[0].split()[2:] for line in guide.read_text().splitlines() if "    kvlab sweep " in line]
+    known: Any = get_command(sweep_commands)
+    assert {words[0] for words in lines} == {"plan", "run", "work", "status"}
+    for name, *words in lines:
+        command = known.commands[name]
+        command.make_context(name, list(words), resilient_parsing=True)
+        options = {option for parameter in command.params for option in parameter.opts}
+        assert {word for word in words if word.startswith("--")} <= options, words
