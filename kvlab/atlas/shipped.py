@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from io import StringIO
@@ -110,8 +110,8 @@ def merged(
     if theirs is None or sources.model not in ("", MODEL) or exhibit.source == "calculator":
         return own
     if isinstance(own, tuple):
-        by_words = {claim.paper: claim for claim in theirs.claims(exhibit, theme)}
-        return tuple(replace(one, claim=_decided(one.claim, by_words, theirs)) for one in own)
+        left = list(theirs.claims(exhibit, theme))
+        return tuple(replace(one, claim=_decided(one.claim, left, theirs)) for one in own)
     found = theirs.drawn(exhibit, sources, theme)
     if isinstance(found, Needs):
         return own
@@ -125,9 +125,14 @@ def card_of(exhibit: Exhibit, theirs: Shipped | None, sources: Sources, theme: T
     return theirs.cards.get((exhibit.key, theme))
 
 
-def _decided(own: Claim | None, theirs: Mapping[str, Claim], ships: Shipped) -> Claim | None:
-    """The reader's claim, or the shipped one where the reader's rests on fewer prompts and is left open."""
-    other = theirs.get(own.paper) if own else None
+def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | None:
+    """The reader's claim, or the shipped one where the reader's rests on fewer prompts and is left open.
+
+    Of several shipped claims in the same words the first that is `left` belongs to it, and is taken off.
+    """
+    other = next((claim for claim in left if own and claim.paper == own.paper), None)
+    if other is not None:
+        left.remove(other)
     if own is None or other is None or own.verdict != OPEN or other.verdict == OPEN:
         return own
     if own.basis.prompts >= other.basis.prompts > 0:
