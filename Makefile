@@ -8,7 +8,7 @@ PORT ?=
 # Image export and the browser tests use the machine's own Chromium; nothing here downloads a browser.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo compare test conformance kernels parity lm-eval ray slurm lint format clean
+.PHONY: demo compare test shipped conformance kernels parity lm-eval ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -32,6 +32,11 @@ parity: $(VENV)/.installed-dev
 	test -x .venv-kvpress/bin/python || $(PYTHON) -m venv .venv-kvpress
 	.venv-kvpress/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)" kvpress==0.5.5
 	KVLAB_KVPRESS_PYTHON=.venv-kvpress/bin/python $(BIN)/python -m pytest tests/parity -s
+
+# The results that come with kvlab, measured on mini again: about half an hour on one core.
+shipped: $(VENV)/.installed
+	$(BIN)/kvlab atlas fill --out $(RUNS)/shipped
+	$(BIN)/kvlab atlas ship --runs $(RUNS)/shipped --to assets/results
 
 # lm-eval brings 33 packages, so it gets an environment of its own: held against its own model, and kvlab's prompts as its
 # tasks under two methods. Only the installation needs a network.

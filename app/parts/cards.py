@@ -14,8 +14,9 @@ from app.parts.text import plain, shorten
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
 from kvlab.atlas.registry import find
+from kvlab.atlas.scorecard import claims_of
 from kvlab.atlas.settings import PUBLISHED
-from kvlab.atlas.shipped import merged, shipped
+from kvlab.atlas.shipped import Shipped, ShippedCard, card_of, merged, shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import Claim
 from kvlab.errors import UserError
@@ -104,15 +105,18 @@ def _state(_sources: Sources, stamp: tuple[str, ...], key: str, theme: Theme) ->
     except UserError as error:
         own = Needs(str(error), "")
     ships = shipped()
+    if isinstance(own, Needs):
+        return _without_own(own, ships, card_of(exhibit, ships, _sources, theme), theme)
     drawn = merged(exhibit, own, ships, _sources, theme)
-    if isinstance(drawn, Needs):
-        empty = "not recorded yet" if drawn.command else "not recorded"
-        return State(blank(empty, theme), missing=drawn.sentence, command=drawn.command)
-    first, claims = drawn[0], tuple(one.claim for one in drawn if one.claim)
-    picture = thumbnail(first.figure, theme)
-    if ships is not None and isinstance(own, Needs):
-        return State(picture, first.origin, ships.words, claims, command=own.command, is_shipped=True)
-    return State(picture, first.origin, _source(first.origin), claims)
+    first, picture = own[0], thumbnail(own[0].figure, theme)
+    return State(picture, first.origin, _source(first.origin), claims_of(drawn))
+
+
+def _without_own(missing: Needs, ships: Shipped | None, card: ShippedCard | None, theme: Theme) -> State:
+    if ships is not None and card is not None:
+        return State(card.picture, card.origin, ships.words, card.claims, command=missing.command, is_shipped=True)
+    empty = "not recorded yet" if missing.command else "not recorded"
+    return State(blank(empty, theme), missing=missing.sentence, command=missing.command)
 
 
 def _source(origin: str) -> str:

@@ -136,7 +136,7 @@ def claim(judged: Claim) -> None:
         if judged.settle:
             st.caption("More prompts may settle it:")
             st.code(judged.settle, language="bash", wrap_lines=True)
-            order_button(judged.settle, f"settle-{abs(hash(judged.paper))}")
+            order_button(judged.settle, f"settle-{abs(hash((judged.paper, judged.finding)))}")
 
 
 def rests_on(judged: Claim) -> list[str]:

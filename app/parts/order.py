@@ -11,45 +11,53 @@ from app.parts.quality_results import evaluation_rows
 from app.parts.text import duration, plain
 from app.state import runs_root, session_id
 from kvlab import jobs
+from kvlab.atlas.filling import commands_of
 from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs import from_command
+from kvlab.jobs.filling import Small, filling
 from kvlab.jobs.from_command import Ordered
 
 KEPT_ESTIMATES = 200
+FILLS = "atlas fill --only "
+Estimated = tuple[Ordered, tuple[float, float] | None]
 UNKNOWN = "how long is not known"
 
 
 def order_button(command: str, key: str) -> None:
     """A button that queues what the command makes, its estimate beside it; nothing where only a terminal can do it."""
     try:
-        ordered, seconds = _ordered(command, str(runs_root()), len(evaluation_rows()))
+        found = _ordered((command,), FILLS in command, str(runs_root()), len(evaluation_rows()))
     except UserError as error:
         st.caption(plain(str(error)))
         return
-    if st.button("Queue it", icon=":material/add_task:", key=f"order-{key}", help=f"Takes {words(seconds)}"):
-        submit([ordered])
+    if st.button("Queue it", icon=":material/add_task:", key=f"order-{key}", help=f"Takes {words(total(found))}"):
+        submit([ordered for ordered, _ in found])
 
 
 def order_all(commands: Sequence[str]) -> None:
-    """A button that queues everything that is missing, with the total of what is known."""
-    found: list[tuple[Ordered, tuple[float, float] | None]] = []
-    for command in dict.fromkeys(commands):
-        try:
-            found.append(_ordered(command, str(runs_root()), len(evaluation_rows())))
-        except UserError:
-            continue  # its card says why
-    if not found:
+    """A button that queues everything that is missing, small, with the total of what is known."""
+    able = tuple(command for command in dict.fromkeys(commands) if _is_able(command))
+    if not able:
         return
-    known = [seconds for _, seconds in found if seconds is not None]
-    total = (sum(low for low, _ in known), sum(high for _, high in known)) if known else None
-    unknown = len(found) - len(known)
-    beside = f", and {unknown} of which {UNKNOWN}" if unknown and known else ""
+    found = _ordered(able, True, str(runs_root()), len(evaluation_rows()))
+    unknown = sum(seconds is None for _, seconds in found)
+    beside = f", and {unknown} of which {UNKNOWN}" if 0 < unknown < len(found) else ""
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
-    st.caption(plain(f"{count} would measure here, on mini, what the cards lack: {words(total)}{beside}."))
+    small = Small()
+    size = f"{small.prompts} recorded texts, {small.samples} prompts a task of {small.lengths[0]} tokens"
+    st.caption(
+        plain(f"{count} would measure here, on mini, what the cards lack ({size}): {words(total(found))}{beside}.")
+    )
     if st.button(f"Queue all {len(found)}", icon=":material/playlist_add:", key="order-all"):
         submit([ordered for ordered, _ in found])
+
+
+def total(found: Sequence[Estimated]) -> tuple[float, float] | None:
+    """The sum of what is known."""
+    known = [seconds for _, seconds in found if seconds is not None]
+    return (sum(low for low, _ in known), sum(high for _, high in known)) if known else None
 
 
 def words(seconds: tuple[float, float] | None) -> str:
@@ -69,7 +77,18 @@ def submit(orders: Sequence[Ordered]) -> None:
     go("quality" if isinstance(first, EvalJob) else "speed" if isinstance(first, BenchJob) else "new_run", job=ids[0])
 
 
+def _is_able(command: str) -> bool:
+    """Whether a button can do it; where not, its card says why."""
+    try:
+        from_command.order(command)
+    except UserError:
+        return False
+    return True
+
+
 @st.cache_resource(max_entries=KEPT_ESTIMATES, show_spinner=False)
-def _ordered(command: str, root: str, seen: int) -> tuple[Ordered, tuple[float, float] | None]:
-    ordered = from_command.order(command)
-    return ordered, from_command.estimate(ordered, evaluation_rows(), runs_root())
+def _ordered(commands: tuple[str, ...], small: bool, root: str, seen: int) -> list[Estimated]:
+    if small and FILLS in commands[0]:
+        commands = tuple(commands_of(runs_root(), [commands[0].split(FILLS)[1].split()[0]]))
+    ordered = filling(commands, Small()) if small else [from_command.order(command) for command in commands]
+    return [(one, from_command.estimate(one, evaluation_rows(), runs_root())) for one in ordered]

@@ -13,13 +13,15 @@ from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
 from kvlab.atlas.evidence import named_rows
 from kvlab.atlas.exhibit import RECORDED, Choice, Needs
 from kvlab.atlas.registry import EXHIBITS
-from kvlab.atlas.shipped import DRAWN, EVIDENCE, MADE, rows_of
+from kvlab.atlas.shipped import CARDS, DRAWN, EVIDENCE, MADE, card_row, rows_of
 from kvlab.atlas.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 from kvlab.errors import UserError
+from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
 
 LARGEST = 15_000_000
+THEMES: tuple[Theme, ...] = ("light", "dark")
 LEFT_OUT = ["prediction", "answer"]  # of an evaluation's rows: nothing is drawn from them
 
 
@@ -42,7 +44,8 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
         if found:
             rows = pd.concat(found, ignore_index=True)
             rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
-    _drawings(newest).to_parquet(to / DRAWN, compression="zstd", compression_level=12)
+    for name, rows in zip((DRAWN, CARDS), _drawings(newest), strict=True):
+        rows.to_parquet(to / name, compression="zstd", compression_level=12)
     record = every[0][0].record
     made = {
         "versions": record.versions, "model": record.model.name, "digest": _digest(newest), "device": record.device,
@@ -77,14 +80,19 @@ def _tables(sources: Sources, to: Path) -> None:
             kept.to_parquet(file, compression="zstd", index=False)
 
 
-def _drawings(sources: Sources) -> pd.DataFrame:
-    rows = []
+def _drawings(sources: Sources) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The figures of recorded runs, and the cards of all exhibits; a calculator needs none."""
+    figures: list[dict[str, str]] = []
+    cards = []
     for exhibit in EXHIBITS:
-        for theme in ("light", "dark") if exhibit.source in RECORDED else ():
-            drawn = exhibit.draw(sources, Choice(), theme)  # type: ignore[arg-type]
-            if not isinstance(drawn, Needs):
-                rows += rows_of(exhibit, drawn, theme)  # type: ignore[arg-type]
-    return pd.DataFrame(rows)
+        for theme in THEMES if exhibit.source != "calculator" else ():
+            drawn = exhibit.draw(sources, Choice(), theme)
+            if isinstance(drawn, Needs):
+                continue
+            cards.append(card_row(exhibit, drawn, theme))
+            if exhibit.source in RECORDED:
+                figures += rows_of(exhibit, drawn, theme)
+    return pd.DataFrame(figures), pd.DataFrame(cards)
 
 
 def _digest(sources: Sources) -> str:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.atlas.shipped import merged, shipped
+from kvlab.atlas.shipped import card_of, merged, shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
 from kvlab.trace.catalogue import list_comparisons
@@ -50,8 +50,9 @@ def scorecard(root: Path) -> pd.DataFrame:
     newest = next(iter(list_comparisons(root, limit=1)), None)
     runs = [open_run(root / run.run_id) for run in newest.runs] if newest else []
     sources, ships = Sources(root, runs[0] if runs else None, runs), shipped()
-    shown = {
-        exhibit: merged(exhibit, exhibit.draw(sources, Choice(), "light"), ships, sources, "light")
-        for exhibit in EXHIBITS
-    }
-    return counts(lines((exhibit, claims_of(drawn)) for exhibit, drawn in shown.items()))
+    judged = []
+    for exhibit in EXHIBITS:
+        own, card = exhibit.draw(sources, Choice(), "light"), card_of(exhibit, ships, sources, "light")
+        shown = merged(exhibit, own, ships, sources, "light") if isinstance(own, tuple) else own
+        judged.append((exhibit, card.claims if card and isinstance(own, Needs) else claims_of(shown)))
+    return counts(lines(judged))

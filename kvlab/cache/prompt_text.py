@@ -41,6 +41,7 @@ def tell_text(model: PreTrainedModel) -> None:
 
 def _tell(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
     cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
-    reads = isinstance(cache, CompressedCache) and cache.settings.pipeline.reads_text
-    if reads and isinstance(ids, Tensor) and not any(layer.prompt_settled for layer in cache.compressed_layers()):
+    if not isinstance(cache, CompressedCache) or not cache.settings.pipeline.reads_text:
+        return
+    if isinstance(ids, Tensor) and not any(layer.prompt_settled for layer in cache.compressed_layers()):
         cache.settings.prompt_ids.append(ids)

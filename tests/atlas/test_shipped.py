@@ -27,6 +27,7 @@ from kvlab.atlas.shipped import Shipped, merged, shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.errors import UserError
+from kvlab.figures.thumbnail import thumbnail
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -60,14 +61,13 @@ def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
         for one, other in zip(own, back, strict=True):
             assert one.figure.to_plotly_json().keys() == other.figure.to_plotly_json().keys()
             assert len(one.figure.data) == len(other.figure.data)
+            assert thumbnail(one.figure, "dark") == thumbnail(other.figure, "dark")
+            assert ships.cards[exhibit.key, "dark"].picture == thumbnail(own[0].figure, "dark")
             assert list(one.frame) == list(other.frame)
             assert len(one.frame) == len(other.frame)
-            assert (one.name, one.reading, one.origin, one.claim) == (
-                other.name,
-                other.reading,
-                other.origin,
-                other.claim,
-            )
+            assert (one.name, one.reading, one.origin) == (other.name, other.reading, other.origin)
+            # Whoever measured it had another folder.
+            assert (one.claim and replace(one.claim, settle="")) == other.claim
 
 
 def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Shipped]):
@@ -97,8 +97,8 @@ def test_own_data_stands_and_what_ships_fills_what_it_lacks(packed: tuple[Source
     claim = Claim("It is so.", HOLDS, "0.8", Basis(8))
 
     class Decided(Shipped):
-        def drawn(self, exhibit: Exhibit, sources: Sources, theme: str) -> tuple[Drawn, ...]:  # type: ignore[override]
-            return with_claim(shown, claim)
+        def claims(self, exhibit: Exhibit, theme: str) -> tuple[Claim, ...]:
+            return (claim,)
 
     theirs = Decided(ships.root)
     few, own_verdict = replace(claim, verdict=OPEN, basis=Basis(1)), replace(claim, verdict=FAILS, basis=Basis(7))
@@ -148,15 +148,21 @@ def test_what_ships_is_small_and_says_what_made_it():
 
 @needs_results
 def test_every_card_of_a_first_visit_is_filled():
+    """But those of benchmarks where none was packed: their cards name the command."""
     ships, empty = shipped(), Sources(Path("nowhere"))
     assert ships is not None
     drawings = set(ships.drawings["exhibit"])
+    measured = bool(list((ships.root / "bench").glob("*.parquet")))
     for exhibit in EXHIBITS:
-        if exhibit.paper == "beyond":
+        if exhibit.paper == "beyond" or (exhibit.source == "bench" and not measured):
             continue  # what newer methods claim is judged where it was measured, and ships no results
         if exhibit.source in RECORDED:
             assert exhibit.key in drawings, exhibit.key
-        elif exhibit.source != "calculator":
+        if exhibit.source != "calculator":
+            assert ships.cards[exhibit.key, "light"].claims, exhibit.key
+        if exhibit.source in RECORDED:
+            continue
+        if exhibit.source != "calculator":
             assert isinstance(ships.drawn(exhibit, empty, "light"), tuple), exhibit.key
 
 

@@ -76,10 +76,24 @@ def test_the_index_lists_every_exhibit_with_its_state(comparison: Path, open_pag
     assert shown.count("drawn from") + shown.count("needs `kvlab") >= len(EXHIBITS)
 
 
-def test_the_index_without_any_run_names_commands(runs_root: Path, open_page: Open):
+def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: Open):
+    """Every card has a picture and a verdict that says it is not the reader's own, and a button for these."""
+    page = open_page("atlas")
+    assert not page.exception
+    shown = texts(page)
+    assert "What is said of the papers' claims on this model" in shown
+    filled = sum(exhibit.source in ("run", "comparison", "eval") for exhibit in EXHIBITS)
+    assert shown.count("shipped with kvlab, mini, two CPU cores") >= filled
+    assert {button.key for button in page.button} >= {"order-all", "order-keepkv/fig-3"}
+
+
+def test_the_index_without_what_ships_names_commands(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("app.parts.cards.shipped", lambda: None)
+    st.cache_data.clear()
     page = open_page("atlas")
     assert not page.exception
     assert "needs `kvlab " in texts(page)
+    st.cache_data.clear()
 
 
 def broken(sources: Sources, choice: Choice, theme: str) -> tuple[()]:
