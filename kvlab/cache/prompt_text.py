@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from kvlab.cache.cache import CompressedCache
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.settlers.merging.seed_clusters import SeedClusters
 
@@ -39,8 +40,7 @@ def tell_text(model: PreTrainedModel) -> None:
 
 
 def _tell(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-    settings = getattr(named.get("past_key_values"), "settings", None)
-    ids = given[0] if given else named.get("input_ids")
-    if settings is None or not settings.pipeline.reads_text or not isinstance(ids, Tensor) or ids.shape[1] == 1:
-        return
-    settings.prompt_ids.append(ids)
+    cache, ids = named.get("past_key_values"), given[0] if given else named.get("input_ids")
+    reads = isinstance(cache, CompressedCache) and cache.settings.pipeline.reads_text
+    if reads and isinstance(ids, Tensor) and not any(layer.prompt_settled for layer in cache.compressed_layers()):
+        cache.settings.prompt_ids.append(ids)

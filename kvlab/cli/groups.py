@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import Any, get_type_hints
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,7 +31,8 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
 
 def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
     """What a parameter becomes: its fields where it is a group, else itself."""
-    group, own = parameter.annotation, [parameter]
-    if isinstance(group, type) and is_dataclass(group):
-        own = list(inspect.signature(group, eval_str=True).parameters.values())
-    return [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own]
+    group, kind = parameter.annotation, inspect.Parameter.KEYWORD_ONLY
+    if not is_dataclass(group):
+        return [parameter.replace(kind=kind)]
+    types = get_type_hints(group, include_extras=True)  # a group's fields may come from another module's
+    return [inspect.Parameter(one.name, kind, default=one.default, annotation=types[one.name]) for one in fields(group)]

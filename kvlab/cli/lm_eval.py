@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS, TABLE_WIDTH
-from kvlab.cli.loading import (
-    CacheDir,
-    ChatWay,
-    Device,
-    Dtype,
-    LoadIn,
-    Model,
-    Placement,
-    Revision,
-    System,
-    Thinking,
-    thinking_of,
-)
+from kvlab.cli.groups import grouped
+from kvlab.cli.loading import ChatWay, ModelOptions
 
 
+@dataclass(frozen=True)
+class PlainTextOptions(ModelOptions):
+    """The harness's prompts are texts to be gone on with."""
+
+    chat: ChatWay = "no"
+
+
+@grouped
 def lm_eval(
     out: Annotated[
         Path,
         typer.Option(help="folder of the results, which a killed run goes on with; the dashboard reads runs/eval/NAME"),
     ],
     tasks: Annotated[str, typer.Option(help="names of the harness, such as piqa,openbookqa, or of --include-path")],
-    model: Model = "mini",
     include_path: Annotated[
         Path | None, typer.Option(help="a folder with tasks of your own, in the harness's YAML")
     ] = None,
@@ -49,15 +46,8 @@ def lm_eval(
     prefill_chunk: Annotated[
         int | None, typer.Option(help="feed contexts in chunks of N tokens; methods that would change say so")
     ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    placement: Placement = "single",
-    load_in: LoadIn = None,
-    revision: Revision = None,
-    cache_dir: CacheDir = None,
-    chat: ChatWay = "no",
-    system: System = "",
-    thinking: Thinking = None,
+    *,
+    loading: PlainTextOptions,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab[lm-eval]')."""
@@ -77,7 +67,6 @@ def lm_eval(
 
     try:
         request = LmEvalRequest(
-            model=model,
             tasks=tuple(parse.split_list(tasks)),
             include_path=include_path,
             choices=parse.parse_choices(methods, budgets),
@@ -89,15 +78,7 @@ def lm_eval(
             seed=seed,
             batch_rows=batch,
             prefill_chunk=prefill_chunk,
-            device=device,
-            dtype=dtype,  # type: ignore[arg-type]
-            placement=placement,  # type: ignore[arg-type]
-            load_in=load_in,  # type: ignore[arg-type]
-            revision=revision,
-            cache_dir=cache_dir,
-            chat=chat,  # type: ignore[arg-type]
-            system=system,
-            thinking=thinking_of(thinking),
+            **loading.as_asked,
         )
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error

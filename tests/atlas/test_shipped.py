@@ -152,6 +152,8 @@ def test_every_card_of_a_first_visit_is_filled():
     assert ships is not None
     drawings = set(ships.drawings["exhibit"])
     for exhibit in EXHIBITS:
+        if exhibit.paper == "beyond":
+            continue  # what newer methods claim is judged where it was measured, and ships no results
         if exhibit.source in RECORDED:
             assert exhibit.key in drawings, exhibit.key
         elif exhibit.source != "calculator":

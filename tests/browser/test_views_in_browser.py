@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvlab.bench.modes.pages_server import Dashboard
 from kvlab.trace.stories import Story, save_story
 from tests.browser.settle import settle
 
 RUN = "some-keepkv-25pc-0"
+
+
+@pytest.fixture(scope="module")
+def address(served: Path) -> Iterator[str]:
+    """A server without a worker: scoring the board's runs did not come to its end in the one with a stand-in."""
+    with Dashboard(served) as dashboard:
+        yield dashboard.address
 
 
 def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..., Any]):

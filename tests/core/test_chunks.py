@@ -18,7 +18,8 @@ from kvlab.models.load import LoadedModel, prepare
 from tests.families import cache_for, tiny_model
 
 TOKENS, CHUNK = 150, 40
-REFUSED = dict.fromkeys(("gvote", "expected-attention"), "hidden states of the whole prompt")
+IN_A_MODEL = ("gvote", "expected-attention", "kvzap", "kvzap-threshold")
+REFUSED = dict.fromkeys(IN_A_MODEL, "hidden states of the whole prompt")
 
 
 @cache

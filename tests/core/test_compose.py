@@ -44,7 +44,7 @@ def test_hyper_parameters_find_their_part(method: str) -> None:
         assert compose(method, method, method, method, **{name: other}).pipeline() == expected
 
 
-IN_A_MODEL = ("gvote", "expected-attention")  # scores that ask for hidden states
+IN_A_MODEL = ("gvote", "expected-attention", "kvzap")  # scores that ask for hidden states
 
 
 @pytest.mark.parametrize(
