@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.loading import (
-    CacheDir,
-    ChatWay,
-    Device,
-    Dtype,
-    LoadIn,
-    Model,
-    Placement,
-    Revision,
-    System,
-    Thinking,
-    thinking_of,
-)
+from kvlab.cli.groups import grouped
+from kvlab.cli.loading import ModelOptions, thinking_of
 from kvlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -31,6 +21,7 @@ DEFAULT_BUDGETS = "0.1,0.2,0.4"  # at 0.05 nearly every score is 0, at 0.5 those
 TABLE_WIDTH = 120  # a pipe says 80, which would break the intervals
 
 
+@grouped
 def evaluate(
     out: Annotated[
         Path | None,
@@ -38,7 +29,6 @@ def evaluate(
             help="folder of the results, which a killed evaluation goes on with; the atlas reads runs/eval/NAME"
         ),
     ] = None,
-    model: Model = "mini",
     tasks: Annotated[
         str, typer.Option(help="such as needle,key_value:pairs=64; 'all'; '' with --data")
     ] = DEFAULT_TASKS,
@@ -69,15 +59,8 @@ def evaluate(
     prefill_chunk: Annotated[
         int | None, typer.Option(help="feed prompts in chunks of N tokens; methods that would change say so")
     ] = None,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    placement: Placement = "single",
-    load_in: LoadIn = None,
-    revision: Revision = None,
-    cache_dir: CacheDir = None,
-    chat: ChatWay = "auto",
-    system: System = "",
-    thinking: Thinking = None,
+    *,
+    loading: ModelOptions,
     preset: Annotated[
         str,
         typer.Option(help="a paper's table from files in --data DIR, such as keepkv-table2: ours beside theirs"),
@@ -104,16 +87,7 @@ def evaluate(
         "prefill_chunk": prefill_chunk,
         "max_prompt": max_prompt,
         "cut": cut,
-        "model": model,
-        "device": device,
-        "dtype": dtype,
-        "placement": placement,
-        "load_in": load_in,
-        "revision": revision,
-        "cache_dir": cache_dir,
-        "chat": chat,
-        "system": system,
-        "thinking": thinking,
+        **asdict(loading),
     }
     if preset:
         from kvlab.cli.paper_table import run_paper_table

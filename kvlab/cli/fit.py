@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 
-from kvlab.cli.loading import CacheDir, Device, Dtype, LoadIn, Model, Placement, Revision
+from kvlab.cli.groups import grouped
+from kvlab.cli.loading import LoadingOptions
 from kvlab.errors import UserError
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 
 
+@grouped
 def fit(
-    model: Model = "mini",
     method: Annotated[str, typer.Option(help="kvzap, less or duoattention")] = "kvzap",
     corpus: Annotated[
         Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
@@ -32,20 +34,18 @@ def fit(
         str, typer.Option(help="Leave it to the worker under this name; the file then lies in RUNS/fit/NAME.")
     ] = "",
     runs: Annotated[Path, typer.Option(help="The folder of runs, with its queue.")] = Path("runs"),
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    placement: Placement = "single",
-    load_in: LoadIn = None,
-    revision: Revision = None,
-    cache_dir: CacheDir = None,
+    *,
+    loading: LoadingOptions,
 ) -> None:
     """Fit what a method has to learn of a model, from text; the model itself is not changed."""
-    given: dict[str, Any] = {
-        name: value for name, value in locals().items() if value is not None and name not in ("out", "queue", "runs")
-    }
+    asked: dict[str, Any] = {
+        "method": method, "corpus": corpus, "windows": windows, "length": length, "form": form, "target": target,
+        "minutes": minutes, "seed": seed,
+    }  # fmt: skip
+    given = {name: value for name, value in (asked | asdict(loading)).items() if value is not None}
     try:
         request = FitRequest(**given)
-        job = FitJob(name=queue, request=request, title=f"Fit {method} to {model}") if queue else None
+        job = FitJob(name=queue, request=request, title=f"Fit {method} to {loading.model}") if queue else None
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvlab.cli.loading import CacheDir, Device, Dtype, LoadIn, Model, Placement, Revision
+from kvlab.cli.groups import grouped
+from kvlab.cli.loading import LoadingOptions
 
 
+@grouped
 def profile(
-    model: Model = "mini",
     texts: Annotated[
         Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
     ] = None,
@@ -19,18 +21,14 @@ def profile(
     windows: Annotated[int, typer.Option(help="How many windows of text are read.")] = 8,
     length: Annotated[int, typer.Option(help="Tokens of each window.")] = 1024,
     seed: Annotated[int, typer.Option(help="Of the windows.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    placement: Placement = "single",
-    load_in: LoadIn = None,
-    revision: Revision = None,
-    cache_dir: CacheDir = None,
+    *,
+    loading: LoadingOptions,
 ) -> None:
     """Read off what one cut over all layers and heads gives each head, at four budgets, for `allocate=profile`."""
     from kvlab.fitting.profile import BUDGETS, ProfileRequest, make_profile  # torch is slow to import
 
-    loading = (device, dtype, placement, load_in, revision, cache_dir)
-    shares = make_profile(ProfileRequest(model, texts, windows, length, seed, *loading), out, say=typer.echo)
+    request = ProfileRequest(texts=texts, windows=windows, length=length, seed=seed, **asdict(loading))
+    shares = make_profile(request, out, say=typer.echo)
     for budget, by_layer in zip(BUDGETS, shares.sum(-1).tolist(), strict=True):
         parts = ", ".join(f"{100 * share:.0f}" for share in by_layer)
         typer.echo(f"at {100 * budget:g} % the layers get, in per cent of all slots: {parts}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kvlab.cli.loading import CacheDir, Device, Dtype, LoadIn, Model, Placement, Revision
+from kvlab.cli.groups import grouped
+from kvlab.cli.loading import LoadingOptions
 
 
+@grouped
 def train_less(
-    model: Model = "mini",
     corpus: Annotated[
         Path | None, typer.Option(help="Folder with plain-text books (*.txt, or in books/); default: shipped excerpts.")
     ] = None,
@@ -24,16 +26,12 @@ def train_less(
     form: Annotated[str, typer.Option(help="exponential, or gelu (the paper's).")] = "exponential",
     length: Annotated[int, typer.Option(help="Tokens of each window of text.")] = 1024,
     seed: Annotated[int, typer.Option(help="Of the windows, the budgets and the first weights.")] = 0,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    placement: Placement = "single",
-    load_in: LoadIn = None,
-    revision: Revision = None,
-    cache_dir: CacheDir = None,
+    *,
+    loading: LoadingOptions,
 ) -> None:
     """Fit the feature maps of `less` to a model from text; the model itself is not changed."""
     from kvlab.fitting.less import LessRequest, fit_less  # torch is slow to import
 
     chosen: Any = form
-    loading = (device, dtype, placement, load_in, revision, cache_dir)
-    fit_less(LessRequest(model, corpus, rank, hidden, chosen, minutes, length, seed, *loading), out, say=typer.echo)
+    fitted = {"rank": rank, "hidden": hidden, "form": chosen, "minutes": minutes, "length": length, "seed": seed}
+    fit_less(LessRequest(corpus=corpus, **fitted, **asdict(loading)), out, say=typer.echo)
