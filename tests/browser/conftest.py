@@ -17,7 +17,6 @@ import pytest
 
 from kvlab.assets import project_root
 from kvlab.bench.modes.pages_server import chromium_at_home
-from kvlab.trace.stories import Story, View, save_story
 from kvlab.trace.synthetic import write_synthetic_run
 
 PATIENCE_SECONDS = 90
@@ -36,23 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="package")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the dashboard's runs: `sample`, `linked` of 90 tokens, `some` of 60, `papers`, `nasty`; a story."""
+    """The folder of the dashboard's runs: `sample`, `linked` of 90 tokens, `papers` and `nasty`."""
     root = tmp_path_factory.mktemp("runs")
     for method in ("full", "h2o", "keepkv"):
         write_synthetic_run(root, method=method, comparison_id="sample", title="a sample comparison")
         write_synthetic_run(root, method=method, prompt_tokens=90, steps=6, comparison_id="linked")
-        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
     for method in ("h2o", "zsmerge"):
         write_synthetic_run(root, method=method, comparison_id="papers", title="what the papers' figures need")
     write_synthetic_run(root, comparison_id="nasty", prompt=NASTY, steps=4)
-    run = "some-keepkv-25pc-0"
-    views = (
-        View(page="sag", query={"run": run, "layer": "1", "head": "1"}, caption="First, the sag."),
-        View(page="memory", query={"run": run}, caption="Then <b>bytes</b>."),
-        View(page="memory", query={"run": run, "shape": "lines"}, caption="As lines."),
-        View(page="memory", query={"run": run}, caption="As before."),
-    )
-    save_story(root, Story(name="Two views", views=views))
     return root
 
 

@@ -10,16 +10,27 @@ from typing import Any
 import pytest
 
 from kvlab.bench.modes.pages_server import Dashboard
-from kvlab.trace.stories import Story, save_story
+from kvlab.trace.stories import Story, View, save_story
+from kvlab.trace.synthetic import write_synthetic_run
 from tests.browser.settle import settle
 
 RUN = "some-keepkv-25pc-0"
 
 
 @pytest.fixture(scope="module")
-def address(served: Path) -> Iterator[str]:
-    """A server without a worker: scoring the board's runs did not come to its end in the one with a stand-in."""
-    with Dashboard(served) as dashboard:
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server of its own: what is scored and told here lies beside these runs alone."""
+    root = tmp_path_factory.mktemp("runs")
+    for method in ("full", "h2o", "keepkv"):
+        write_synthetic_run(root, method=method, prompt_tokens=60, steps=6, comparison_id="some")
+    views = (
+        View(page="sag", query={"run": RUN, "layer": "1", "head": "1"}, caption="First, the sag."),
+        View(page="memory", query={"run": RUN}, caption="Then <b>bytes</b>."),
+        View(page="memory", query={"run": RUN, "shape": "lines"}, caption="As lines."),
+        View(page="memory", query={"run": RUN}, caption="As before."),
+    )
+    save_story(root, Story(name="Two views", views=views))
+    with Dashboard(root) as dashboard:
         yield dashboard.address
 
 
