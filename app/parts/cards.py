@@ -16,7 +16,8 @@ from kvlab.atlas.exhibit import Choice, Exhibit, Needs
 from kvlab.atlas.registry import find
 from kvlab.atlas.scorecard import claims_of
 from kvlab.atlas.settings import PUBLISHED
-from kvlab.atlas.shipped import Shipped, ShippedCard, card_of, merged, shipped
+from kvlab.atlas.shipped import card_of, merged
+from kvlab.atlas.shipped_folder import Shipped, ShippedCard, shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import Claim
 from kvlab.errors import UserError

@@ -15,7 +15,8 @@ from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import find
-from kvlab.atlas.shipped import merged, shipped
+from kvlab.atlas.shipped import merged
+from kvlab.atlas.shipped_folder import shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import OPEN, Claim
 from kvlab.errors import UserError

@@ -13,7 +13,8 @@ from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
 from kvlab.atlas.evidence import named_rows
 from kvlab.atlas.exhibit import RECORDED, Choice, Needs
 from kvlab.atlas.registry import EXHIBITS
-from kvlab.atlas.shipped import CARDS, DRAWN, EVIDENCE, MADE, card_row, rows_of
+from kvlab.atlas.shipped import card_row, rows_of
+from kvlab.atlas.shipped_folder import CARDS, DRAWN, EVIDENCE, MADE
 from kvlab.atlas.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme

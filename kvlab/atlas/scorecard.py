@@ -9,7 +9,8 @@ import pandas as pd
 
 from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, PAPERS
-from kvlab.atlas.shipped import card_of, merged, shipped
+from kvlab.atlas.shipped import card_of, merged
+from kvlab.atlas.shipped_folder import shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
 from kvlab.trace.catalogue import list_comparisons

@@ -7,21 +7,18 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kvlab.atlas.settings import of_record
+from kvlab.atlas.shipped_folder import Shipped
 from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
-
-if TYPE_CHECKING:
-    from kvlab.atlas.shipped import Shipped
 
 EVAL_FOLDER = "eval"
 BENCH_FOLDER = "bench"

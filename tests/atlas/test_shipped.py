@@ -23,7 +23,8 @@ from kvlab.atlas.claims import (
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import counts, lines
-from kvlab.atlas.shipped import Shipped, merged, shipped
+from kvlab.atlas.shipped import drawn, merged
+from kvlab.atlas.shipped_folder import Shipped, shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.errors import UserError
@@ -56,7 +57,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sources, Shipped]:
 def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
     sources, ships = packed
     for exhibit in exhibits(*FEW[:2]):
-        own, back = exhibit.draw(sources, Choice(), "dark"), ships.drawn(exhibit, Sources(Path("nowhere")), "dark")
+        own, back = exhibit.draw(sources, Choice(), "dark"), drawn(ships, exhibit, Sources(Path("nowhere")), "dark")
         assert isinstance(own, tuple) and isinstance(back, tuple)
         for one, other in zip(own, back, strict=True):
             assert one.figure.to_plotly_json().keys() == other.figure.to_plotly_json().keys()
@@ -163,7 +164,7 @@ def test_every_card_of_a_first_visit_is_filled():
         if exhibit.source in RECORDED:
             continue
         if exhibit.source != "calculator":
-            assert isinstance(ships.drawn(exhibit, empty, "light"), tuple), exhibit.key
+            assert isinstance(drawn(ships, exhibit, empty, "light"), tuple), exhibit.key
 
 
 @needs_results
@@ -187,11 +188,11 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
         "gvote/fig-3b": (sampled_queries.correlated, "queries"),
     }
     for key, (judge, name) in judges.items():
-        claim = next(one.claim for one in ships.drawn(find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]
+        claim = next(one.claim for one in drawn(ships, find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]
         again = judge(ships.evidence(name))  # type: ignore[operator]
         assert (claim.verdict, claim.basis.prompts) == (again.verdict, again.basis.prompts), key
     rules = ships.evidence("sag")
-    walls = ships.drawn(find("keepkv", "fig-1"), Sources(Path("x")), "light")
+    walls = drawn(ships, find("keepkv", "fig-1"), Sources(Path("x")), "light")
     assert {one.claim.paper: one.claim.verdict for one in walls if one.claim} == {  # type: ignore[union-attr]
         sag.SAGS: sag.sags(rules).verdict, sag.EXACT: sag.exact(rules).verdict,
     }  # fmt: skip
