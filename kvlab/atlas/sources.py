@@ -76,7 +76,10 @@ class Sources:
         """Every row of every evaluation (columns as `kvlab.evaluate.rows.ROWS`), a repeated key once, and `name`."""
         folders = _folders(self.results)
         found = [frame.assign(name=folder.name) for folder in folders if len(frame := _parts(folder))]
-        return newest(pd.concat(found, ignore_index=True).drop_duplicates(ONE_ROW)) if found else pd.DataFrame()
+        if not found:
+            return pd.DataFrame()
+        rows = pd.concat(found, ignore_index=True)
+        return newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows]))
 
     @cached_property
     def benchmarks(self) -> pd.DataFrame:
