@@ -51,7 +51,7 @@ class PretendCuda(TorchFunctionMode):
         if function is torch.device:  # a copied device is made anew from its words
             return function(*given, **named)
         if name == "__deepcopy__" and ours:  # torch's own makes an empty one first, and not of this class
-            return given[1].setdefault(id(given[0]), _label(given[0].as_subclass(Tensor).clone()))
+            return given[1].setdefault(id(given[0]), _label(copy.deepcopy(given[0].as_subclass(Tensor))))
         place = _asked_device(name, leaves)
         on_device = bool(ours) if place is None else place == CUDA
         from_host = [leaf for leaf in leaves if _is_host(leaf)]
