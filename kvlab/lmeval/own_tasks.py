@@ -74,9 +74,9 @@ def write_tasks(folder: Path, tokenizer: PreTrainedTokenizerBase, length: int, s
 
 def _document(sample: Sample, options: Sequence[str]) -> dict[str, object]:
     answer = sample.answers[0]
-    choices = [f" {option}" for option in options]
+    # The harness puts a space before each choice; another one here would be a token of its own.
     text = sample.context + sample.question
-    return {"text": text, "choices": choices, "label": options.index(answer), "answer": answer}
+    return {"text": text, "choices": list(options), "label": options.index(answer), "answer": answer}
 
 
 def _labels(sample: Sample) -> list[str]:

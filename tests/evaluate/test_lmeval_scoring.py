@@ -18,6 +18,7 @@ from kvlab.evaluate.store import ResultStore
 from kvlab.evaluate.summary import summarize
 from kvlab.lmeval.answering import Answering
 from kvlab.lmeval.journal import Journal, Measured, request_key
+from kvlab.lmeval.own_tasks import write_tasks
 from kvlab.lmeval.request import LmEvalRequest
 from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, RowMaker, metric_of, score_of
 from kvlab.lmeval.run import check_kinds
@@ -127,6 +128,16 @@ def test_one_pass_with_a_window_is_attention_under_a_band(tiny) -> None:
         rows = torch.log_softmax(plain(text, attention_mask=band).logits[0, -3:].double(), -1)
     expected = float(rows[torch.arange(3), torch.tensor(continuation)].sum())
     assert scored.answers[0][0] == pytest.approx(expected, abs=2e-4)
+
+
+def test_choices_of_own_tasks_leave_the_space_to_the_harness(tmp_path, tiny) -> None:
+    """It puts its delimiter, one space, before each: with another the right label would not be the model's own word."""
+    write_tasks(tmp_path, tiny.tokenizer, 520, 2)
+    rows = [json.loads(line) for file in tmp_path.glob("*.jsonl") for line in file.read_text().splitlines()]
+    assert len(rows) == 4
+    for row in rows:
+        assert row["choices"][row["label"]] == row["answer"] and all(one == one.strip() for one in row["choices"])
+        assert row["text"] == row["text"].rstrip(" ")
 
 
 def test_a_method_that_only_compresses_prompts_is_not_simulated() -> None:
