@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.methods import make_method
+from kvlab.methods.scorers.to_come.predicted import PredictedScore
 from kvlab.methods.settlers.absorb import Absorb
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.models.load import prepare
@@ -77,8 +78,11 @@ def places(compressed: CompressedCache) -> list[list[list[list[int]]]]:
 
 
 def heads_differ(variant: Variant) -> bool:
-    """Whether heads are told apart: by feature maps of their own (LESS), or by draws of their own (CaM)."""
-    settings = make_method(variant.method, **variant.settings).pipeline().settle
+    """Whether heads are told apart: by what was fitted to each (LESS, KVzap), or by draws of their own (CaM)."""
+    pipeline = make_method(variant.method, **variant.settings).pipeline()
+    settings = pipeline.settle
+    if isinstance(getattr(pipeline.score, "scorer", pipeline.score), PredictedScore):
+        return True
     drawn = isinstance(settings, ValueMerge) and settings.draw == "bernoulli"
     return isinstance(settings, Absorb) or drawn or getattr(settings, "pivot", None) == "random"
 

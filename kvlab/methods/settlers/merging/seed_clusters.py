@@ -51,12 +51,15 @@ class SeedClusters(GaussianSets):
         return chunks.sets(seeds(cosine, active, low), may_merge, low)
 
     def _breaks(self, view: View, order: Tensor) -> Tensor:
-        """(B, H, S) bool, in `order`: slots that end a chunk."""
+        """(B, H, S) bool, in `order`: slots that end a chunk. Padding stands in front, and no chunk reaches into it."""
+        valid = at(view.slots.valid, order)
+        padding = torch.zeros_like(valid)
+        padding[..., :-1] = ~valid[..., :-1] & valid[..., 1:]
         if view.token_ids is None or self.ends is None:
-            return torch.zeros_like(order, dtype=torch.bool)
+            return padding
         ends = self.ends.to(order.device)
         known = ends[view.token_ids.clamp(0, len(ends) - 1)]
-        return known[:, None].expand_as(order).gather(2, order)
+        return padding | known[:, None].expand_as(order).gather(2, order)
 
 
 @dataclass(frozen=True)
