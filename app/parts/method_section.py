@@ -45,7 +45,8 @@ def method_section(prompt_tokens: int, budgets: str = "20%", label: str = "Compa
         if told := not_bound(free, [Budget(amount) for amount in intake.parse_budgets(typed)]):
             st.info(plain(told))
     except UserError as error:
-        st.error(plain(str(error)))
+        if prompt_tokens:  # without a prompt the form says it, where it makes its request
+            st.error(plain(str(error)))
     return [registered[name] for name in names], typed
 
 

@@ -255,7 +255,7 @@ class View:
     smallest_budget: int = 0  # host-side bound, like `largest_budget`
     token_ids: Tensor | None = None  # (B, S) of the prompt's slots, for a settler that `reads_text`
     remembered: dict[Hashable, tuple[Tensor, Any]] = field(default_factory=dict, repr=False)  # see `of_budget`
-    store: Store = STORES[NATIVE]  # how what stays will be held
+    store: Store = field(default_factory=lambda: STORES[NATIVE])  # how what stays will be held
 
     def of_budget(self, name: Hashable, make: Callable[[], Any]) -> Any:
         """What follows from `budget` alone: made once, and kept by `name` as long as the budget is the same tensor."""

@@ -29,7 +29,8 @@ FUNCTIONS = {
 # Keys, as written in the source, of widgets whose page puts their value into the address itself.
 BY_HAND = {
     '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
-    'f"{PROMPT}-{comparison_id}"', '"model_here"',
+    'f"{PROMPT}-{comparison_id}"', '"model_here"', '"runs_text"', '"runs_sort"', '"runs_turned"', 'f"runs_{name}"',
+    '"runs_since"', '"runs_until"', '"runs_starred"', '"runs_archived"', '"runs_columns"',
 }  # fmt: skip
 # A file is not in an address; the others are typed and then saved in the folder of runs by a button.
 NOT_LINKED = {
@@ -39,9 +40,16 @@ NOT_LINKED = {
     '"story-name"',
     '"story-caption"',
     "f'caption-{story.name}-{at}-{view.caption}'",
+    "f'title-{story.name}-{at}-{view.slide.title}'",
+    '"runs-file"',
+    '"runs_view_name"',
+    '"runs-add-tags"',
+    '"runs-remove-tags"',
+    "f'runs-name-{first['id']}'",
+    "f'runs-note-{first['id']}'",
     "f'answer-{record.comparison_id}'",
 }
-SAVED = ("story-name", "story-caption", "caption-", "answer-")
+SAVED = ("story-name", "story-caption", "caption-", "title-", "answer-", "runs")
 # Widgets that decide which others are there: checked where the address sets them.
 VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "new_run": (

@@ -155,12 +155,12 @@ def test_peaks_and_disk_are_within_a_tenth(
     engine, seen = importlib.import_module("kvlab.engine.compare"), []
     for stage in ("full_cache_reference", "_probe", "forced_pass", "free_pass"):
         monkeypatch.setattr(engine, stage, counted(getattr(engine, stage), seen))
-    choices = tuple(MethodChoice(method=method, budget=0.2) for method in (BESIDE[name],))
+    choices = (MethodChoice(method="full", budget=1.0), MethodChoice(method=BESIDE[name], budget=0.2))
     prompt = ("The old house on the hill. " * 60)[: tokens - 1]
     request = CompareRequest(prompt=prompt, choices=choices, max_new_tokens=NEW, level="full")
     runs = [open_run(path) for path in compare(request, tmp_path, loaded=loaded)]
     assert runs[0].record.prompt_tokens == tokens
-    planned = [("full", FULL, 1.0)] + [(choice.method, held_by(choice.method), 0.2) for choice in choices]
+    planned = [("full", FULL, 1.0)] + [(choice.method, held_by(choice.method), 0.2) for choice in choices[1:]]
     full, light = (work_for(loaded, tokens, level) for level in ("full", "light"))
     wanted = [(light, "full cache"), (full, "probing the full cache")]
     wanted += [(work, method) for method, _, _ in planned for work in (full, light)]  # recorded, and on its own
