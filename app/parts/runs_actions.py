@@ -13,6 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts.links import go
+from app.parts.runs_table import PAGES
 from app.parts.text import ago, plain, shorten
 from app.state import runs_root
 from kvlab.errors import UserError
@@ -70,9 +71,7 @@ def _compare(chosen: pd.DataFrame) -> None:
     comparisons = [name for row in chosen.itertuples() if row.kind == "comparison" for name in row.members]
     if len(chosen) == 1:
         row = chosen.iloc[0]
-        page, name = {"comparison": ("compare", "comparison"), "evaluation": ("quality", "evaluation")}.get(
-            row["kind"], ("speed", "file")
-        )
+        page, name = PAGES[row["kind"]]
         if st.button("Open", type="primary", icon=":material/open_in_new:", key="runs-open"):
             go(page, **{name: row["id"]})
     elif len(comparisons) == len(chosen) and len(comparisons) > 1:

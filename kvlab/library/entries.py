@@ -77,7 +77,8 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> d
     found = [known.get(run.run_id, NOTHING) for run in compressed]
     verdicts = [row["verdict"] for row in found if row.get("verdict") not in (None, "unfinished")]
     right = sum(verdict == "right" for verdict in verdicts)
-    gaps = {run.label: float(kl) for run, row in zip(compressed, found, strict=True) if (kl := row.get("mean_kl"))}  # type: ignore[arg-type]
+    known_gaps = zip(compressed, (row.get("mean_kl") for row in found), strict=True)
+    gaps = {run.label: float(kl) for run, kl in known_gaps if isinstance(kl, float)}  # 0 is a gap too, the smallest
     closest = min(gaps, key=gaps.__getitem__, default="")
     sizes = [known.get(run.run_id, NOTHING).get("bytes") for run in runs]
     return {

@@ -80,7 +80,9 @@ def test_what_is_not_kept_here_is_not_deleted(kept: Path, kind: str, name: str):
 
 
 def test_what_runs_is_not_deleted(kept: Path):
-    comparison(kept, "three", status="running")
-    if list_comparisons(kept)[0].status == "running":
-        with pytest.raises(UserError, match="still running"):
-            rubbish.delete(kept, "comparison", ["three"])
+    comparison(kept, "three", status="running", worker_pid=os.getpid())
+    assert list_comparisons(kept)[0].status == "running"
+    before = contents(kept)
+    with pytest.raises(UserError, match="still running"):
+        rubbish.delete(kept, "comparison", ["three"])
+    assert contents(kept) == before

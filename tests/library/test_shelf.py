@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from kvlab.errors import UserError
+from kvlab.library.entries import entries
 from kvlab.library.find import ANSWERS, FILTERS, SORTS, Wanted, find, from_address, to_address
 from kvlab.library.shelf import look, read_all, rows_of
 from kvlab.repeats import Planting, Repeat
 from kvlab.trace import open_run
+from kvlab.trace.catalogue import list_comparisons, results
 from kvlab.trace.labels import change_labels, change_tags, save_answer
 from tests.library.conftest import comparison
 
@@ -47,6 +49,15 @@ def test_outcomes_are_those_of_the_runs_own_tables(kept: Path):
     assert row["least_kl"] == pytest.approx(min(means.values()))
     assert row["closest"] == min(means, key=means.__getitem__)
     assert row["bytes"] == sum(file.stat().st_size for run in runs for file in run.path.rglob("*") if file.is_file())
+
+
+def test_a_run_that_is_the_full_caches_equal_is_the_closest(kept: Path):
+    read_all(kept)
+    comparisons, known = list_comparisons(kept), results(kept)
+    (same,) = (run.run_id for run in comparisons[0].runs if run.method == "keepkv")
+    known[same]["mean_kl"] = 0.0
+    row = entries(kept, comparisons, known, {}).set_index("id").loc[comparisons[0].comparison_id]
+    assert (row["least_kl"], row["closest"]) == (0.0, "keepkv 25 %")
 
 
 def test_an_answer_said_later_judges_again(kept: Path):
