@@ -51,6 +51,8 @@ def _shelf(root: Path, stamp: tuple) -> Shelf:
 def runs_table(found: pd.DataFrame) -> pd.DataFrame:
     """Draw the rows; returns those that are chosen."""
     columns = asked_columns()
+    if columns == USUAL and found["score"].isna().all():
+        columns = [name for name in columns if name != "score"]  # only evaluations have one
     shown = found.assign(open=[_address(row.kind, row.id) for row in found.itertuples()])[columns]
     shown = shown.rename(columns=TITLES)
     if "bytes" in columns:
