@@ -17,8 +17,8 @@ from pathlib import Path
 
 from kvlab.errors import UserError
 from kvlab.jobs.own_disk import queue_folder
-from kvlab.trace.catalogue import is_alive
-from kvlab.trace.transactions import transaction
+from kvlab.trace.catalogue import NOT_ITS_FAULT, is_alive
+from kvlab.trace.transactions import PATIENCE_SECONDS, transaction, write_ahead
 
 FOLDER = ".jobs"
 HEARTBEAT_SECONDS = 1.0
@@ -64,24 +64,52 @@ def database(root: Path) -> Iterator[sqlite3.Connection]:
     """A connection to the queue of this runs folder, made if need be; statements commit one by one.
 
     Raises:
-        UserError: the file cannot be written or is damaged.
+        UserError: the file cannot be read or written, is held by another process for too long, or is damaged. Any other
+            error of the statements inside stays as it is.
     """
     folder = Path(root) / FOLDER
     try:
         folder.mkdir(parents=True, exist_ok=True)
         folder = queue_folder(root, FOLDER)
         folder.mkdir(parents=True, exist_ok=True)
-        connection = sqlite3.connect(folder / "queue.sqlite", timeout=30, isolation_level=None)
-        with closing(connection):
-            connection.row_factory = sqlite3.Row
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.executescript(SCHEMA)
-            yield connection
-    except (OSError, sqlite3.OperationalError) as error:
-        raise UserError(f"The queue in {folder} cannot be used ({error}): is the disk full or not writable?") from error
+        connection = _open(folder / "queue.sqlite")
+    except OSError as error:
+        raise UserError(_unusable(folder, error)) from error
     except sqlite3.DatabaseError as error:
-        raise UserError(f"The queue {folder}/queue.sqlite is damaged: delete it; the runs are not touched.") from error
+        raise UserError(_why(folder, error) or _unusable(folder, error)) from error
+    with closing(connection):
+        try:
+            yield connection
+        except sqlite3.DatabaseError as error:
+            if (sentence := _why(folder, error)) is None:
+                raise
+            raise UserError(sentence) from error
+
+
+def _open(file: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(file, timeout=PATIENCE_SECONDS, isolation_level=None)
+    try:
+        connection.row_factory = sqlite3.Row
+        write_ahead(connection)
+        connection.executescript(SCHEMA)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _why(folder: Path, error: sqlite3.DatabaseError) -> str | None:
+    """What is wrong with the file, by SQLite's own code; None where the statement is at fault."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR) & 0xFF
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return f"The queue in {folder} is held by another process ({error}): try again."
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
+        return f"The queue {folder}/queue.sqlite is damaged: delete it; the runs are not touched."
+    return _unusable(folder, error) if code in NOT_ITS_FAULT else None
+
+
+def _unusable(folder: Path, error: Exception) -> str:
+    return f"The queue in {folder} cannot be used ({error}): is the disk full or not writable?"
 
 
 def log_path(root: Path, job_id: str) -> Path:

@@ -20,7 +20,7 @@ from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
-from kvlab.trace.transactions import transaction
+from kvlab.trace.transactions import transaction, write_ahead
 
 Result = TypeVar("Result")
 
@@ -305,8 +305,7 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
 def _open(root: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(root / FILE, timeout=30, isolation_level=None)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        write_ahead(connection)
         if not _is_current(connection):
             with transaction(connection):
                 _create(root, connection)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,7 @@ def work(root: Path, count: int) -> None:
             worker.run_job(connection, root, job, "stand_in:compare", stop)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(sessions=st.lists(st.sampled_from("abc"), min_size=1, max_size=8))
 def test_sessions_take_turns_and_keep_their_own_order(tmp_path_factory: pytest.TempPathFactory, sessions: list[str]):
     root = tmp_path_factory.mktemp("queue")
@@ -117,6 +119,33 @@ def test_an_unknown_job_is_one_sentence(tmp_path: Path):
     for call in (jobs.status, jobs.cancel, jobs.request_of):
         with pytest.raises(UserError, match="There is no job nope"):
             call(tmp_path, "nope")
+
+
+def test_a_fresh_queue_waits_for_who_opened_it_first(tmp_path: Path):
+    # What made a server and its command meet: the file is new, and another connection writes to it.
+    (tmp_path / store.FOLDER).mkdir()
+    file = tmp_path / store.FOLDER / "queue.sqlite"
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as first:
+        first.execute("CREATE TABLE other (number)")
+        first.execute("BEGIN IMMEDIATE")
+        first.execute("INSERT INTO other VALUES (1)")
+        ending = threading.Timer(0.2, first.execute, ["COMMIT"])
+        ending.start()
+        job = jobs.submit(tmp_path, ask("x"))
+        ending.join()
+    assert jobs.status(tmp_path, job).state == "queued"
+
+
+def test_a_wrong_statement_is_not_taken_for_a_full_disk_and_a_full_disk_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"), store.database(tmp_path) as connection:
+        connection.execute("SELECT FROM")
+    with pytest.raises(OSError, match="own"), store.database(tmp_path):
+        raise OSError("the caller's own")
+    monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + "PRAGMA max_page_count = 1;")  # sqlite's own small disk
+    with pytest.raises(UserError, match="is the disk full"):
+        jobs.submit(tmp_path, ask("x" * 10_000))
 
 
 def test_a_damaged_queue_is_one_sentence(tmp_path: Path):
