@@ -35,6 +35,7 @@ MAY_IMPORT = {
     # Of evaluate and bench the atlas takes what is free of torch, as a test below makes sure: summaries and rows.
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
     "plugins": set(),
+    "lab": set(),
     # What is kept, as a table and as files; of evaluations and benchmarks it reads the Parquet files alone.
     "library": {"analysis", "trace"},
     "report": {"figures", "analysis", "trace", "library"},
