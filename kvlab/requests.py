@@ -24,6 +24,7 @@ from kvlab.returns import Return, token_words
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
 MOST_NEW_TOKENS = 4096
+MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
 
 RecordLevel = Literal["off", "light", "full"]
 
@@ -142,6 +143,8 @@ class CompareRequest(ModelRequest):
     def _has_choices(self) -> CompareRequest:
         if not self.choices:
             raise ValueError("name at least one method")
+        if len(self.choices) > MOST_RUNS:
+            raise ValueError(f"{len(self.choices):,} runs were asked for: ask for at most {MOST_RUNS:,} at once")
         if self.repeats and (self.answer is not None or self.facts):
             raise ValueError("repeats plant their own answers and facts: leave out both")
         return self

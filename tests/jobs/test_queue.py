@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import store, worker
+from kvlab.jobs import places, store, worker
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RescueRequest
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
@@ -28,7 +28,7 @@ def work(root: Path, count: int) -> None:
     """Run the next `count` jobs in this process."""
     stop = threading.Event()
     with store.database(root) as connection:
-        store.take_place(connection, worker.os.getpid())
+        places.take_place(connection, worker.os.getpid())
         for _ in range(count):
             job = store.claim(connection, worker.os.getpid())
             assert job is not None
@@ -143,7 +143,8 @@ def test_a_wrong_statement_is_not_taken_for_a_full_disk_and_a_full_disk_is_said(
         connection.execute("SELECT FROM")
     with pytest.raises(OSError, match="own"), store.database(tmp_path):
         raise OSError("the caller's own")
-    monkeypatch.setattr(store, "SCHEMA", store.SCHEMA + "PRAGMA max_page_count = 1;")  # sqlite's own small disk
+    # SQLite's own small disk: no page more than the file has.
+    monkeypatch.setattr(store, "write_ahead", lambda connection: connection.execute("PRAGMA max_page_count = 1"))
     with pytest.raises(UserError, match="is the disk full"):
         jobs.submit(tmp_path, ask("x" * 10_000))
 
