@@ -7,7 +7,7 @@ import streamlit as st
 from app.parts.links import go, link
 from app.parts.queued import going_on
 from app.parts.text import duration, plain
-from app.state import runs_root, session_id
+from app.state import runs_root
 from kvlab import jobs
 from kvlab.analysis.labels import distinct
 from kvlab.bench.request import BenchJob
@@ -110,8 +110,8 @@ def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
     if isinstance(request, CompareRequest) and request.repeats:
         _batch_actions(status, request)
-    if isinstance(request, EvalJob | BenchJob | FitJob) and status.state in ("cancelled", "failed"):
-        _go_on(request)
+    if status.state in ("cancelled", "failed") and not isinstance(request, RescueRequest):
+        _go_on(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
         if st.button(label, key="cancel_job", disabled=status.cancelling):
@@ -123,13 +123,28 @@ def _actions(status: JobStatus) -> None:
         go("compare", comparison=status.job_id)
 
 
-def _go_on(request: EvalJob | BenchJob | FitJob) -> None:
-    """The same work once more: what lies there is not measured again."""
-    if st.button("Go on", type="primary", key="go_on"):
-        job_id = jobs.submit(runs_root(), request, session_id())
+def _go_on(status: JobStatus, request: Work) -> None:
+    """The rest of a job that was cut short: what it saved stays."""
+    if not st.button(_left(status, request), type="primary", key="go_on"):
+        return
+    try:
+        jobs.go_on(runs_root(), status.job_id)
         jobs.ensure_worker(runs_root())
-        page = {"evaluate": "quality", "bench": "speed"}.get(request.kind, "new_run")
-        go(page, job=job_id)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    st.rerun()
+
+
+def _left(status: JobStatus, request: Work) -> str:
+    """`Go on with 3 of 7`, where it can be counted."""
+    if not isinstance(request, CompareRequest):
+        return "Go on"
+    if request.repeats:
+        missing = missing_repeats(runs_root(), request.batch or status.job_id, request)
+        return f"Go on with {len(missing)} of {len(request.repeats)}"
+    made = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
+    return f"Go on with {len(request.runs) - len(made)} of {len(request.runs)}"
 
 
 def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
@@ -138,11 +153,6 @@ def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
     made = list_repeats(runs_root(), batch)
     if made and st.button("Compare the repeats", type="primary", key="open_batch"):
         go("compare", comparison=made[0].comparison_id)
-    missing = len(missing_repeats(runs_root(), batch, request)) if status.ended else 0
-    if missing and st.button(f"Go on with {missing} of {len(request.repeats)}", key="go_on"):
-        job_id = jobs.submit(runs_root(), request.model_copy(update={"batch": batch}), session_id())
-        jobs.ensure_worker(runs_root())
-        go("new_run", job=job_id)
 
 
 def _repeats(status: JobStatus, request: CompareRequest) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.comparing import Json, KeptOptions, Level, Out, RunningOptions, execute, resume_batch
+from kvlab.cli.comparing import Json, KeptOptions, Level, Out, RunningOptions, execute, go_on
 from kvlab.cli.composing import PartsOptions
 from kvlab.cli.groups import grouped
 from kvlab.cli.loading import ModelOptions
@@ -65,7 +65,7 @@ def compare(
 ) -> None:
     """Compare several methods and budgets, and the full cache, over one prompt, or over repeats of a needle in it."""
     if resume:
-        resume_batch(resume, out, as_json)
+        go_on(resume, out, as_json)
         return
     methods, planted = parts.added_to(methods), repeats.plantings(seed)
     asked = answer.asked(text, bool(planted)) | running.as_asked | model.as_asked

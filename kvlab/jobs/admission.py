@@ -28,8 +28,13 @@ def admit(connection: sqlite3.Connection, root: Path, work: Work, owner: str) ->
     Raises:
         UserError: it is more than they may ask for, they have used up what they may, or the disk is full.
     """
+    _check_size(work, limits_of(owner))
+    admit_again(connection, root, owner)
+
+
+def admit_again(connection: sqlite3.Connection, root: Path, owner: str) -> None:
+    """Nothing, where this person may have one more job in the queue; raises as `admit`."""
     limits = limits_of(owner)
-    _check_size(work, limits)
     waiting = connection.execute(
         "SELECT COUNT(*) FROM jobs WHERE owner = ? AND state IN ('queued', 'running')", (owner,)
     ).fetchone()[0]
@@ -66,11 +71,11 @@ def minutes_used(connection: sqlite3.Connection, owner: str, now: float | None =
     """Minutes that jobs of this person ran in the last 24 hours."""
     now = time.time() if now is None else now
     rows = connection.execute(
-        "SELECT started, COALESCE(finished, ?) AS ended FROM jobs WHERE owner = ? AND started IS NOT NULL "
-        "AND COALESCE(finished, ?) > ?",
-        (now, owner, now, now - DAY),
+        "SELECT COALESCE(started, ?) AS began, COALESCE(finished, ?) AS ended, spent FROM jobs WHERE owner = ? "
+        "AND (started IS NOT NULL OR spent > 0) AND COALESCE(finished, ?) > ?",
+        (now, now, owner, now, now - DAY),
     )
-    return sum(max(0.0, row["ended"] - max(row["started"], now - DAY)) for row in rows) / 60
+    return sum(row["spent"] + max(0.0, row["ended"] - max(row["began"], now - DAY)) for row in rows) / 60
 
 
 def runs_of(work: Work) -> int:

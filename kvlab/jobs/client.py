@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlab.errors import UserError
 from kvlab.jobs import places, store
-from kvlab.jobs.admission import admit
+from kvlab.jobs.admission import admit, admit_again
 from kvlab.jobs.devices import Share, device_of, shares_here
 from kvlab.jobs.work import Work, read_request
 from kvlab.lab.person import Role, acting, require
@@ -119,6 +119,20 @@ def cancel(root: Path, job_id: str) -> None:
             store.finish(connection, job_id, "cancelled", "Taken out of the queue before it began.")
         elif row["state"] == "running":
             connection.execute("UPDATE jobs SET cancel = 1 WHERE job_id = ?", (job_id,))
+
+
+def go_on(root: Path, job_id: str) -> None:
+    """Put a job that was cut short back into the queue: what it saved stays, and only the rest is done.
+
+    Raises:
+        UserError: there is no such job, it is another person's, or its owner may have no more.
+    """
+    job, person = status(root, job_id), require(Role.RUN, "start runs")
+    if person.role < Role.ADMINISTER and job.owner != person.name:
+        raise UserError(f"This job is {job.owner or 'somebody'}'s: only they and an administrator may go on with it.")
+    with store.database(root) as connection:
+        admit_again(connection, root, job.owner)
+        store.put_back(connection, job_id)
 
 
 def request_of(root: Path, job_id: str) -> Work:

@@ -60,6 +60,8 @@ ADDED = {  # to `jobs` since version 1
     "device": "TEXT NOT NULL DEFAULT ''",
     "worker_host": "TEXT NOT NULL DEFAULT ''",
     "worker_place": "INTEGER",
+    "begun": "INTEGER NOT NULL DEFAULT 0",  # how often a worker took it
+    "spent": "REAL NOT NULL DEFAULT 0",  # seconds of the times before the last
 }
 
 
@@ -196,11 +198,20 @@ def claim(
         if not able:
             return None
         connection.execute(
-            "UPDATE jobs SET state = 'running', worker_pid = ?, worker_host = ?, worker_place = ?, started = ? "
-            "WHERE job_id = ?",
+            "UPDATE jobs SET state = 'running', worker_pid = ?, worker_host = ?, worker_place = ?, "
+            "started = ?, begun = begun + 1 WHERE job_id = ?",
             (pid, host, place, time.time(), able[0]),
         )
         return connection.execute("SELECT * FROM jobs WHERE job_id = ?", (able[0],)).fetchone()
+
+
+def put_back(connection: sqlite3.Connection, job_id: str) -> None:
+    """An ended job waits again, with what it made."""
+    connection.execute(
+        "UPDATE jobs SET state = 'queued', message = '', cancel = 0, spent = spent + COALESCE(finished - started, 0), "
+        "started = NULL, finished = NULL WHERE job_id = ? AND state IN ('cancelled', 'failed')",
+        (job_id,),
+    )
 
 
 def finish(connection: sqlite3.Connection, job_id: str, state: str, message: str = "") -> None:

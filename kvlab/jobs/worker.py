@@ -27,14 +27,16 @@ from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, places, store
+from kvlab.jobs.admission import check_used
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.devices import placed
 from kvlab.jobs.work import Work, read_request
-from kvlab.requests import Progress, RescueRequest
+from kvlab.requests import CompareRequest, Progress, RescueRequest
 from kvlab.trace.alive import this_place
 from kvlab.trace.transactions import transaction
 
 Compare = Callable[..., Any]
+COMPARE, TOO_BIG = "kvlab.engine:compare", "kvlab.cli.fitting:too_big"
 RESCUE = "kvlab.rescue:rescue"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.recorded:run_sample"
 BENCH, FIT = "kvlab.bench.job:run_bench", "kvlab.fitting.fit:run_fit"
@@ -48,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True, help="the folder of runs; its queue lies in .jobs")
     parser.add_argument("--while-kept", action="store_true", help="stop once no process wants a worker here")
-    parser.add_argument("--compare", default="kvlab.engine:compare", help="the function that runs a request")
+    parser.add_argument("--compare", default=COMPARE, help="the function that runs a request")
     parser.add_argument("--place", type=int, default=1, help="which of the folder's workers this is")
     parser.add_argument("--devices", default="", help="GPUs that are its own, such as cuda:2; none: all there is")
     parser.add_argument("--others", default="", help="GPUs of the other workers")
@@ -93,7 +95,10 @@ def run_job(
     with _output_to(store.log_path(root, job["job_id"])):
         try:
             request = placed(read_request(job["request"]), devices)
-            work, runs = _work(request, root, compare)
+            check_used(connection, root, job["owner"])
+            if isinstance(request, CompareRequest) and compare == COMPARE and (why := _load(TOO_BIG)(request, root)):
+                raise UserError(why)
+            work, runs = _work(request, root, compare, job["begun"] > 1)
             work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
@@ -107,8 +112,11 @@ def run_job(
     store.finish(connection, job["job_id"], state, message)
 
 
-def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object], Path]:
-    """The function that does what is asked, and the folder it goes to: a look beforehand lies with the queue."""
+def _work(request: Work, root: Path, compare: str, again: bool) -> tuple[Callable[..., object], Path]:
+    """The function that does what is asked, and the folder it goes to: a look beforehand lies with the queue.
+
+    Where the job was begun before, a comparison goes on from the runs it finished; other work does so by itself.
+    """
     if isinstance(request, RescueRequest):
         _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
         return _load(RESCUE), root
@@ -117,12 +125,16 @@ def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object
         return _load(NAMED[type(request)]), root
     if isinstance(request, SampleJob):
         _log(f"one prompt of an evaluation, model {request.request.model}")
-        return partial(_load(SAMPLE), compare=_load(compare)), root
+        return partial(_load(SAMPLE), compare=_resumed(compare, again)), root
     _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
         store.clear_aside(runs)
-    return (partial(run_batch, compare=_load(compare)) if request.repeats else _load(compare)), runs
+    return (partial(run_batch, compare=_load(compare)) if request.repeats else _resumed(compare, again)), runs
+
+
+def _resumed(compare: str, again: bool) -> Callable[..., Any]:
+    return partial(_load(compare), resume=True) if again else _load(compare)
 
 
 def _sentence(error: Exception) -> str:
