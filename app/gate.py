@@ -8,13 +8,19 @@ dropped. Requests nobody may make end here.
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import html
 import ipaddress
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, quote, urlsplit
+
+import streamlit
 
 from kvlab.errors import UserError
 from kvlab.lab import tokens
@@ -27,15 +33,26 @@ COOKIE = "kvlab_signed_in"
 LARGEST_FORM = 8192
 LONGEST_WAIT, MOST_WAITING = 8.0, 16  # seconds after a wrong token; tries of one address at once
 LOCAL_HOSTS = frozenset(("localhost", "127.0.0.1", "::1"))
-# Streamlit styles inline, evaluates the functions of its charts, and loads components and media from blobs.
+# Streamlit styles inline, compiles the readers of its tables, and loads the scripts of components from blobs; of inline
+# scripts it has one, which is named by its hash.
 POLICY = (
-    "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; style-src 'self' 'unsafe-inline'; "
+    "default-src 'self'; script-src 'self' 'wasm-unsafe-eval' blob: {inline}; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data: blob:; font-src 'self' data:; media-src 'self' data: blob:; connect-src 'self' data: blob:; "
     "worker-src 'self' blob:; frame-src 'self' data: blob:; object-src 'none'; base-uri 'self'; form-action 'self'; "
     "frame-ancestors 'self'"
 )
+
+
+def _hashes() -> str:
+    """The inline scripts of Streamlit's page, as the policy names them."""
+    page = Path(streamlit.__file__).with_name("static") / "index.html"
+    scripts = re.findall(r"<script>(.*?)</script>", page.read_text(encoding="utf-8"), re.DOTALL)
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    return " ".join(f"'sha256-{digest}'" for digest in digests)
+
+
 HEADERS = {
-    "content-security-policy": POLICY,
+    "content-security-policy": POLICY.format(inline=_hashes()),
     "x-content-type-options": "nosniff",
     "x-frame-options": "SAMEORIGIN",
     "referrer-policy": "same-origin",
