@@ -20,6 +20,7 @@ from app.parts.copy_link import copy_link  # noqa: E402
 from app.parts.slides import PAGE  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
+from app.person import let_in  # noqa: E402
 from app.state import catch_up, theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
@@ -88,6 +89,8 @@ def main() -> None:
     config.set_option("global.disableWidgetStateDuplicationWarning", True)
     st.set_page_config(page_title="kvlab", page_icon=str(asset_path("logo-mark.svg")), layout="wide")
     st.logo(str(asset_path(f"logo-{theme()}.svg")), size="large", icon_image=str(asset_path("logo-mark.svg")))
+    if not let_in():
+        return
     load_plotly_ahead()
     registry.prefetch()
     page = st.navigation(pages(), expanded=True)

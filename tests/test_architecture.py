@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWING = ["trace", "analysis", "figures", "atlas", "jobs", "planning", "library", "report"]
+SHOWING = ["lab", "trace", "analysis", "figures", "atlas", "jobs", "planning", "library", "report"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
     "stores": set(),
@@ -54,6 +54,7 @@ MAY_IMPORT = {
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
     "growth", "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
+    "lab",
 }  # fmt: skip
 
 

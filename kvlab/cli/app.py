@@ -23,6 +23,10 @@ import typer
 from kvlab.assets import project_root
 from kvlab.cli.models import Folders, offer
 from kvlab.errors import UserError
+from kvlab.lab.serving import LOCAL, OPEN, check_serving, is_loopback, server_options
+from kvlab.lab.settings import VARIABLE, Lab
+from kvlab.lab.settings import lab as lab_settings
+from kvlab.lab.tokens import forget_environment, hash_token, new_token
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
 FOLDER = ".jobs"  # where the queue lies too
@@ -44,6 +48,13 @@ def app_command(
         int | None,
         typer.Option("--workers", help="processes that run jobs, each with its share of the GPUs; default: see below"),
     ] = None,
+    lab: Annotated[
+        Path | None,
+        typer.Option("--lab", metavar="TOML", help="who may do what on a shared server: docs/shared-lab.md"),
+    ] = None,
+    open_to_everyone: Annotated[
+        bool, typer.Option("--open-to-everyone", help="serve other machines too without asking who is there")
+    ] = False,
 ) -> None:
     """Open the dashboard; runs asked for there are made by a worker process that ends with it.
 
@@ -53,7 +64,10 @@ def app_command(
     from kvlab.jobs.own_disk import queue_note
 
     root = runs.absolute()
-    offer(models)
+    settings = _settings(lab)
+    if note := check_serving(host, settings, open_to_everyone):
+        typer.echo(f"kvlab: {note}", err=True)
+    offer([*(models or []), *(settings.models.folders if settings else [])])
     _make_folder(root)
     share_out(workers)
     port = _choose_port(host, port)
@@ -61,7 +75,8 @@ def app_command(
     url = address + _page_for(root, open_)
     for stop in (signal.SIGINT, signal.SIGTERM):  # set, not assumed: a job started with & ignores Ctrl-C
         signal.signal(stop, _interrupt)
-    server = _start_server(root, host, port)
+    server = _start_server(root, host, port, settings)
+    forget_environment()
     try:
         _wait_until_ready(server, address, root)
         typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log in {server_log(root)}. Stop with Ctrl-C.")
@@ -80,7 +95,6 @@ def app_command(
 def share_out(workers: int | None) -> None:
     """Let this process and the server start so many workers; raises UserError where there are fewer GPUs."""
     from kvlab.jobs.devices import WORKERS, shares_here
-    from kvlab.lab.settings import VARIABLE
     from kvlab.planning.machine import visible_gpus
 
     if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):
@@ -88,6 +102,12 @@ def share_out(workers: int | None) -> None:
     if workers is not None:
         os.environ[WORKERS] = str(workers)
     shares_here()
+
+
+def token() -> None:
+    """A new token for a small lab, and the line that stands for it in lab.toml."""
+    made = new_token()
+    typer.echo(f'Give this to the people:  {made}\nWrite into lab.toml:\n[people.tokens]\nrun = "{hash_token(made)}"')
 
 
 def _make_folder(root: Path) -> None:
@@ -136,12 +156,20 @@ def _page_for(root: Path, name: str) -> str:
     raise UserError(f"There is no run or comparison {wanted} in {root}: give its id, or another --runs folder.")
 
 
-def _start_server(root: Path, host: str, port: int) -> subprocess.Popen:
+def _settings(file: Path | None) -> Lab | None:
+    """The lab's settings; the server and the worker, which this process starts, find the file in the environment."""
+    if file is not None:
+        os.environ[VARIABLE] = str(file.absolute())
+    return lab_settings()
+
+
+def _start_server(root: Path, host: str, port: int, settings: Lab | None = None) -> subprocess.Popen:
     # -P keeps the user's own files from being imported in place of libraries.
     command = [sys.executable, "-P", str(project_root() / "app" / "serve.py")]
-    options = {"server.port": port, "server.address": host, "server.headless": "true", "server.fileWatcherType": "none"}
-    flags = [f"--{name}={value}" for name, value in options.items()]
-    environment = os.environ | {"KVLAB_RUNS": str(root)}
+    flags = [f"--{name}={value}" for name, value in server_options(host, port, settings).items()]
+    local = is_loopback(host)
+    environment = os.environ | {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and settings is None else ""}
+    environment |= {OPEN: "" if local or settings else "yes"}
     with server_log(root).open("ab") as log:
         # The server ends when the pipe closes, and the pipe closes with this process, however that ends.
         return subprocess.Popen([*command, *flags], env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
