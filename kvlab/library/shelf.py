@@ -58,7 +58,8 @@ def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
     said = [root / LABELS / folder for folder in LABEL_FOLDERS.values()]
     results = [folder for name in RESULTS.values() for folder in (root / name, *(root / name).glob("*"))]
     found = ((path, path.stat()) for path in (*kept, *said, *results) if path.exists())
-    return tuple((str(path), state.st_mtime_ns, state.st_size) for path, state in found)
+    files = tuple((str(path), state.st_mtime_ns, state.st_size) for path, state in found)
+    return (*files, ("in memory", catalogue.memory_changes(root), 0))
 
 
 def read_all(root: Path) -> None:

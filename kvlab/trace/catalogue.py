@@ -6,8 +6,11 @@ import logging
 import os
 import re
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,7 +42,24 @@ NOT_ITS_FAULT = (
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_INTERRUPT,
 )  # fmt: skip
+# What it says where the folder is read-only or the disk full: an index in memory does then.
+CANNOT_WRITE = (
+    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
+)  # fmt: skip
+MOST_IN_MEMORY, AGAIN_SECONDS = 4, 30.0
 log = logging.getLogger(__name__)
+_memory: dict[Path, _InMemory] = {}
+_memory_lock = threading.Lock()
+
+
+@dataclass
+class _InMemory:
+    """The index of a folder that cannot hold one, in this process alone, and the folder's state that it is of."""
+
+    connection: sqlite3.Connection
+    lock: threading.RLock
+    stamp: int = -1
+    until: float = 0.0  # the disk is tried again then: every try leaves traces on it
 
 
 class RunEntry(BaseModel):
@@ -272,13 +292,20 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
         UserError: the folder does not let the index be opened, read or written.
     """
     root, damage = Path(root), None
+    if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
+        return _in_memory(root, work)
     for _ in range(2):
         try:
             with closing(_open(root)) as connection:
-                return work(connection)
+                result = work(connection)
+            _memory.pop(root, None)  # it can be written to again
+            return result
         except sqlite3.DatabaseError as error:
             # Python's own complaints, as of text that is no UTF-8, carry no code of SQLite's.
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in NOT_ITS_FAULT:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code in CANNOT_WRITE:
+                return _in_memory(root, work, tried=True)
+            if code in NOT_ITS_FAULT:
                 raise UserError(
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
@@ -287,6 +314,41 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
     raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.") from damage
+
+
+def index_note(root: Path) -> str:
+    """A sentence where the index of this folder is kept in memory; else empty."""
+    if Path(root) not in _memory:
+        return ""
+    return (
+        "This folder of runs cannot be written to (read-only, or its disk is full): it can be looked at, its list is "
+        "kept in memory, and nothing can be run, renamed or deleted."
+    )
+
+
+def memory_changes(root: Path) -> int:
+    """Counts changes of an index that is kept in memory, which no file's time tells of; 0 for others."""
+    index = _memory.get(Path(root))
+    return 0 if index is None else index.connection.total_changes
+
+
+def _in_memory(root: Path, work: Callable[[sqlite3.Connection], Result], tried: bool = False) -> Result:
+    """What `work` returns for an index that is made of the folders whenever one came or went."""
+    with _memory_lock:
+        if root not in _memory:
+            while len(_memory) >= MOST_IN_MEMORY:
+                _memory.pop(next(iter(_memory)))
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            _memory[root] = _InMemory(connection, threading.RLock())
+        index = _memory[root]
+    with index.lock:
+        index.until = time.monotonic() + AGAIN_SECONDS if tried else index.until
+        if (stamp := root.stat().st_mtime_ns) != index.stamp:
+            with transaction(index.connection):
+                _tables(index.connection)
+                _refill(root, index.connection)
+            index.stamp = stamp
+        return work(index.connection)
 
 
 def _open(root: Path) -> sqlite3.Connection:
@@ -306,13 +368,17 @@ def _create(root: Path, connection: sqlite3.Connection) -> None:
     # Another process may have done it while this one waited for the lock.
     if _is_current(connection):
         return
+    _tables(connection)
+    _refill(root, connection)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _tables(connection: sqlite3.Connection) -> None:
     for table in ("runs", "prompts", "results"):
         connection.execute(f"DROP TABLE IF EXISTS {table}")
     connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, PRIMARY KEY (run_id))")
     connection.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
     connection.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")
-    _refill(root, connection)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _is_current(connection: sqlite3.Connection) -> bool:
