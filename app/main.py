@@ -17,13 +17,15 @@ from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.asked import drop_unusable, say_refused  # noqa: E402
 from app.parts.copy_link import copy_link  # noqa: E402
+from app.parts.room import say_room  # noqa: E402
 from app.parts.slides import PAGE  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
-from app.person import let_in  # noqa: E402
+from app.person import current_person, let_in  # noqa: E402
 from app.state import catch_up, theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
+from kvlab.lab.person import Role  # noqa: E402
 
 FIRST = "first"
 MENU = {
@@ -49,6 +51,7 @@ MENU = {
         ("quality", "Quality", "grade"),
         ("speed", "Speed", "speed"),
     ],
+    "Server": [("admin", "Administration", "admin_panel_settings")],
     "Papers": [
         ("atlas", "Atlas", "auto_stories"),
         ("zsmerge", "ZSMerge", "article"),
@@ -73,7 +76,7 @@ def pages() -> dict[str, list[st.Page]]:
                 default=name == "start",
             )
             for name, title, icon in entries
-            if (script := ROOT / "pages" / f"{name}.py").exists()
+            if (script := ROOT / "pages" / f"{name}.py").exists() and _is_for(name)
         ]
         for section, entries in MENU.items()
     }
@@ -81,6 +84,11 @@ def pages() -> dict[str, list[st.Page]]:
     named = st.Page(ROOT / "pages" / "start.py", title="Start", url_path="start", visibility="hidden")
     sections |= {"Views from plug-ins": view_pages(), " ": [named]}
     return {section: found for section, found in sections.items() if found}
+
+
+def _is_for(name: str) -> bool:
+    """Whether the person who asks may open the page."""
+    return name != "admin" or current_person().role is Role.ADMINISTER
 
 
 def main() -> None:
@@ -98,6 +106,7 @@ def main() -> None:
     st.session_state[PAGE] = page.url_path
     caption_bar(page.url_path)
     context_bar.begin()
+    say_room()
     catch_up()
     asked = st.query_params.to_dict()
     page.run()

@@ -18,6 +18,7 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs.work import read_request
 from kvlab.lab.disk import Room, disk_rules, room_of
+from kvlab.trace.alive import PULSE
 from kvlab.trace.catalogue import list_runs
 
 RESULTS = {EvalJob: "eval/{}", BenchJob: "bench/{}.parquet", FitJob: "fit/{}"}
@@ -52,6 +53,8 @@ def path_bytes(path: Path) -> int:
     try:
         stamp = (path / "run.json").stat().st_mtime_ns
     except OSError:
+        return _walked(path)
+    if (path / PULSE).exists():  # it is being written
         return _walked(path)
     return _of_run(str(path), stamp, path.stat().st_mtime_ns)
 

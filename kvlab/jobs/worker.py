@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
+from kvlab.counted import in_words
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
@@ -30,9 +31,12 @@ from kvlab.jobs import client, places, store
 from kvlab.jobs.admission import check_used
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.devices import placed
+from kvlab.jobs.usage import folder_room
 from kvlab.jobs.work import Work, read_request
+from kvlab.lab.disk import disk_rules
 from kvlab.requests import CompareRequest, Progress, RescueRequest
 from kvlab.trace.alive import this_place
+from kvlab.trace.thinning import enough, thin, thinnable
 from kvlab.trace.transactions import transaction
 
 Compare = Callable[..., Any]
@@ -91,7 +95,7 @@ def run_job(
     connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compare: str, stop: threading.Event, devices: str = ""
 ) -> None:
     """Run one claimed job and record how it ended; whatever it prints goes to the job's log."""
-    talk = JobTalk(connection, job["job_id"], stop)
+    talk = JobTalk(connection, job["job_id"], stop, root)
     with _output_to(store.log_path(root, job["job_id"])):
         try:
             request = placed(read_request(job["request"]), devices)
@@ -109,6 +113,7 @@ def run_job(
             traceback.print_exc()
             state, message = "failed", _sentence(error)
         _log(message or state)
+        _make_room(root)
     store.finish(connection, job["job_id"], state, message)
 
 
@@ -146,8 +151,8 @@ def _sentence(error: Exception) -> str:
 class JobTalk:
     """What a running job says to the queue and hears from it, a few times a second at most."""
 
-    def __init__(self, connection: sqlite3.Connection, job_id: str, stop: threading.Event) -> None:
-        self.connection, self.job_id, self.stop = connection, job_id, stop
+    def __init__(self, connection: sqlite3.Connection, job_id: str, stop: threading.Event, root: Path) -> None:
+        self.connection, self.job_id, self.stop, self.root = connection, job_id, stop, root
         self.reason = ""
         self._run_ids: list[str] = []
         self._last: Progress | None = None
@@ -176,14 +181,34 @@ class JobTalk:
         elif not self.reason and time.monotonic() - self._asked >= REPORT_SECONDS:
             self._asked = time.monotonic()
             row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
-            self.reason = "Cancelled; what was saved is kept." if row["cancel"] else ""
+            self.reason = "Cancelled; what was saved is kept." if row["cancel"] else self._no_room()
         return bool(self.reason)
+
+    def _no_room(self) -> str:
+        """Why the folder takes nothing more, in a sentence; empty where it does."""
+        full = folder_room(self.root).full
+        return f"Stopped: {full}. What was finished is kept, and the job can go on once there is room." if full else ""
 
 
 def _load(dotted: str) -> Compare:
     """The function named `module:function`; imported here only, as it brings the model stack with it."""
     module, _, name = dotted.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def _make_room(root: Path) -> None:
+    """Thin old recordings where the lab's rule says so, as many as bring the folder under its limit's warning."""
+    try:
+        rules = disk_rules()
+        if rules.thin_older_than is None:
+            return
+        found = thinnable(root, rules.thin_older_than)
+        if rules.limit is not None:
+            found = enough(found, folder_room(root).used - rules.warn * rules.limit)
+        if freed := thin(root, found):
+            _log(f"{len(found)} old recordings were thinned, which freed {in_words(freed)}")
+    except UserError as error:
+        _log(str(error))
 
 
 def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:

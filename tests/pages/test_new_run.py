@@ -344,7 +344,7 @@ def test_what_is_too_big_is_said_before_the_start_and_refused(
 
 
 def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.planning.machine._cards", list)
+    monkeypatch.setattr("kvlab.planning.machine.cards", list)
     page = paste(form, "some text")
     page = page.selectbox(key="device").select("cuda").run()
     assert not page.exception
