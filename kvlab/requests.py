@@ -118,6 +118,7 @@ class CompareRequest(ModelRequest):
     )
     batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
     repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
+    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
     aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
 
     @model_validator(mode="before")

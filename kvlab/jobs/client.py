@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 
 from kvlab.errors import UserError
 from kvlab.jobs import store
+from kvlab.jobs.reach import check_reach
 from kvlab.jobs.work import Work, read_request
 from kvlab.requests import Progress
 from kvlab.trace.transactions import transaction
@@ -51,6 +52,7 @@ class JobStatus(BaseModel):
 
 def submit(root: Path, request: Work, session: str = "") -> str:
     """The id of a new job at the end of this session's queue; sessions take turns."""
+    check_reach(root, request)
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
     with store.database(root) as connection:

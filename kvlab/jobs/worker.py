@@ -22,12 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
-from kvlab.errors import UserError
+from kvlab.errors import UserError, said_with
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, store
 from kvlab.jobs.batch import run_batch
 from kvlab.jobs.work import Work, read_request
+from kvlab.lab.person import Person, Role, acting_for
+from kvlab.lab.said import hide_paths
+from kvlab.lab.settings import lab
+from kvlab.lab.shelf import FITS
 from kvlab.requests import Progress, RescueRequest
 from kvlab.trace.transactions import transaction
 
@@ -47,6 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--while-kept", action="store_true", help="stop once no process wants a worker here")
     parser.add_argument("--compare", default="kvlab.engine:compare", help="the function that runs a request")
     options = parser.parse_args(arguments)
+    os.environ[FITS] = str(options.runs.absolute() / "fit")
+    if lab() is not None:
+        said_with(hide_paths)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     serve(options.runs.absolute(), options.compare, stop, options.while_kept)
@@ -72,7 +79,8 @@ def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = Fa
 def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compare: str, stop: threading.Event) -> None:
     """Run one claimed job and record how it ended; whatever it prints goes to the job's log."""
     talk = JobTalk(connection, job["job_id"], stop)
-    with _output_to(store.log_path(root, job["job_id"])):
+    owner = job["owner"] if "owner" in job.keys() else ""  # noqa: SIM118 - a row of SQLite is no dict
+    with _output_to(store.log_path(root, job["job_id"])), acting_for(Person(owner, Role.ADMINISTER)):
         try:
             request = read_request(job["request"])
             work, runs = _work(request, root, compare)

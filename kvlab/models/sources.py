@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
+from kvlab.lab.shelf import place_of
 
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5
@@ -36,7 +37,8 @@ class Source:
     @property
     def where(self) -> str:
         """What transformers is given: a folder or a hub name."""
-        return str(asset_path(self.name)) if self.name in EMBEDDED else self.name
+        place = place_of(self.name, self.revision, self.cache_dir)
+        return str(asset_path(place)) if place in EMBEDDED else place
 
     @property
     def folder(self) -> Path | None:
