@@ -24,6 +24,7 @@ from kvlab.returns import Return, token_words
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 
 MOST_NEW_TOKENS = 4096
+MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
 
 RecordLevel = Literal["off", "light", "full"]
 
@@ -143,6 +144,8 @@ class CompareRequest(ModelRequest):
     def _has_choices(self) -> CompareRequest:
         if not self.choices:
             raise ValueError("name at least one method")
+        if len(self.choices) > MOST_RUNS:
+            raise ValueError(f"{len(self.choices):,} runs were asked for: ask for at most {MOST_RUNS:,} at once")
         if self.repeats and (self.answer is not None or self.facts):
             raise ValueError("repeats plant their own answers and facts: leave out both")
         return self
@@ -154,7 +157,7 @@ class RescueRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["rescue"] = "rescue"
-    run_id: str
+    run_id: str = Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="a folder's name, no path")
     most_reruns: int = Field(40, ge=1, le=1000)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     title: str = ""

@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "lmeval": {"evaluate", "tasks", "models", "cache", "methods", "engine"},
     "sweep": {"evaluate", "engine", "models", "trace"},
     # Of evaluate, bench, fitting the queue knows what is asked for, free of torch; the worker calls the rest by name.
-    "jobs": {"trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting"},
+    "jobs": {"lab", "trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting"},
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -50,8 +51,16 @@ def app_command(
     open_to_everyone: Annotated[
         bool, typer.Option("--open-to-everyone", help="serve other machines too without asking who is there")
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="processes that run jobs, each with its share of the GPUs; default: see below"),
+    ] = None,
 ) -> None:
-    """Open the dashboard; runs asked for there are made by a worker process that ends with it."""
+    """Open the dashboard; runs asked for there are made by a worker process that ends with it.
+
+    One worker has all devices, so that a model may be spread over them; with --workers N each has its share. A server
+    with a lab file starts one a GPU.
+    """
     from kvlab.jobs.own_disk import queue_note
 
     root = runs.absolute()
@@ -60,6 +69,7 @@ def app_command(
         typer.echo(f"kvlab: {note}", err=True)
     offer([*(models or []), *(settings.models.folders if settings else [])])
     _make_folder(root)
+    share_out(workers)
     port = _choose_port(host, port)
     address = f"http://{'localhost' if host in EVERY_ADDRESS else host}:{port}"
     url = address + _page_for(root, open_)
@@ -79,7 +89,20 @@ def app_command(
         typer.echo("\nStopping.")
     finally:
         _stop(server)
-        _stop_worker(root)
+        _stop_workers(root)
+
+
+def share_out(workers: int | None) -> None:
+    """Let this process and the server start so many workers; raises UserError where there are fewer GPUs."""
+    from kvlab.jobs.devices import WORKERS, shares_here
+    from kvlab.lab.settings import VARIABLE
+    from kvlab.planning.machine import visible_gpus
+
+    if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):
+        workers = max(1, len(visible_gpus()))
+    if workers is not None:
+        os.environ[WORKERS] = str(workers)
+    shares_here()
 
 
 def token() -> None:
@@ -154,11 +177,18 @@ def _start_server(root: Path, host: str, port: int, settings: Lab | None = None)
 
 
 def server_log(root: Path) -> Path:
-    """Where the server's output goes, a failing page's traceback too; the log before is kept once it is long."""
+    """Where the server's output goes, a failing page's traceback too; the log before is kept once it is long.
+
+    Of a folder that cannot be written to it lies with this machine's temporary files.
+    """
     file = root / FOLDER / "server.log"
-    file.parent.mkdir(exist_ok=True)
-    if file.exists() and file.stat().st_size > LONGEST_LOG:
-        file.replace(file.with_suffix(".old.log"))
+    try:
+        file.parent.mkdir(exist_ok=True)
+        if file.exists() and file.stat().st_size > LONGEST_LOG:
+            file.replace(file.with_suffix(".old.log"))
+        file.open("ab").close()
+    except OSError:
+        return Path(tempfile.gettempdir()) / f"kvlab-server-{os.getpid()}.log"
     return file
 
 
@@ -178,11 +208,14 @@ def _look_after(server: subprocess.Popen, root: Path) -> None:
     """Until the server ends: start the worker again whenever it died."""
     from kvlab.jobs import ensure_worker
 
+    said = ""
     while server.poll() is None:
         try:
             ensure_worker(root)
         except UserError as error:
-            typer.echo(f"kvlab: {error}", err=True)
+            if str(error) != said:
+                typer.echo(f"kvlab: {error}", err=True)
+            said = str(error)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(LOOK_AFTER_SECONDS)
     raise UserError(f"The dashboard's server ended: {_last_words(root)}")
@@ -208,18 +241,18 @@ def _stop(process: subprocess.Popen) -> None:
         process.kill()
 
 
-def _stop_worker(root: Path) -> None:
-    """End the worker unless another dashboard uses it, giving a running job the time to be marked cancelled."""
-    from kvlab.jobs import release_worker
+def _stop_workers(root: Path) -> None:
+    """End the workers unless another dashboard uses them, giving a running job the time to be marked cancelled."""
+    from kvlab.jobs import release_workers
 
-    try:
-        pid = release_worker(root)
-        worker = None if pid is None else psutil.Process(pid)
-    except (UserError, psutil.Error):
-        return  # the folder is gone or full, or the worker has ended by itself
-    if worker is None:
-        return
-    worker.terminate()
-    _, alive = psutil.wait_procs([worker], timeout=STOP_SECONDS)
+    found = []
+    with contextlib.suppress(UserError):  # the folder is gone or full
+        for pid in release_workers(root):
+            with contextlib.suppress(psutil.Error):  # the worker has ended by itself
+                found.append(psutil.Process(pid))
+    for worker in found:
+        with contextlib.suppress(psutil.Error):
+            worker.terminate()
+    _, alive = psutil.wait_procs(found, timeout=STOP_SECONDS)
     for process in alive:
         process.kill()

@@ -30,11 +30,11 @@ def check_reach(root: Path, request: Work) -> None:
         UserError: the request names a run they do not see, a name that is another person's or, on a server with a lab
             file, a model that is not offered or anything by its path.
     """
+    if lab() is None:
+        return
     if isinstance(request, RescueRequest):
         if all(run.run_id != request.run_id for run in list_runs(root)):
             raise UserError(f"There is no run {request.run_id[:80]!r} here: choose one on the page Runs.")
-        return
-    if lab() is None:
         return
     _check_by_name(root, request)
     if isinstance(request, EvalJob):

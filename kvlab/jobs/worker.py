@@ -16,6 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -25,14 +26,16 @@ from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError, said_with
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
-from kvlab.jobs import client, store
+from kvlab.jobs import client, places, store
 from kvlab.jobs.batch import run_batch
+from kvlab.jobs.devices import placed
 from kvlab.jobs.work import Work, read_request
 from kvlab.lab.person import Person, Role, acting_for
 from kvlab.lab.said import hide_paths
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import FITS
 from kvlab.requests import Progress, RescueRequest
+from kvlab.trace.alive import this_place
 from kvlab.trace.transactions import transaction
 
 Compare = Callable[..., Any]
@@ -50,39 +53,53 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--runs", type=Path, required=True, help="the folder of runs; its queue lies in .jobs")
     parser.add_argument("--while-kept", action="store_true", help="stop once no process wants a worker here")
     parser.add_argument("--compare", default="kvlab.engine:compare", help="the function that runs a request")
+    parser.add_argument("--place", type=int, default=1, help="which of the folder's workers this is")
+    parser.add_argument("--devices", default="", help="GPUs that are its own, such as cuda:2; none: all there is")
+    parser.add_argument("--others", default="", help="GPUs of the other workers")
     options = parser.parse_args(arguments)
     os.environ[FITS] = str(options.runs.absolute() / "fit")
     if lab() is not None:
         said_with(hide_paths)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    serve(options.runs.absolute(), options.compare, stop, options.while_kept)
+    place = Place(options.place, options.devices, tuple(filter(None, options.others.split(","))))
+    serve(options.runs.absolute(), options.compare, stop, options.while_kept, place)
 
 
-def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = False) -> None:
-    """Run jobs one after another until `stop` is set; returns at once when another worker lives."""
+@dataclass(frozen=True)
+class Place:
+    """Which of the folder's workers this is, the GPUs that are its own (none: all), and those of the others."""
+
+    number: int = 1
+    devices: str = ""
+    others: tuple[str, ...] = ()
+
+
+def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = False, place: Place = Place()) -> None:
+    """Run jobs one after another until `stop` is set; returns at once when another worker has this place."""
     with store.database(root) as connection:
         with transaction(connection):
-            store.bury_orphans(connection)
-            if not store.take_place(connection, os.getpid()):
+            places.bury_orphans(connection)
+            if not places.take_place(connection, os.getpid(), place.number, place.devices):
                 return
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
         while not stop.is_set():
-            job = store.claim(connection, os.getpid())
+            job = store.claim(connection, os.getpid(), this_place(), place.number, place.others)
             if job is None:
                 stop.wait(IDLE_SECONDS)
             else:
-                run_job(connection, root, job, compare, stop)
-        connection.execute("DELETE FROM worker WHERE pid = ?", (os.getpid(),))
+                run_job(connection, root, job, compare, stop, place.devices)
+        places.leave_place(connection, os.getpid())
 
 
-def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compare: str, stop: threading.Event) -> None:
+def run_job(
+    connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compare: str, stop: threading.Event, devices: str = ""
+) -> None:
     """Run one claimed job and record how it ended; whatever it prints goes to the job's log."""
     talk = JobTalk(connection, job["job_id"], stop)
-    owner = job["owner"] if "owner" in job.keys() else ""  # noqa: SIM118 - a row of SQLite is no dict
-    with _output_to(store.log_path(root, job["job_id"])), acting_for(Person(owner, Role.ADMINISTER)):
+    with _output_to(store.log_path(root, job["job_id"])), acting_for(Person(job["owner"], Role.ADMINISTER)):
         try:
-            request = read_request(job["request"])
+            request = placed(read_request(job["request"]), devices)
             work, runs = _work(request, root, compare)
             work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
@@ -165,12 +182,12 @@ def _load(dotted: str) -> Compare:
 
 
 def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
-    while not stop.wait(store.HEARTBEAT_SECONDS):
+    while not stop.wait(places.HEARTBEAT_SECONDS):
         try:
             with store.database(root) as connection:
-                if while_kept and not store.is_kept(connection):
+                # Who was silent for too long has lost its place, and its job was called failed.
+                if not places.beats(connection, os.getpid()) or (while_kept and not places.is_kept(connection)):
                     stop.set()
-                connection.execute("UPDATE worker SET heartbeat = ? WHERE pid = ?", (time.time(), os.getpid()))
         except UserError as error:
             _log(str(error))  # a full disk for instance: the job itself will say so
 

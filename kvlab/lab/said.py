@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 # A whole path of at least two parts, that is no part of an address or of a longer word.
-PATH = re.compile(r"(?<![\w:/.])~?(?:/[\w.@+~=-]+){2,}/?")
+PATH = re.compile(r"(?<![\w:/.])~?(?:/[\w.@+~=-]*[\w@+~=-]){2,}/?")
 
 
 def hide_paths(text: str) -> str:

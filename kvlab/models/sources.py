@@ -34,10 +34,13 @@ class Source:
     revision: str | None = None
     cache_dir: str | None = None
 
+    def __post_init__(self) -> None:
+        place_of(self.name, self.revision, self.cache_dir)  # raises UserError for what a server does not offer
+
     @property
     def where(self) -> str:
         """What transformers is given: a folder or a hub name."""
-        place = place_of(self.name, self.revision, self.cache_dir)
+        place = place_of(self.name)
         return str(asset_path(place)) if place in EMBEDDED else place
 
     @property

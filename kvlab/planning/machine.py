@@ -86,6 +86,14 @@ def _cards() -> list[tuple[str, int, int]]:
         return []
 
 
+def visible_gpus() -> list[str]:
+    """How the driver calls the NVIDIA cards that this process may use, in the order in which requests count them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [word.strip() for word in chosen.split(",") if word.strip()]
+    return [str(number) for number in range(len(_cards()))]
+
+
 def _free_disk(root: Path) -> int:
     there = next((folder for folder in (root, *root.absolute().parents) if folder.is_dir()), Path("."))
     return shutil.disk_usage(there).free

@@ -8,20 +8,19 @@ import re
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
-from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.lab.person import may_see
 from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
+from kvlab.trace.alive import is_written
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
-from kvlab.trace.transactions import transaction
+from kvlab.trace.transactions import transaction, write_ahead
 
 Result = TypeVar("Result")
 
@@ -265,7 +264,7 @@ def _excerpt(prompt: str) -> str:
 
 def _verified(root: Path, entry: RunEntry) -> RunEntry:
     """The entry as it is now: an unfinished one may have ended without telling the index."""
-    if entry.status != "running" or is_alive(entry.worker_pid, entry.created):
+    if entry.status != "running" or is_written(root / entry.run_id, entry.worker_pid, entry.created):
         return entry
     try:
         record = read_record(root / entry.run_id)
@@ -275,18 +274,6 @@ def _verified(root: Path, entry: RunEntry) -> RunEntry:
         return entry.model_copy(update={"status": "failed", "message": KILLED})
     upsert(root, record)
     return entry.model_copy(update={"status": record.status, "message": record.message})
-
-
-def is_alive(pid: int | None, since: str) -> bool:
-    """Whether process `pid` runs and is the one that ran at `since` (ISO 8601): process ids are used again."""
-    if pid is None:
-        return False
-    try:
-        process = psutil.Process(pid)
-        started = process.create_time()
-        return process.status() != psutil.STATUS_ZOMBIE and started <= datetime.fromisoformat(since).timestamp() + 2
-    except (psutil.Error, ValueError, OverflowError):
-        return False
 
 
 def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
@@ -316,8 +303,7 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
 def _open(root: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(root / FILE, timeout=30, isolation_level=None)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        write_ahead(connection)
         if not _is_current(connection):
             with transaction(connection):
                 _create(root, connection)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from kvlab.errors import UserError
-from kvlab.jobs import store
+from kvlab.jobs import places, store
 from kvlab.trace.synthetic import write_synthetic_run
 
 command = importlib.import_module("kvlab.cli.app")  # the package also has an object of this name
@@ -33,7 +33,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def worker_of(root: Path) -> int | None:
     with store.database(root) as connection:
-        return store.live_worker(connection)
+        return places.live_worker(connection)
 
 
 @pytest.fixture
