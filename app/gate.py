@@ -266,5 +266,5 @@ async def _body(receive: Any) -> bytes:
         message = await receive()
         found += message.get("body", b"")
         if not message.get("more_body"):
-            return found
+            return found if len(found) <= LARGEST_FORM else b""
     return b""

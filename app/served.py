@@ -14,8 +14,10 @@ if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
 from app.gate import Gate  # noqa: E402
+from kvlab.errors import said_with  # noqa: E402
 from kvlab.lab import tokens  # noqa: E402
-from kvlab.lab.serving import LOCAL  # noqa: E402
+from kvlab.lab.said import hide_paths  # noqa: E402
+from kvlab.lab.serving import LOCAL, OPEN  # noqa: E402
 from kvlab.lab.settings import lab  # noqa: E402
 
 RUNS = "KVLAB_RUNS"
@@ -33,4 +35,6 @@ def gate() -> Middleware:
     return Middleware(Gate, people=people, key=key, local=os.environ.get(LOCAL) == "yes")
 
 
+if lab() is not None or os.environ.get(OPEN):
+    said_with(hide_paths)
 app = st.App(Path(__file__).with_name("main.py"), middleware=[gate()])

@@ -119,6 +119,7 @@ class CompareRequest(ModelRequest):
     )
     batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
     repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
+    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
     aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
 
     @model_validator(mode="before")
@@ -156,7 +157,7 @@ class RescueRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["rescue"] = "rescue"
-    run_id: str
+    run_id: str = Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="a folder's name, no path")
     most_reruns: int = Field(40, ge=1, le=1000)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     title: str = ""

@@ -26,8 +26,9 @@ from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.remembered import remember, remembered
-from kvlab.jobs.shelf import short_name
 from kvlab.jobs.spoken import Manner, spoken
+from kvlab.lab.settings import lab
+from kvlab.lab.shelf import short_name
 
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
@@ -154,7 +155,9 @@ def recording_section(default_title: str) -> dict[str, Any]:
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
         record = what_to_record() if level == "full" else ""
+    private = lab() is not None and st.toggle("Private", help="You and the administrators alone see its runs.")
     return {
+        "private": private,
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
         "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "record": record,
     }  # fmt: skip

@@ -17,6 +17,9 @@ from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
 from kvlab.jobs.work import Work
+from kvlab.lab.person import Role, acting
+from kvlab.lab.said import hide_paths
+from kvlab.lab.settings import lab
 from kvlab.requests import CompareRequest, RescueRequest
 from kvlab.trace.catalogue import list_repeats, list_runs
 
@@ -68,7 +71,8 @@ def _request(request: Work) -> None:
         file, method = fitted_file(runs_root(), request.name), request.request.method
         if file.exists():
             st.caption("Its file is ready. In the form of a run, or on the command line:")
-            st.code(f"{method}:{SETTING[method]}={file}", language=None, wrap_lines=True)
+            here = f"fit:{request.name}" if lab() else file
+            st.code(f"{method}:{SETTING[method]}={here}", language=None, wrap_lines=True)
         return
     if isinstance(request, SampleJob):
         return
@@ -103,7 +107,13 @@ def _panel(status: JobStatus) -> None:
     with log:
         st.caption("Log")
         with st.container(height=320 if len(status.log) > 9 else "content", border=False, autoscroll=True):
-            st.code("\n".join(status.log) or "nothing yet", language=None, wrap_lines=True)
+            st.code(_log(status.log) or "nothing yet", language=None, wrap_lines=True)
+
+
+def _log(lines: tuple[str, ...]) -> str:
+    """The log as it may be read: on a shared server no folder of the machine stands in it."""
+    text = "\n".join(lines)
+    return text if acting().role is Role.ADMINISTER else hide_paths(text)
 
 
 def _actions(status: JobStatus) -> None:
@@ -115,7 +125,11 @@ def _actions(status: JobStatus) -> None:
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
         if st.button(label, key="cancel_job", disabled=status.cancelling):
-            jobs.cancel(runs_root(), status.job_id)
+            try:
+                jobs.cancel(runs_root(), status.job_id)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
             st.rerun()
     elif list_runs(runs_root(), comparison_id=status.job_id, limit=1) and st.button(
         "Compare the runs", type="primary", key="open_comparison"

@@ -44,10 +44,6 @@ def app_command(
     open_: Annotated[str, typer.Option("--open", metavar="RUN_OR_COMPARISON", help="show this one first")] = "",
     headless: Annotated[bool, typer.Option("--headless", help="do not open a browser")] = False,
     models: Folders = None,
-    workers: Annotated[
-        int | None,
-        typer.Option("--workers", help="processes that run jobs, each with its share of the GPUs; default: see below"),
-    ] = None,
     lab: Annotated[
         Path | None,
         typer.Option("--lab", metavar="TOML", help="who may do what on a shared server: docs/shared-lab.md"),
@@ -55,6 +51,10 @@ def app_command(
     open_to_everyone: Annotated[
         bool, typer.Option("--open-to-everyone", help="serve other machines too without asking who is there")
     ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="processes that run jobs, each with its share of the GPUs; default: see below"),
+    ] = None,
 ) -> None:
     """Open the dashboard; runs asked for there are made by a worker process that ends with it.
 

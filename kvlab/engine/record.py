@@ -10,6 +10,7 @@ from kvlab.budget import Budget
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.engine.resuming import run_id_of
+from kvlab.lab.person import acting
 from kvlab.methods import Method, make_method
 from kvlab.methods.presets import PAPER
 from kvlab.models.chat import chat_of
@@ -49,6 +50,8 @@ def record_of(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         status="running",
         title=request.title,
+        owner=acting().name,
+        private=request.private,
         prompt=request.prompt,
         answer=request.answer,
         facts=request.facts,

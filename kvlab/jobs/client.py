@@ -20,15 +20,17 @@ from kvlab.errors import UserError
 from kvlab.jobs import places, store
 from kvlab.jobs.admission import admit, admit_again
 from kvlab.jobs.devices import Share, device_of, shares_here
+from kvlab.jobs.reach import check_reach
 from kvlab.jobs.work import Work, read_request
-from kvlab.lab.person import Role, acting, require
+from kvlab.lab.person import Role, acting, may_see, require
 from kvlab.requests import Progress
 from kvlab.trace.alive import this_place
 from kvlab.trace.transactions import transaction
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
 FIELDS = (
-    "job_id, session, owner, title, state, message, created, started, finished, cancel, progress, run_ids, worker_place"
+    "job_id, session, owner, title, state, message, created, started, finished, cancel, progress, run_ids, "
+    "worker_place, coalesce(json_extract(request, '$.private'), 0) AS private"
 )
 LONGEST_TAIL = 256 * 1024
 
@@ -64,6 +66,7 @@ def submit(root: Path, request: Work, session: str = "") -> str:
         UserError: the person may not run anything, or has used up what they may.
     """
     person = require(Role.RUN, "start runs")
+    check_reach(root, request)
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
     with store.database(root) as connection:
@@ -89,19 +92,19 @@ def status(root: Path, job_id: str, log_lines: int = 0) -> JobStatus:
     with store.database(root) as connection:
         places.bury_orphans(connection)
         row = connection.execute(f"SELECT {FIELDS} FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-        if row is None:
+        if row is None or not may_see(row["owner"], bool(row["private"])):
             raise UserError(f"There is no job {job_id} in {root}: it may belong to another runs folder.")
         return _status(row, store.queued_in_turn(connection), tail(store.log_path(root, job_id), log_lines))
 
 
 def list_jobs(root: Path, *, open_only: bool = False, limit: int = 50) -> list[JobStatus]:
-    """Jobs, newest first; `open_only` leaves out those that ended."""
+    """Jobs the person who acts may see, newest first; `open_only` leaves out those that ended."""
     where = "WHERE state IN ('queued', 'running')" if open_only else ""
     with store.database(root) as connection:
         places.bury_orphans(connection)
         rows = connection.execute(f"SELECT {FIELDS} FROM jobs {where} ORDER BY number DESC LIMIT ?", (limit,))
         turn = store.queued_in_turn(connection)
-        return [_status(row, turn) for row in rows.fetchall()]
+        return [_status(row, turn) for row in rows.fetchall() if may_see(row["owner"], bool(row["private"]))]
 
 
 def cancel(root: Path, job_id: str) -> None:
@@ -137,10 +140,9 @@ def go_on(root: Path, job_id: str) -> None:
 
 def request_of(root: Path, job_id: str) -> Work:
     """What the job was asked to do; raises as `status`."""
+    status(root, job_id)
     with store.database(root) as connection:
         row = connection.execute("SELECT request FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-    if row is None:
-        raise UserError(f"There is no job {job_id} in {root}: it may belong to another runs folder.")
     return read_request(row["request"])
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from kvlab.bench.request import BenchJob
 from kvlab.counted import in_words
-from kvlab.errors import UserError
+from kvlab.errors import UserError, said_with
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
 from kvlab.jobs import client, places, store
@@ -34,6 +34,10 @@ from kvlab.jobs.devices import placed
 from kvlab.jobs.usage import folder_room
 from kvlab.jobs.work import Work, read_request
 from kvlab.lab.disk import disk_rules
+from kvlab.lab.person import Person, Role, acting_for
+from kvlab.lab.said import hide_paths
+from kvlab.lab.settings import lab
+from kvlab.lab.shelf import FITS
 from kvlab.requests import CompareRequest, Progress, RescueRequest
 from kvlab.trace.alive import this_place
 from kvlab.trace.thinning import enough, thin, thinnable
@@ -59,6 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--devices", default="", help="GPUs that are its own, such as cuda:2; none: all there is")
     parser.add_argument("--others", default="", help="GPUs of the other workers")
     options = parser.parse_args(arguments)
+    os.environ[FITS] = str(options.runs.absolute() / "fit")
+    if lab() is not None:
+        said_with(hide_paths)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     place = Place(options.place, options.devices, tuple(filter(None, options.others.split(","))))
@@ -96,7 +103,7 @@ def run_job(
 ) -> None:
     """Run one claimed job and record how it ended; whatever it prints goes to the job's log."""
     talk = JobTalk(connection, job["job_id"], stop, root)
-    with _output_to(store.log_path(root, job["job_id"])):
+    with _output_to(store.log_path(root, job["job_id"])), acting_for(Person(job["owner"], Role.ADMINISTER)):
         try:
             request = placed(read_request(job["request"]), devices)
             check_used(connection, root, job["owner"])

@@ -129,8 +129,16 @@ def _read(path: Path, stamp: tuple[int, int]) -> Lab:
     # The stamp is part of the key only: a changed file is read again.
     try:
         told = tomllib.loads(read_file(path, "The lab file", LARGEST).decode("utf-8"))
-        return Lab.model_validate(told)
+        return _whole(Lab.model_validate(told), path.absolute().parent)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"The lab file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error
+
+
+def _whole(found: Lab, beside: Path) -> Lab:
+    """The same with whole paths: the file names others beside itself."""
+    secrets = None if found.people.secrets is None else beside / found.people.secrets
+    folders = tuple(beside / folder for folder in found.models.folders)
+    people = found.people.model_copy(update={"secrets": secrets})
+    return found.model_copy(update={"people": people, "models": found.models.model_copy(update={"folders": folders})})

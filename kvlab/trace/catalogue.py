@@ -17,6 +17,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.lab.person import may_see
 from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.alive import is_written
@@ -33,9 +34,10 @@ SEARCHED = 20_000  # signs of a prompt that are searched
 COLUMNS = (
     "run_id", "comparison_id", "created", "status", "message", "title", "excerpt", "method", "label", "budget",
     "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid", "batch", "number",
+    "owner", "private",
 )  # fmt: skip
 RESULTS = ("run_id", "basis", "verdict", "mean_kl", "top1_agreement", "live_ratio", "bytes")
-VERSION = 3  # of the tables: an index of another version is made again
+VERSION = 4  # of the tables: an index of another version is made again
 # What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
 NOT_ITS_FAULT = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
@@ -85,6 +87,8 @@ class RunEntry(BaseModel):
     worker_pid: Count | None
     batch: BatchName | None = None
     number: Count | None = None  # of the repeat in its batch, from 1
+    owner: str = ""
+    private: bool = False
 
 
 class ComparisonEntry(BaseModel):
@@ -103,6 +107,11 @@ class ComparisonEntry(BaseModel):
     def title(self) -> str:
         """The title given, or else the beginning of the prompt."""
         return self.runs[0].title or self.runs[0].excerpt
+
+    @property
+    def owner(self) -> str:
+        """Who asked for it; empty where nobody was asked."""
+        return self.runs[0].owner
 
     @property
     def text(self) -> str:
@@ -135,7 +144,8 @@ def list_runs(
 ) -> list[RunEntry]:
     """The runs under `root`, newest first. A running run whose process is gone is shown as failed.
 
-    A run whose folder is gone is left out, and so is one whose row or record no list can show.
+    A run whose folder is gone is left out, and so is one whose row or record no list can show, or that is private to
+    somebody else than the person who acts (`kvlab.lab.person`).
     """
     root = Path(root)
     if not root.is_dir():
@@ -146,6 +156,7 @@ def list_runs(
         found, _ = in_database(root, _entries)
     there = {item.name for item in os.scandir(root)}
     wanted = [run for run in found if run.run_id in there and comparison_id in (None, run.comparison_id)]
+    wanted = [run for run in wanted if may_see(run.owner, run.private)]
     verified = [_verified(root, entry) for entry in wanted]
     return [entry for entry in verified if status in (None, entry.status)][:limit]
 

@@ -126,6 +126,8 @@ class RunRecord(BaseModel):
     status: RunStatus
     message: str = ""
     title: str = ""
+    owner: str = Field("", description="who asked for it on a shared server; empty: nobody was asked")
+    private: bool = Field(False, description="whether its owner and administrators alone see it there")
     prompt: str
     answer: str | None = Field(None, min_length=1, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs: spans of the prompt's characters")
