@@ -51,7 +51,6 @@ MENU = {
         ("quality", "Quality", "grade"),
         ("speed", "Speed", "speed"),
     ],
-    "Server": [("admin", "Administration", "admin_panel_settings")],
     "Papers": [
         ("atlas", "Atlas", "auto_stories"),
         ("zsmerge", "ZSMerge", "article"),
@@ -61,6 +60,7 @@ MENU = {
         ("gvote", "GVote", "article"),
         ("beyond", "Beyond the five", "article"),
     ],
+    "Server": [("admin", "Administration", "admin_panel_settings")],
 }
 
 
