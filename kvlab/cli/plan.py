@@ -15,10 +15,12 @@ from kvlab.cli.groups import grouped
 from kvlab.cli.loading import LoadingOptions
 from kvlab.cli.prompt import PromptOptions
 from kvlab.errors import UserError
+from kvlab.given import shown
 
 if TYPE_CHECKING:
     from kvlab.planning import Machine, Plan
 
+MOST_MEMORY = 1e15
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
@@ -68,8 +70,8 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 def parse_memory(text: str) -> int:
     """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
-    if match is None or float(match[1]) <= 0:
-        raise UserError(f"--memory {text!r} is no amount of memory: write it like 24GB.")
+    if match is None or not 0 < float(match[1]) < MOST_MEMORY:
+        raise UserError(f"--memory {shown(text)} is no amount of memory: write it like 24GB.")
     return int(float(match[1]) * UNITS[match[2].upper()])
 
 
