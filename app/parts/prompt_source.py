@@ -10,6 +10,7 @@ from app.parts.prompt_preview import tokens_as_html
 from app.parts.text import plain
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, uploads
+from kvlab.jobs.prompts import check_prompt
 from kvlab.jobs.spoken import Manner, spoken
 from kvlab.tasks.shipped_samples import shipped_samples
 
@@ -58,12 +59,14 @@ def suggest(budget: str, new_tokens: int) -> None:
 
 
 def pasted_prompt() -> tuple[str, str]:
-    """What is typed or pasted; checked when the run is asked for. The address carries it while it is short."""
+    """What is typed or pasted. The address carries it while it is short; raises UserError where it cannot be run."""
     if "pasted" not in st.session_state:
         st.session_state["pasted"] = st.query_params.get("text", "")
     text = st.text_area(
         "Text", key="pasted", height=640, placeholder="Paste a prompt", persist_state="page", on_change=remember_pasted
     )
+    if text.strip():
+        check_prompt(text)
     if len(text) > LINKED_CHARACTERS:
         st.caption(f"A link to this page leaves the text out: it carries at most {LINKED_CHARACTERS:,} characters.")
     if text.strip() and tokens_wanted():

@@ -30,6 +30,7 @@ from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
 from kvlab.cli.written import table
 from kvlab.errors import UserError
+from kvlab.given import check_text
 
 commands = typer.Typer(
     help="A visual laboratory for KV-cache compression in LLM inference.",
@@ -68,6 +69,8 @@ commands.add_typer(data_commands, name="data")
 def main() -> None:
     """Run the command line; a UserError becomes one sentence on standard error."""
     try:
+        for word in sys.argv[1:]:
+            check_text(word, "An argument")
         commands()
     except UserError as error:
         print(f"kvlab: {error}", file=sys.stderr)
