@@ -74,7 +74,7 @@ def _request(request: Work) -> None:
         return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
-    facts += [f"{len(request.repeats)} repeats"] if request.repeats else []
+    facts += [f"{request.comparisons} {_parts(request)}"] if request.is_batch else []
     with st.expander("What was asked for"):
         st.caption(plain(" · ".join([*facts, f"level {request.level}", f"seed {request.seed}"])))
         st.caption(plain(", ".join(choice.label for choice in request.choices)))
@@ -108,7 +108,7 @@ def _panel(status: JobStatus) -> None:
 
 def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, CompareRequest) and request.repeats:
+    if isinstance(request, CompareRequest) and request.is_batch:
         _batch_actions(status, request)
     if isinstance(request, EvalJob | BenchJob | FitJob) and status.state in ("cancelled", "failed"):
         _go_on(request)
@@ -132,14 +132,18 @@ def _go_on(request: EvalJob | BenchJob | FitJob) -> None:
         go(page, job=job_id)
 
 
+def _parts(request: CompareRequest) -> str:
+    return "repeats" if request.repeats else "prompts"
+
+
 def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
     """Of a job with repeats: a way to those that are there, and to go on with those that are not."""
     batch = request.batch or status.job_id
     made = list_repeats(runs_root(), batch)
-    if made and st.button("Compare the repeats", type="primary", key="open_batch"):
+    if made and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
         go("compare", comparison=made[0].comparison_id)
     missing = len(missing_repeats(runs_root(), batch, request)) if status.ended else 0
-    if missing and st.button(f"Go on with {missing} of {len(request.repeats)}", key="go_on"):
+    if missing and st.button(f"Go on with {missing} of {request.comparisons}", key="go_on"):
         job_id = jobs.submit(runs_root(), request.model_copy(update={"batch": batch}), session_id())
         jobs.ensure_worker(runs_root())
         go("new_run", job=job_id)
@@ -151,8 +155,8 @@ def _repeats(status: JobStatus, request: CompareRequest) -> None:
     for entry in made:
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(entry.status)
-            link("compare", plain(f"{entry.number} of {len(request.repeats)}"), comparison=entry.comparison_id)
-    if left := len(request.repeats) - len(made):
+            link("compare", plain(f"{entry.number} of {request.comparisons}"), comparison=entry.comparison_id)
+    if left := request.comparisons - len(made):
         st.text(f"{left} {'has' if left == 1 else 'have'} not begun.")
 
 
@@ -171,7 +175,7 @@ def _progress(status: JobStatus) -> None:
     else:
         request = jobs.request_of(runs_root(), status.job_id)
         # Repeats and evaluations say themselves what is left.
-        tells = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and bool(request.repeats))
+        tells = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
         left = [] if tells else told_left(share, status.elapsed)
         stage = " · ".join([*told_runs(status), stage, *left, duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
@@ -202,8 +206,8 @@ def _runs(status: JobStatus) -> None:
                 badge(run.status, run.message)
                 link("timeline", plain(run.label), run=run.run_id)
         return
-    if request.repeats:
-        st.caption("Repeats")
+    if request.is_batch:
+        st.caption(_parts(request).capitalize())
         _repeats(status, request)
         return
     planned = request.runs

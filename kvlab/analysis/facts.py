@@ -10,6 +10,7 @@ import pandas as pd
 from kvlab.analysis.autopsy import Links
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.turns import said_in
 
 FATES = ("kept", "merged", "dropped")
 
@@ -26,19 +27,38 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
         return np.zeros(0, np.int64)
     read = tokens[tokens["phase"] == "prompt"]
     texts = read["text"].fillna("").tolist()
-    joined = "".join(texts)
-    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
-    place = len(joined) - len(prompt) if joined.endswith(prompt) else joined.find(prompt.strip())
-    if place < 0:
-        raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
-    before = place if joined.endswith(prompt) else place - (len(prompt) - len(prompt.lstrip()))
-    stops = np.cumsum([len(text) for text in texts]) - before
-    starts = np.concatenate([[-before], stops[:-1]])
+    moved = _moved("".join(texts), prompt)
+    stops = np.cumsum([len(text) for text in texts])
+    starts = np.concatenate([[0], stops[:-1]])
     inside = np.zeros(len(texts), bool)
-    for start, stop in facts:
+    parts = [
+        (max(start, first) + by, min(stop, last) + by)
+        for start, stop in facts
+        for first, last, by in moved
+        if start < last and stop > first
+    ]
+    for start, stop in parts:
         inside |= (starts < stop) & (stops > start) & (stops > starts)
         inside |= (starts == stops) & (starts > start) & (starts <= stop)
     return read["position"].to_numpy(np.int64)[inside]
+
+
+def _moved(read: str, prompt: str) -> list[tuple[int, int, int]]:
+    """(start, stop, by): the prompt's characters from start to stop stand in what was read, `by` further on."""
+    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
+    if read.endswith(prompt):
+        return [(0, len(prompt), len(read) - len(prompt))]
+    stripped = len(prompt) - len(prompt.lstrip())
+    if (place := read.find(prompt.strip())) >= 0:
+        return [(0, len(prompt), place - stripped)]
+    found, end = [], 0
+    for start, stop in said_in(prompt):  # the turns of a conversation, each where the template puts it
+        place = read.find(prompt[start:stop], end)
+        if place < 0:
+            raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
+        end = place + stop - start
+        found.append((start, stop, place - start))
+    return found
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:

@@ -29,6 +29,8 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def print_batch(cells: pd.DataFrame) -> None:
     """One line a method and budget of a batch (`kvlab.analysis.repeats.cells`): shares and means over its prompts."""
+    if not cells["n"].any():  # nothing was asked
+        cells = cells.assign(n=cells["ended"])
     table = Table("run", "n", "right", "share (95 %)", "live kB", "KL on answer, nats/token", "KL on all", "agreement")
     for row in cells.to_dict("records"):
         size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"

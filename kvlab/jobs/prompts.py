@@ -22,8 +22,7 @@ def decode_upload(name: str, content: bytes) -> str:
     Raises:
         UserError: it is too large, empty, or not text.
     """
-    if len(content) > LARGEST_PROMPT_BYTES:
-        raise UserError(_too_large(f"The file {name}", len(content)))
+    check_upload_size(name, len(content))
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
         text = content.decode(encoding)
@@ -33,6 +32,12 @@ def decode_upload(name: str, content: bytes) -> str:
         ) from error
     check_text(text, f"The file {name}")
     return check_prompt(text.replace("\r\n", "\n"))
+
+
+def check_upload_size(name: str, size: int) -> None:
+    """Nothing, before a text file is read. Raises UserError where it is too large."""
+    if size > LARGEST_PROMPT_BYTES:
+        raise UserError(_too_large(f"The file {name}", size))
 
 
 def check_prompt(text: str) -> str:
@@ -58,8 +63,14 @@ def count_tokens(prompt: str, how: Manner) -> tuple[int, bool]:
     tokenizer = tokenizer_of(how.model)
     if tokenizer is None:
         return max(1, round(len(prompt) / CHARACTERS_PER_TOKEN)), False
-    read = spoken(prompt, how)
-    return len(tokenizer.encode(read.text, add_special_tokens=not read.templated).ids), True
+    read, file = spoken(prompt, how), tokenizer_file(how.model)
+    assert file is not None
+    return _count(read.text, not read.templated, file, file.stat().st_mtime), True
+
+
+@lru_cache(maxsize=256)
+def _count(text: str, special: bool, file: Path, changed: float) -> int:
+    return len(_tokenizer(file, changed).encode(text, add_special_tokens=special).ids)
 
 
 def tokenizer_of(model: str) -> Any:

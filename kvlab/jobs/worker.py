@@ -104,7 +104,7 @@ def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
         store.clear_aside(runs)
-    return (partial(run_batch, compare=_load(compare)) if request.repeats else _load(compare)), runs
+    return (partial(run_batch, compare=_load(compare)) if request.is_batch else _load(compare)), runs
 
 
 def _sentence(error: Exception) -> str:

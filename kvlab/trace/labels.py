@@ -80,7 +80,7 @@ def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes
     Raises:
         UserError: a field cannot be used, the file is damaged, the disk is full, or another process holds the lock.
     """
-    with _locked(root):
+    with locked(root):
         known = load_labels(root, name, kind)
         return _save(root, name, kind, known, changes)
 
@@ -89,7 +89,7 @@ def change_tags(
     root: Path, name: str, kind: Kind = "comparison", *, add: Sequence[str] = (), remove: Sequence[str] = ()
 ) -> Labels:
     """Add and remove tags of a result; raises as `change_labels`."""
-    with _locked(root):
+    with locked(root):
         known = load_labels(root, name, kind)
         tags = tuple(tag for tag in (*known.tags, *add) if tag not in remove)
         return _save(root, name, kind, known, {"tags": tags})
@@ -119,7 +119,7 @@ def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
 
 def remove_labels(root: Path, name: str, kind: Kind = "comparison") -> None:
     """Forget what was said of a result."""
-    with _locked(root):
+    with locked(root):
         _path(root, name, kind).unlink(missing_ok=True)
 
 
@@ -142,7 +142,7 @@ def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, A
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def locked(root: Path) -> Iterator[None]:
     folder = Path(root) / FOLDER
     with full_disk_sentence(folder):
         try:
