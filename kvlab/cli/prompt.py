@@ -48,6 +48,11 @@ class PromptOptions:
         """Whether there is any."""
         return (self.prompt, self.file or None, self.messages, self.sample, self.saved) != (None,) * 5
 
+    @property
+    def files(self) -> list[Path]:
+        """Those that are given, a conversation too."""
+        return self.file or ([self.messages] if self.messages else [])
+
     def read(self) -> str:
         """The prompt's text. Raises UserError unless exactly one source is given, of one prompt that can be read."""
         found = self.read_all(Path("runs"))
@@ -76,7 +81,7 @@ class PromptOptions:
             return [_of_sample(self.sample)]
         if self.saved is not None:
             return [load_prompt(root, self.saved).asked]
-        uploads = [_uploaded(path, bool(self.messages)) for path in self.file or [self.messages]]
+        uploads = [_uploaded(path, bool(self.messages)) for path in self.files]
         for upload in uploads:
             for sentence in upload.left_out:
                 typer.echo(f"{upload.name}: {sentence}", err=True)
@@ -85,7 +90,7 @@ class PromptOptions:
     def title_of(self, found: Sequence[OnePrompt]) -> str:
         """What a comparison of these prompts is called."""
         named = self.sample or self.saved or ""
-        if files := self.file or ([self.messages] if self.messages else []):
+        if files := self.files:
             named = files[0].stem if len(files) == 1 else f"{len(files)} files"
         return named.replace("_", " ").capitalize() if named else " ".join(found[0].prompt.split())[:60]
 

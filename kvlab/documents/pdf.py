@@ -67,7 +67,7 @@ def _images(page: Any) -> set[Any]:
     """What tells each image of the page from others: the number of its object."""
     resources = page.get("/Resources")
     found = resources.get_object().get("/XObject") if resources is not None else None
-    parts = found.get_object() if found is not None else {}
+    parts: Any = found.get_object() if found is not None else {}
     return {
         getattr(reference, "idnum", id(reference))
         for name in parts

@@ -111,11 +111,14 @@ def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **op
 
 
 def _prompts(request: CompareRequest) -> list[CompareRequest]:
-    """What will be read: the prompt, each of several, or the first repeats, whose wordings differ."""
+    """What is looked at before the start: the prompt, the longest of several, or repeats with different wordings."""
     if not request.is_batch:
         return [request]
-    count = min(len(request.repeats), WORDINGS) or len(request.prompts)
-    return [repeat_request(request, "-", number) for number in range(1, 1 + count)]
+    if request.prompts:
+        numbers = [max(range(1, 1 + len(request.prompts)), key=lambda number: len(request.prompts[number - 1].prompt))]
+    else:
+        numbers = list(range(1, 1 + min(len(request.repeats), WORDINGS)))
+    return [repeat_request(request, "-", number) for number in numbers]
 
 
 def meant(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class SavedPrompt(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
-    name: str = Field(min_length=1, max_length=LONGEST_NAME)
+    name: str
     prompt: Text = Field(max_length=LARGEST_PROMPT_BYTES)
     turns: tuple[Turn, ...] = ()
     answer: str | None = None
