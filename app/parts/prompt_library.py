@@ -40,9 +40,8 @@ def saved_prompt() -> tuple[OnePrompt, str]:
         st.space("stretch")
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
         with st.popover("Rename", type="tertiary"):
-            to = st.text_input("New name", name, key=f"prompt-name-{name}")
-            if st.button("Rename", key="prompt-rename"):
-                _change(lambda: prompts.rename_prompt(runs_root(), name, to).name)
+            st.text_input("New name", name, key=f"prompt-name-{name}")
+            st.button("Rename", key="prompt-rename", on_click=_rename, args=(name,))
         st.button("Remove", key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
     return chosen.asked, name
 
@@ -61,19 +60,27 @@ def save_section(one: OnePrompt) -> None:
             st.success(plain(f"Saved as {saved.name}: it stands under Saved, and in kvlab prompts ls."))
 
 
-def _change(change: Callable[[], str]) -> None:
+def _rename(name: str) -> None:
+    """Called before the script runs again, as all below."""
+    _try(lambda: prompts.rename_prompt(runs_root(), name, st.session_state[f"prompt-name-{name}"]).name)
+
+
+def _try(change: Callable[[], str]) -> None:
+    """Make a change whose outcome is the name to choose next, "" for none; what cannot be is said on the page."""
+    st.session_state[REMOVED] = ("", "")
     try:
         name = change()
     except UserError as error:
-        st.error(plain(str(error)))
+        st.session_state[REMOVED] = ("", str(error))
         return
-    st.query_params[NAME] = name
-    st.session_state.pop(NAME, None)
-    st.rerun()
+    if name:
+        st.session_state[NAME] = name
+    else:
+        st.session_state.pop(NAME, None)
 
 
 def _edit(chosen: prompts.SavedPrompt) -> None:
-    """Called before the script runs again: the form is filled with what was saved."""
+    """The form is filled with what was saved."""
     st.session_state["answer"] = chosen.answer or ""
     st.session_state["facts"] = "\n".join(chosen.prompt[start:stop] for start, stop in chosen.facts)
     if chosen.turns:
@@ -84,13 +91,9 @@ def _edit(chosen: prompts.SavedPrompt) -> None:
 
 
 def _remove(name: str) -> None:
-    try:
-        prompts.remove_prompts(runs_root(), [name])
-    except UserError as error:
-        st.session_state[REMOVED] = ("", str(error))
-        return
-    st.session_state[REMOVED] = (name, "")
-    st.session_state.pop(NAME, None)
+    _try(lambda: "" if prompts.remove_prompts(runs_root(), [name]) else name)
+    if not st.session_state[REMOVED][1]:
+        st.session_state[REMOVED] = (name, "")
 
 
 def _undo() -> None:
@@ -102,10 +105,4 @@ def _undo() -> None:
 
 
 def _bring_back(name: str) -> None:
-    try:
-        prompts.bring_back(runs_root(), name)
-    except UserError as error:
-        st.session_state[REMOVED] = ("", str(error))
-        return
-    st.session_state[REMOVED] = ("", "")
-    st.session_state[NAME] = name
+    _try(lambda: prompts.bring_back(runs_root(), name).name)

@@ -81,7 +81,7 @@ def test_turns_are_added_ordered_and_removed_and_stand_in_the_address(runs_root:
     assert "The last turn is the assistant's: end with one of the user's" in told(page)
     page = page.button(key="turn-up-2").click().run()
     page = page.button(key="turn-remove-0").click().run()
-    again = open_page("new_run", source="Chat", turns=page.query_params["turns"][0])
+    again = open_page("new_run", source="Chat", turns="".join(page.query_params["turns"]))
     request = request_of(again, runs_root)
     assert request.turns == (Turn(role="assistant", content="Hi."), Turn(role="user", content="Hello"))
     assert request.prompt == "Assistant: Hi.\n\nUser: Hello\n\nAssistant:"
