@@ -114,7 +114,7 @@ class AnswerOptions:
 
         Raises UserError for an answer beside repeats or several prompts, or one that cannot be looked for.
         """
-        from kvlab.answers import check_answer
+        from kvlab.answers import check_answer, find_facts
 
         one = found[0]
         given = self.answer is not None or bool(self.fact)
@@ -133,7 +133,7 @@ class AnswerOptions:
         text = {"turns": one.turns} if one.turns else {"prompt": one.prompt}
         return text | {
             "answer": one.answer if self.answer is None else check_answer(self.answer),
-            "facts": tuple(self.fact or one.facts),
+            "facts": find_facts(one.prompt, self.fact or one.facts),
         }
 
 

@@ -72,8 +72,6 @@ class Upload:
             return OnePrompt(**asked)
         except ValidationError as error:
             raise UserError(f"{what}: {in_one_sentence(error)}") from error
-        except UserError as error:
-            raise UserError(f"{what}: {error}") from error
 
     def left_out_of(self, row: int, name: str) -> tuple[str, ...]:
         """What is not in the prompt of a row."""

@@ -32,7 +32,7 @@ def test_every_turn_stands_in_the_text_in_order(said: list[str]) -> None:
 
 @given(ROUNDS, st.data())
 def test_a_fact_of_any_turn_is_found_where_a_template_puts_it(said: list[str], data: st.DataObject) -> None:
-    """One token a letter: the tokens that are found spell the fact, in the turn that holds it."""
+    """One token a letter, and one a role: the tokens that are found spell the fact, in the turn that holds it."""
     turns = turns_of(said)
     at = data.draw(st.integers(0, len(said) - 1))
     prompt = as_text(turns)
@@ -41,7 +41,7 @@ def test_a_fact_of_any_turn_is_found_where_a_template_puts_it(said: list[str], d
     start = first + said[at].index(fact)
     pieces, mark = ["<bos>"], -1
     for number, turn in enumerate(turns):
-        pieces += ["<turn>", *turn.role, "\n"]
+        pieces += ["<turn>", turn.role, "\n"]
         mark = len(pieces) if number == at else mark
         pieces += [*turn.content.strip(), "<end>"]
     tokens = pd.DataFrame({"phase": "prompt", "position": range(len(pieces)), "text": pieces})
