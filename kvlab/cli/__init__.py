@@ -21,6 +21,7 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.sweep import sweep_commands
@@ -60,6 +61,7 @@ commands.command("report")(report)
 commands.command("export")(export)
 commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
+commands.add_typer(prompts_commands, name="prompts")
 commands.add_typer(plugin_commands, name="plugin")
 commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")
