@@ -68,8 +68,9 @@ def _pictures(offer: Offer, name: str, key: str, asked: dict[str, str], theme: T
         st.caption(NO_BROWSER)
 
     def image(kind: ImageFormat) -> bytes:
-        source = for_picture(offer.source, asked)
-        return writer.picture(picture(offer.make(), theme, TALL), kind, offer.reading, source, theme)
+        shown = offer.make()
+        source = for_picture(offer.source, asked, shown)
+        return writer.picture(picture(shown, theme, TALL), kind, offer.reading, source, theme)
 
     def played() -> bytes:
         history = offer.make()

@@ -12,6 +12,7 @@ import streamlit as st
 from app.opened import open_cached, runs_root
 from kvlab.errors import UserError
 from kvlab.report.caption import place_of, provenance, what_of
+from kvlab.report.views import Text
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run
 
@@ -33,22 +34,30 @@ def runs_of(source: str, asked: Mapping[str, str]) -> list[Run]:
     else:
         ids = RUN.findall(source) or [asked["run"]] * ("run" in asked and not source)
     runs = []
-    for name in dict.fromkeys(ids):
+    for name in sorted(set(ids)):
         with suppress(UserError):
             runs.append(open_cached(runs_root() / name))
     return runs
 
 
-def of_and_source(source: str, asked: Mapping[str, str], figure: object = None) -> tuple[str, str]:
+def of_and_source(source: str, asked: Mapping[str, str], shown: object = None) -> tuple[str, str]:
     """What stands under a slide, and where it came from, for its notes."""
-    runs = runs_of(source, asked)
-    of = what_of(runs, asked, shows_all(figure)) or source
+    runs, asked = runs_of(source, asked), _with_chosen(asked, shown)
+    of = what_of(runs, asked, shows_all(shown)) or source
     return of, "\n".join(filter(None, (source, provenance(runs))))
 
 
-def for_picture(source: str, asked: Mapping[str, str], figure: object = None) -> str:
+def for_picture(source: str, asked: Mapping[str, str], shown: object = None) -> str:
     """The line of origin under a picture, with the prompt's words, layer, head and words looked up."""
-    return " · ".join(filter(None, (source, place_of(runs_of(source, asked), asked, shows_all(figure)))))
+    place = place_of(runs_of(source, asked), _with_chosen(asked, shown), shows_all(shown))
+    return " · ".join(filter(None, (source, place)))
+
+
+def _with_chosen(asked: Mapping[str, str], shown: object) -> Mapping[str, str]:
+    """The address, with the words that a text opened with where nobody chose any."""
+    if not isinstance(shown, Text) or shown.chosen is None or asked.keys() & {"words", "span", "token"}:
+        return asked
+    return {**asked, "span": f"{shown.chosen[0]}-{shown.chosen[1]}"}
 
 
 def shows_all(figure: object) -> Sequence[str]:

@@ -21,11 +21,17 @@ def what_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[s
     """
     if not runs:
         return ""
-    record, labels = runs[0].record, unique_labels(runs)
+    record, labels = runs[0].record, _named(runs)
     more = f" and {len(labels) - MOST_RUNS} more" if len(labels) > MOST_RUNS else ""
     prompt = f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens"
     parts = (", ".join(labels[:MOST_RUNS]) + more, record.model.name, prompt, place_of(runs, address, without))
     return " · ".join(filter(None, parts))
+
+
+def _named(runs: Sequence[Run]) -> list[str]:
+    """Each run as `keepkv 30 %`, with more where two would be called the same."""
+    labels = [run.record.label for run in runs]
+    return labels if len(set(labels)) == len(runs) else unique_labels(runs)
 
 
 def place_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
@@ -49,7 +55,7 @@ def provenance(runs: Sequence[Run]) -> str:
     if not runs:
         return ""
     lines = []
-    for run, label in zip(runs, unique_labels(runs), strict=True):
+    for run, label in zip(runs, _named(runs), strict=True):
         settings = ", ".join(f"{name} {value}" for name, value in run.record.hyper_parameters.items())
         lines.append(f"{label}: run {run.record.run_id}" + (f"; {settings}" if settings else ""))
     record = runs[0].record
