@@ -64,12 +64,9 @@ class Contest:
         )
 
     def rows(self, sources: Sources) -> pd.DataFrame:
-        """Those of the experiment whose question was, or was not, in sight when the cache was compressed."""
+        """Those of the experiment; none where only the full cache was evaluated."""
         found = self.experiment.rows(sources)
-        if found.empty:
-            return found
-        found = found[found["question_aware"] == (not self.unseen)]
-        return found if (found["method"] != "full").any() else found.iloc[:0]
+        return found if len(found) and (found["method"] != "full").any() else found.iloc[:0]
 
     def difference(self, rows: pd.DataFrame) -> Interval | None:
         """`first` minus `second` on the same prompts, mean over tasks, more being better."""
