@@ -45,7 +45,7 @@ def read_upload(name: str, content: bytes) -> Upload:
     if kind == ".jsonl":
         return Upload(name, rows=_json_lines(name, text))
     if kind == ".csv":
-        return Upload(name, rows=_csv(name, text))
+        return Upload(name, rows=read_csv(name, text))
     return Upload(name, text=text)
 
 
@@ -71,7 +71,7 @@ def _texts(value: object) -> dict[str, str]:
     return {str(key): text for key, text in value.items() if isinstance(text, str) and text.strip()}
 
 
-def _csv(name: str, text: str) -> list[dict[str, str]]:
+def read_csv(name: str, text: str) -> list[dict[str, str]]:
     """Rows by the names in the first line, whose most common separator (comma, semicolon or tab) is the file's."""
     first = text.split("\n", 1)[0]
     separator = max(",;\t", key=first.count)
