@@ -67,8 +67,11 @@ def _request(request: Work) -> None:
     if isinstance(request, FitJob):
         file, method = fitted_file(runs_root(), request.name), request.request.method
         if file.exists():
-            st.caption("Its file is ready. In the form of a run, or on the command line:")
+            st.caption("Its file is ready. On the command line it is named so:")
             st.code(f"{method}:{SETTING[method]}={file}", language=None, wrap_lines=True)
+            if st.button("Use it in a new run", type="primary", key="use_fitted"):
+                model = request.request.model
+                go("new_run", model=model, methods=method, **{f"{method}.{SETTING[method]}": str(file.absolute())})
         return
     if isinstance(request, SampleJob):
         return

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.parts.fit_section import fit_section
 from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section, placement_section
 from app.parts.queued import queued
@@ -43,6 +44,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
             )
             chosen, budgets = method_section(0, BUDGETS, "Evaluate")
             typed = hyper_parameter_section(chosen)
+            fit_section(model, chosen)
             options |= placement_section()
             name = st.text_input(
                 "Name of the results",
@@ -100,7 +102,7 @@ def _uploaded(listed: TaskList) -> FileChoice | None:
     file = st.file_uploader(UPLOAD, type=list(prompt_files.TYPES), key="eval_upload")
     if file is None:
         return None
-    form = st.selectbox("Format of the file", [BY_FIELDS, *listed.formats], key="eval_upload_form")
+    form = st.selectbox("Format of the file", [BY_FIELDS, *listed.formats], key="eval_upload_form", bind="query-params")
     with st.spinner("Reading every line"):
         choice, checked = prompt_files.save_prompts(
             runs_root(), file.name, file.getvalue(), "" if form == BY_FIELDS else form
