@@ -16,6 +16,7 @@ from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
+from kvlab.jobs.registry import methods
 from kvlab.jobs.work import Work
 from kvlab.requests import CompareRequest, RescueRequest
 from kvlab.trace.catalogue import list_repeats, list_runs
@@ -70,8 +71,9 @@ def _request(request: Work) -> None:
             st.caption("Its file is ready. On the command line it is named so:")
             st.code(f"{method}:{SETTING[method]}={file}", language=None, wrap_lines=True)
             if st.button("Use it in a new run", type="primary", key="use_fitted"):
-                model = request.request.model
-                go("new_run", model=model, methods=method, **{f"{method}.{SETTING[method]}": str(file.absolute())})
+                title = next((entry.title for entry in methods() if entry.name == method), method)
+                field = {f"{method}.{SETTING[method]}": str(file.absolute())}
+                go("new_run", model=request.request.model, methods=title, **field)
         return
     if isinstance(request, SampleJob):
         return

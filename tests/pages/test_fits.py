@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,31 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.jobs import fits
+from kvlab.jobs import fits, registry
+from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.store import database
 from kvlab.requests import CompareRequest
 from tests.pages.test_quality import told
 
 Open = Callable[..., AppTest]
+
+
+@pytest.fixture(autouse=True)
+def learning(registered_methods: list[MethodEntry], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two methods that learn, as `kvlab methods --json` lists them."""
+    fields = (("kvzap", "KVzap", "heads"), ("less", "LESS", "weights"))
+    added = [
+        MethodEntry(
+            name=name,
+            family="eviction",
+            title=title,
+            parameters={"properties": {field: {"type": "string", "default": "mini"}}},
+        )
+        for name, title, field in fields
+    ]
+    answered: Future[list[MethodEntry]] = Future()
+    answered.set_result([*registered_methods, *added])
+    monkeypatch.setattr(registry, "_reading", lambda _version: answered)
 
 
 def made(root: Path, request: FitRequest, name: str) -> Path:
@@ -74,5 +94,5 @@ def test_a_finished_fit_leads_to_a_run_with_it(runs_root: Path, open_page: Open)
     page = open_page("new_run", job=job)
     assert not page.exception and f"kvzap:heads={file}" in told(page) + "".join(code.value for code in page.code)
     page.button(key="use_fitted").click().run()
-    page = open_page("new_run", model="mini", methods="kvzap", **{"kvzap.heads": str(file)})
+    page = open_page("new_run", model="mini", methods="KVzap", **{"kvzap.heads": str(file)})
     assert page.text_input(key="kvzap.heads").value == str(file)
