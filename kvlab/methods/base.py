@@ -153,7 +153,7 @@ def register(method: type[Method]) -> type[Method]:
 
 def registered() -> dict[str, type[Method]]:
     """All methods by name, in the order they are shown."""
-    return dict(METHODS)
+    return METHODS.all()
 
 
 def make_method(name: str, **hyper_parameters: Any) -> Method:
