@@ -9,6 +9,7 @@ import streamlit as st
 
 from app.parts.answer import Question, answer_section, planted
 from app.parts.asked import number_of
+from app.parts.fit_section import fit_section
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
@@ -289,6 +290,7 @@ def form() -> None:
             st.error(plain(str(error)))
             return
         typed = hyper_parameter_section(chosen)
+        fit_section(model, chosen)
         options = recording_section(given.title) | placement_section()
         if question.prompt.strip() and not question.error and not question.several:
             full_answer(question, model, options | chat)

@@ -16,6 +16,7 @@ from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
+from kvlab.jobs.registry import methods
 from kvlab.jobs.work import Work
 from kvlab.lab.person import Role, acting
 from kvlab.lab.said import hide_paths
@@ -71,8 +72,11 @@ def _request(request: Work) -> None:
         file, method = fitted_file(runs_root(), request.name), request.request.method
         if file.exists():
             st.caption("Its file is ready. In the form of a run, or on the command line:")
-            here = f"fit:{request.name}" if lab() else file
+            here = f"fit:{request.name}" if lab() else str(file.absolute())
             st.code(f"{method}:{SETTING[method]}={here}", language=None, wrap_lines=True)
+            if st.button("Use it in a new run", type="primary", key="use_fitted"):
+                title = next((entry.title for entry in methods() if entry.name == method), method)
+                go("new_run", model=request.request.model, methods=title, **{f"{method}.{SETTING[method]}": here})
         return
     if isinstance(request, SampleJob):
         return
