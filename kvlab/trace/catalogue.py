@@ -320,7 +320,7 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
                 raise UserError(
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
-            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, error)
+            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, str(error))
             damage = str(error)  # kept itself, it would keep the connection's statements, and their locks
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
