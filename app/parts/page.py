@@ -16,6 +16,7 @@ from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 
 OPEN_HEADS, OPEN_TEXTS = 24, 8
+OPEN_VECTORS = 4  # at 128k tokens and head_dim 128 a head's vectors take 64 MB
 
 
 def heading(title: str, sentence: str) -> None:
@@ -112,6 +113,6 @@ def _texts(_run: Run, path: str, written: int, count: int) -> list[str]:
     return token_texts(_run.tokens, count)
 
 
-@st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
+@st.cache_resource(max_entries=OPEN_VECTORS, show_spinner=False)
 def _unit_vectors(_run: Run, path: str, written: int, what: str, layer: int, head: int) -> np.ndarray:
     return (_run.keys if what == "keys" else _run.values)(layer, head)[0]

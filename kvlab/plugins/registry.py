@@ -27,6 +27,11 @@ class Registry(Shelf[Thing], Mapping[str, Thing]):
 
         return register
 
+    def all(self) -> dict[str, Thing]:
+        """Everything by name; one look for plug-ins, where the mapping itself takes one a name."""
+        load_plugins(self._word)
+        return dict(self._things)
+
     def __getitem__(self, name: str) -> Thing:
         load_plugins(self._word)
         return self._things[name]

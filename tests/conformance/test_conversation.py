@@ -1,7 +1,7 @@
 """One conversation through every method and variant: prompt, several tokens at once, decoding, a second turn, decoding.
 
-Each runs as a left-padded batch and as the padded row alone, in float32 and bfloat16, on every family. All of it is
-`make conformance` (KVLAB_CONFORMANCE=full); plain `make test` takes every variant on two families, which rotate.
+Each runs as a left-padded batch in float32 and bfloat16, and in float32 as the padded row alone, on every family. All
+of it is `make conformance` (KVLAB_CONFORMANCE=full); `make test` takes every variant on two families, which rotate.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def test_a_conversation(variant: Variant, family: str, dtype: torch.dtype) -> No
         assert str(error.value).count("\n") == 0
         pytest.skip(str(error.value))
     together = talk(variant, family, dtype, slice(0, 2), 0)
-    alone = talk(variant, family, dtype, slice(1, 2), PADS)
     if dtype == torch.float32:  # in half precision a batch may round otherwise, and a tie fall the other way
+        alone = talk(variant, family, dtype, slice(1, 2), PADS)
         rounds = variant.changed.get("store", NATIVE) != NATIVE  # where rounding ends up may turn on the last bit
         assert near(alone[0], together[1], 0.05 if rounds else 1e-4)
 

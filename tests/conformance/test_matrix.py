@@ -120,10 +120,11 @@ def test_budget_is_never_exceeded(method: str, family: str, dtype: torch.dtype) 
             nonlocal steps
             on_top = steps if keeps_generated else every - 1 + buffer
             for layer in cache.compressed_layers():
-                assert (layer.slots.live() <= layer.budget + on_top).all()
-                newest = layer.slots.position.masked_fill(~layer.slots.valid, -1).amax(-1)
+                slots = layer.slots  # joined from several tables by each look
+                assert (slots.live() <= layer.budget + on_top).all()
+                newest = slots.position.masked_fill(~slots.valid, -1).amax(-1)
                 assert (newest == layer.tokens_seen[:, None] - 1).all(), "the newest token must stay"
-                votes = layer.slots.votes.masked_fill(~layer.slots.valid, 0).sum(-1) + layer.dropped
+                votes = slots.votes.masked_fill(~slots.valid, 0).sum(-1) + layer.dropped
                 assert torch.allclose(votes, layer.tokens_seen[:, None].float()), "every token is in a slot or dropped"
             steps += 1
             if registered()[method].needs_budget:

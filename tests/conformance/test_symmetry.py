@@ -97,15 +97,11 @@ def test_order_of_heads_and_rows_changes_nothing_and_a_seed_decides(variant: Var
 
     if variant.changed.get("store", NATIVE) != NATIVE:
         return  # where a number is rounded to may turn on the last bit of a sum, whose order changes below
-    other_rows, by_row = talk(variant, plain, OTHER_ROWS)
-    torch.testing.assert_close(other_rows, logits[OTHER_ROWS], rtol=0, atol=1e-4)
-    assert places(by_row) == [[layer[row] for row in OTHER_ROWS] for layer in places(compressed)]
-
-    if heads_differ(variant):
-        return
-    other_heads, by_head = talk(variant, turned, [0, 1, 2])
-    torch.testing.assert_close(other_heads, logits, rtol=0, atol=1e-4)
-    assert places(by_head) == [[[row[head] for head in OTHER_HEADS] for row in layer] for layer in places(compressed)]
+    heads = list(range(len(OTHER_HEADS))) if heads_differ(variant) else OTHER_HEADS
+    other, elsewhere = talk(variant, plain if heads_differ(variant) else turned, OTHER_ROWS)
+    torch.testing.assert_close(other, logits[OTHER_ROWS], rtol=0, atol=1e-4)
+    expected = [[[layer[row][head] for head in heads] for row in OTHER_ROWS] for layer in places(compressed)]
+    assert places(elsewhere) == expected
 
 
 RANDOM = [v for v in every_variant() if str(v) in ("cam", "gvote", "kvmerger:pivot=random", "exactmerge:futures=4")]

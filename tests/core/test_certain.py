@@ -29,7 +29,7 @@ VARIANTS: list[tuple[str, dict]] = [
     ("cam", {"variant": "simulation"}),
     ("compose", {"score": "snapkv", "settle": "keepkv", "settle_threshold": -1.0}),
 ]
-PROMPT, STEPS = 40, 8
+PROMPT, STEPS = 40, 5
 
 
 def _watched(plans: list[tuple[View, Plan]], certain: bool, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,13 +88,15 @@ def times_the_memory(prompts: pd.DataFrame) -> Interval | None:
     if wide.empty or not ours or not lines:
         return None
 
+    cell_of = {cell: place for place, cell in enumerate(wide["kept"].columns)}
+    scores, shares = (wide[name].to_numpy(float) for name in ("score", "kept"))
+    mine, budgets = cell_of[ours[0]], [[cell_of[cell] for cell in line] for line in lines.values()]
+
     def best(weights: np.ndarray) -> float:
-        score, kept = (pd.Series(weights @ wide[name].to_numpy(), wide[name].columns) for name in ("score", "kept"))
-        needed = []
-        for line in lines.values():
-            order = sorted(line, key=lambda cell: kept[cell])
-            needed.append(_needed(kept[order].to_numpy(), score[order].to_numpy(), float(score[ours[0]])))
-        return float(min(1.0, *needed) / kept[ours[0]])
+        score, kept = weights @ scores, weights @ shares
+        ordered = (sorted(line, key=kept.__getitem__) for line in budgets)
+        needed = (_needed(kept[line], score[line], float(score[mine])) for line in ordered)
+        return float(min(1.0, *needed) / kept[mine])
 
     return drawn_again(best, wide.index.get_level_values("task"))
 
