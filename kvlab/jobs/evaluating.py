@@ -21,6 +21,7 @@ from kvlab.jobs.fitting import plan_of
 from kvlab.jobs.models import check_model, context_length
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.task_list import TaskList
+from kvlab.lab.settings import lab
 from kvlab.requests import LARGEST_PROMPT_BYTES, MethodChoice
 
 HARNESS = "lm-eval:"  # begins the names of tasks whose prompts lm-eval makes
@@ -115,6 +116,8 @@ def _file(line: str) -> FileChoice:
         raise UserError(
             f"{line[:80]!r} names no file: write format=path, such as ruler=/data/niah/validation.jsonl."
         ) from None
+    if lab() is not None:
+        raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
     file = Path(path).expanduser()
     if not file.is_file():
         raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")

@@ -162,8 +162,8 @@ def test_a_job_is_followed_by_its_link_and_goes_on(runs_root: Path, open_page: O
     page = open_page("quality", job=first)
     assert not page.exception and "Level with the best" in told(page)
     page.button(key="go_on").click().run()
-    again = jobs.list_jobs(runs_root)[0]
-    assert again.job_id != first and jobs.request_of(runs_root, again.job_id) == job
+    (again,) = jobs.list_jobs(runs_root)
+    assert (again.job_id, again.state) == (first, "queued") and jobs.request_of(runs_root, first) == job
     assert not open_page("new_run", job=first).exception
     assert "There is no job nope" in told(open_page("quality", job="nope"))
 
