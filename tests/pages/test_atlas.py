@@ -11,10 +11,12 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from kvlab import jobs
 from kvlab.atlas import registry
 from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.sources import Sources
+from kvlab.bench.request import BenchJob
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -132,3 +134,20 @@ def test_a_fault_in_an_exhibit_is_one_sentence_on_its_page(comparison: Path, ope
         "the server's log has the traceback\\."
     ]
     assert len(page.pills[0].options) > 1
+
+
+def test_a_card_s_button_and_the_one_for_all_queue_what_they_say(
+    runs_root: Path, open_page: Open, started_workers: list[Path]
+):
+    page = open_page("atlas")
+    page.button(key="order-keepkv/tab-1").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    work = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(work, BenchJob) and work.preset == "keepkv-table1"
+    page = open_page("atlas")
+    every = page.button(key="order-all")
+    assert f"{every.label.removeprefix('Queue all ')} jobs would measure here" in texts(page)
+    assert "how long is not known" not in texts(page)
+    every.click().run()
+    assert len(jobs.list_jobs(runs_root)) == 1 + int(every.label.removeprefix("Queue all "))
+    assert started_workers
