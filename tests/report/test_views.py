@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 from itertools import pairwise
@@ -21,6 +22,7 @@ from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.cli import commands
 from kvlab.errors import UserError
 from kvlab.figures.export import ImageWriter
+from kvlab.figures.similarity import similarity_map
 from kvlab.report.animated import MOST_FRAMES, animation, frames_of
 from kvlab.report.caption import provenance, what_of
 from kvlab.report.deck import content, deck
@@ -154,6 +156,16 @@ def test_a_gif_plays_every_step(history: History, writer: ImageWriter):
     assert all(np.abs(a - b).sum() > 0 for a, b in pairwise(frames)), "nothing moves"
     with pytest.raises(UserError, match="one step"):
         animation(history.model_copy(update={"steps": (0,)}), writer)
+
+
+@needs_browser
+@pytest.mark.parametrize("columns", [16, 9])
+def test_the_cells_of_a_similarity_map_are_square_in_a_picture(writer: ImageWriter, columns: int):
+    frame = pd.DataFrame(np.eye(16)[:, :columns])
+    drawn = writer.image(similarity_map(frame, ["a"] * 16), "svg").decode()
+    sizes = [re.search(rf'<image[^>]* {side}="([0-9.]+)"', drawn) for side in ("width", "height")]
+    width, height = (float(found[1]) for found in sizes if found)
+    assert abs(width / columns - height / 16) < 0.02 * height / 16
 
 
 def test_bad_words_for_a_gif_are_one_sentence(keepkv: Run, tmp_path: Path):

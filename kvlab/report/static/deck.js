@@ -5,11 +5,22 @@ const slides = [...document.querySelectorAll("section")];
 const drawn = new Set();
 let at = 0, leave = null;
 
+const USUAL = [1280, 720];  // pixels of a window for which letters of a chart have their size; in a larger one they grow
+
 function draw(place) {
-  if (given[place]?.view !== "figure" || drawn.has(place)) return;
+  if (given[place]?.view !== "figure") return;
+  if (drawn.has(place)) { fit(place); return; }
   drawn.add(place);
   const { data, layout, frames } = given[place];
-  Plotly.newPlot(`figure-${place}`, { data, layout, frames: frames ?? [], config: { responsive: true, displaylogo: false, displayModeBar: false } });
+  fit(place);
+  Plotly.newPlot(`chart-${place}`, { data, layout, frames: frames ?? [], config: { displaylogo: false, displayModeBar: false } });
+}
+
+function fit(place) {
+  const chart = document.getElementById(`chart-${place}`), room = chart.parentElement;
+  const times = Math.max(1, Math.min(innerWidth / USUAL[0], innerHeight / USUAL[1]));
+  Object.assign(chart.style, { width: `${room.clientWidth / times}px`, height: `${room.clientHeight / times}px`, transform: times > 1 ? `scale(${times})` : "" });
+  if (chart.data) Plotly.Plots.resize(chart);
 }
 
 function live(place) {
@@ -27,7 +38,6 @@ function show(place) {
   slides.forEach((slide, number) => slide.classList.toggle("shown", number === at));
   location.replace(`#${at + 1}`);
   draw(at);
-  if (drawn.has(at)) Plotly.Plots.resize(`figure-${at}`);
   if (moved) { document.activeElement?.blur(); live(at); }
   document.body.dataset.at = at + 1;
   setTimeout(() => ahead(at + 1), 60);
@@ -58,6 +68,6 @@ window.addEventListener("keydown", (event) => {
   if (act && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); event.stopPropagation(); act(); }
 }, true);
 window.addEventListener("hashchange", () => { const asked = Number(location.hash.slice(1)); if (asked - 1 !== at && asked > 0) show(asked - 1); });
-window.addEventListener("resize", () => { if (drawn.has(at)) Plotly.Plots.resize(`figure-${at}`); });
+window.addEventListener("resize", () => draw(at));
 window.addEventListener("beforeprint", () => slides.forEach((slide, place) => { slide.classList.add("shown"); draw(place); }));
 show(Math.max(0, Number(location.hash.slice(1)) - 1) || 0);
