@@ -268,6 +268,23 @@ def test_the_talk_opens_alive(story: Story, lineage: Lineage, tmp_path: Path):
 
 @needs_browser
 @needs_office
+def test_a_printed_talk_has_a_page_a_slide(story: Story, writer: ImageWriter, tmp_path: Path):
+    (tmp_path / "talk.pdf").write_bytes(talk(story, "pdf", writer))
+    told = subprocess.run(["pdftotext", "-layout", tmp_path / "talk.pdf", "-"], check=True, capture_output=True)
+    pages = told.stdout.decode().split("\f")[:-1]
+    assert len(pages) in (len(story.views), len(story.views) + 1), "only the long table may need a second page"
+    for one, said in zip(story.views, pages, strict=False):
+        assert one.title in said
+    assert all(str(row) in "".join(pages[6:]) for row in range(23)), "a row of the long table is cut"
+    subprocess.run(
+        ["pdftoppm", "-r", "20", "-f", "5", "-l", "5", "-png", tmp_path / "talk.pdf", tmp_path / "p"], check=True
+    )
+    lines = np.asarray(Image.open(next(tmp_path.glob("p*.png"))).convert("L"), float)
+    assert lines[:, lines.shape[1] // 2 :].std() > 3, "the chart does not fill its page"
+
+
+@needs_browser
+@needs_office
 def test_an_office_program_shows_every_slide(story: Story, writer: ImageWriter, tmp_path: Path):
     pytest.importorskip("pptx", reason="needs kvlab[slides]")
     (tmp_path / "talk.pptx").write_bytes(talk(story, "pptx", writer))
