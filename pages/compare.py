@@ -80,6 +80,8 @@ def main() -> None:
     runs = current_comparison()
     if not runs:
         return
+    if owner := runs[0].record.owner:
+        st.caption(f"Asked for by **{plain(owner)}**{', private' if runs[0].record.private else ''}.")
     batch_section(runs[0].record)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table

@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.lab.person import Role, require
 from kvlab.trace.atomic import replace_text
 
 FOLDER = "stories"
@@ -129,6 +130,7 @@ def load_story(root: Path, name: str) -> Story:
 
 def save_story(root: Path, story: Story) -> Path:
     """Write the story, whole or not at all; returns its file."""
+    require(Role.RUN, "change a story")
     file = story_path(root, story.name)
     replace_text(file, story.model_dump_json(indent=2))
     return file
