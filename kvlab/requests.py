@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,7 +17,7 @@ from pydantic import (
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.budget import Budget
-from kvlab.given import Seed, Text
+from kvlab.given import Seed, Text, check_text
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 from kvlab.returns import Return, token_words
@@ -26,9 +27,13 @@ LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request
 
 MOST_NEW_TOKENS = 4096
+MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
 
 RecordLevel = Literal["off", "light", "full"]
 
+ModelName = Annotated[str, AfterValidator(partial(check_text, what="The model"))]
+Revision = Annotated[str, AfterValidator(partial(check_text, what="The revision"))]
+Folder = Annotated[str, AfterValidator(partial(check_text, what="The folder of downloads"))]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
 Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
@@ -79,13 +84,13 @@ class ModelRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = "mini"
+    model: ModelName = "mini"
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
     load_in: Literal["4bit", "8bit"] | None = Field(None, description="pack the weights; none: as they are")
-    revision: str | None = Field(None, description="a branch, tag or commit of a hub name")
-    cache_dir: str | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
+    revision: Revision | None = Field(None, description="a branch, tag or commit of a hub name")
+    cache_dir: Folder | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
     chat: Literal["auto", "no"] = Field("auto", description="auto: in the model's chat template where it has one")
     system: Text = Field("", max_length=LARGEST_PROMPT_BYTES, description="a system prompt, before the user's turn")
     thinking: bool | None = Field(None, description="the template's enable_thinking; none: as the template has it")
@@ -177,6 +182,7 @@ class CompareRequest(ChatRequest):
     )
     batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
     repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
+    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
     aside: bool = Field(False, description="a look before a comparison: its runs lie with the queue and in no list")
 
     @model_validator(mode="before")
@@ -209,6 +215,8 @@ class CompareRequest(ChatRequest):
     def _has_choices(self) -> CompareRequest:
         if not self.choices:
             raise ValueError("name at least one method")
+        if len(self.choices) > MOST_RUNS:
+            raise ValueError(f"{len(self.choices):,} runs were asked for: ask for at most {MOST_RUNS:,} at once")
         if self.repeats and (self.answer is not None or self.facts):
             raise ValueError("repeats plant their own answers and facts: leave out both")
         if self.repeats and (self.prompts or self.turns):
@@ -229,7 +237,7 @@ class RescueRequest(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["rescue"] = "rescue"
-    run_id: str
+    run_id: str = Field(pattern=r"^[^./\\\x00-\x1f][^/\\\x00-\x1f]{0,254}$", description="a folder's name, no path")
     most_reruns: int = Field(40, ge=1, le=1000)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     title: str = ""

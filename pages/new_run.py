@@ -9,6 +9,7 @@ import streamlit as st
 
 from app.parts.answer import Question, answer_section, planted
 from app.parts.asked import number_of
+from app.parts.fit_section import fit_section
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
@@ -27,8 +28,9 @@ from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.remembered import remember, remembered
-from kvlab.jobs.shelf import short_name
 from kvlab.jobs.spoken import Manner, spoken
+from kvlab.lab.settings import lab
+from kvlab.lab.shelf import short_name
 
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
@@ -183,7 +185,9 @@ def recording_section(default_title: str) -> dict[str, Any]:
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
         record = what_to_record() if level == "full" else ""
+    private = lab() is not None and st.toggle("Private", help="You and the administrators alone see its runs.")
     return {
+        "private": private,
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
         "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "record": record,
     }  # fmt: skip
@@ -286,6 +290,7 @@ def form() -> None:
             st.error(plain(str(error)))
             return
         typed = hyper_parameter_section(chosen)
+        fit_section(model, chosen)
         options = recording_section(given.title) | placement_section()
         if question.prompt.strip() and not question.error and not question.several:
             full_answer(question, model, options | chat)

@@ -15,6 +15,7 @@ from app.parts.text import plain, shorten
 from kvlab.documents.document import LARGEST_BYTES
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, uploads
+from kvlab.jobs.prompts import check_prompt
 from kvlab.jobs.spoken import Manner, spoken
 from kvlab.repeats import MOST_REPEATS
 from kvlab.requests import OnePrompt
@@ -97,17 +98,18 @@ def saved_one() -> Given:
 
 
 def pasted_prompt() -> Given:
-    """What is typed or pasted; checked when the run is asked for. The address carries it while it is short."""
+    """What is typed or pasted. The address carries it while it is short; raises UserError where it cannot be run."""
     if "pasted" not in st.session_state:
         st.session_state["pasted"] = st.query_params.get("text", "")
     text = st.text_area(
         "Text", key="pasted", height=640, placeholder="Paste a prompt", persist_state="page", on_change=remember_pasted
     )
+    if text.strip():
+        check_prompt(text)
     if len(text) > LINKED_CHARACTERS:
         st.caption(f"A link to this page leaves the text out: it carries at most {LINKED_CHARACTERS:,} characters.")
     if text.strip() and tokens_wanted():
         show_tokens(text)
-    # Half signs and bytes that are no text are said once the run is asked for.
     return Given(OnePrompt.model_construct(name="", prompt=text, turns=(), answer=None, facts=()))
 
 

@@ -11,6 +11,7 @@ import streamlit as st
 from app.opened import runs_root
 from app.parts.figure import show
 from app.parts.links import go
+from app.parts.shown import Offer, titled
 from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.analysis import repeats as analysis
@@ -19,7 +20,8 @@ from kvlab.counted import prompts
 from kvlab.errors import UserError
 from kvlab.figures import repeats as figures
 from kvlab.figures.board import verdict_words
-from kvlab.figures.words import byte_size
+from kvlab.figures.words import byte_size, plural
+from kvlab.report.views import table_of
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
 from kvlab.trace.labels import Labels, load_labels
 from kvlab.trace.reader import open_run
@@ -96,6 +98,9 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
         st.session_state[CELL] = _telling(batch.cells)
     chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
     single = analysis.single_prompts(batch, *places[chosen])
+    source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
+    offer = Offer(f"{chosen}: one row a prompt", lambda: table_of(_readable(single)), source=source)
+    titled(offer, "repeats-table")
     st.dataframe(_readable(single), hide_index=True, column_config=COLUMNS, alt="One row a prompt of the chosen cell")
     names = {row.comparison_id: f"{row.number} of {row.of}: {_apart(row)}" for row in single.itertuples()}
     if comparison_id not in names:

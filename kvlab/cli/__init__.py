@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from kvlab.cli.app import app_command
+from kvlab.cli.app import app_command, token
 from kvlab.cli.atlas import atlas_commands
 from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
@@ -31,6 +31,7 @@ from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
 from kvlab.cli.written import table
 from kvlab.errors import UserError
+from kvlab.given import check_text
 
 commands = typer.Typer(
     help="A visual laboratory for KV-cache compression in LLM inference.",
@@ -50,6 +51,7 @@ commands.command("lm-eval")(with_plugins(lm_eval))
 commands.command("table")(with_plugins(table))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
+commands.command("token")(token)
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
 commands.command("fit")(with_plugins(fit))
@@ -69,6 +71,8 @@ commands.add_typer(data_commands, name="data")
 def main() -> None:
     """Run the command line; a UserError becomes one sentence on standard error."""
     try:
+        for word in sys.argv[1:]:
+            check_text(word, "An argument")
         commands()
     except UserError as error:
         print(f"kvlab: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kvlab.cli.comparing import Json, KeptOptions, Level, Out, RunningOptions, execute, resume_batch
+from kvlab.cli.comparing import Json, KeptOptions, Level, Out, RunningOptions, execute, go_on
 from kvlab.cli.composing import PartsOptions
 from kvlab.cli.groups import grouped
 from kvlab.cli.loading import ModelOptions
@@ -66,7 +66,7 @@ def compare(
 ) -> None:
     """Compare several methods and budgets, and the full cache, over one prompt, several, or repeats of a needle."""
     if resume:
-        resume_batch(resume, out, as_json)
+        go_on(resume, out, as_json)
         return
     methods, planted = parts.added_to(methods), repeats.plantings(seed)
     found = text.read_all(out)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvlab.repeats import Planting
     from kvlab.requests import CompareRequest, Progress
 
-Resume = Annotated[str, typer.Option(help="go on with a batch of repeats that was stopped, by its id")]
+Resume = Annotated[str, typer.Option(help="go on with a comparison or a batch of repeats that was stopped, by its id")]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kvlab.answers import find_facts
 from kvlab.jobs.models import context_length
-from kvlab.jobs.prompts import count_tokens, tokenizer_of
+from kvlab.jobs.prompts import count_tokens, encoded, tokenizer_of
 from kvlab.jobs.spoken import Manner, Spoken
 from kvlab.requests import OnePrompt
 
@@ -36,7 +36,7 @@ def token_spans(text: str, model: str) -> list[tuple[int, int]] | None:
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
         return None
-    return [span for span in tokenizer.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
+    return [span for span in encoded(tokenizer, text, False).offsets if span[1] > span[0]]
 
 
 def shortened(read: Spoken, most: int) -> Spoken:

@@ -120,7 +120,7 @@ def read_upload(name: str, content: bytes) -> Upload:
     if kind == ".json":
         return Upload(name, rows=_json(name, text))
     if kind == ".csv":
-        return Upload(name, rows=_csv(name, text))
+        return Upload(name, rows=read_csv(name, text))
     return Upload(name, text=text)
 
 
@@ -194,7 +194,7 @@ def _facts(row: dict[str, Any]) -> tuple[str, ...]:
     return tuple(one for one in every if isinstance(one, str) and one.strip())
 
 
-def _csv(name: str, text: str) -> list[dict[str, Any]]:
+def read_csv(name: str, text: str) -> list[dict[str, Any]]:
     """Rows by the names in the first line, whose most common separator (comma, semicolon or tab) is the file's."""
     first = text.split("\n", 1)[0]
     separator = max(",;\t", key=first.count)

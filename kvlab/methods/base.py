@@ -10,15 +10,18 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     JsonValue,
     SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
     model_serializer,
 )
+from pydantic_core import CoreSchema
 
 from kvlab.errors import UserError
 from kvlab.given import shown
+from kvlab.methods.bounds import in_bounds, with_bounds
 from kvlab.methods.packing import packed_sizes
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
@@ -51,6 +54,15 @@ class Method(BaseModel, ABC):
     needs_budget: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
+
+    @field_validator("*")
+    @classmethod
+    def _numbers_end(cls, value: Any) -> Any:
+        return in_bounds(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return with_bounds(handler.resolve_ref_schema(handler(core)))
 
     @field_validator("store")
     @classmethod
@@ -193,4 +205,5 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
     known = ", ".join(method.model_fields) or "none"
     if first["type"] == "extra_forbidden":
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
-    return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {first['msg'].lower()}."
+    reason = first["msg"].removeprefix("Value error, ").lower()
+    return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."
