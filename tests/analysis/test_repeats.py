@@ -191,7 +191,7 @@ def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
     for theme in ("light", "dark"):
         (points,) = figures.closeness(batch.cells, theme).data
         assert list(points.x) == pytest.approx([0.2, 0.5])
-        assert [told[:2] for told in points.customdata] == [("h2o", "20 %"), ("snapkv", "20 %")]
+        assert [told[:2] for told in points.customdata] == [["h2o", "20 %"], ["snapkv", "20 %"]]
     assert "over 6 prompts" in figures.read_closeness(batch) and "h2o" in figures.read_closeness(batch)
 
 
