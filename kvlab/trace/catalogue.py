@@ -302,7 +302,7 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
     Raises:
         UserError: the folder does not let the index be opened, read or written.
     """
-    root, damage = Path(root), None
+    root, damage = Path(root), ""
     if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
         return _in_memory(root, work)
     for _ in range(2):
@@ -320,11 +320,11 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
                 raise UserError(
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
-            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, error)
-            damage = error
+            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, str(error))
+            damage = str(error)  # kept itself, it would keep the connection's statements, and their locks
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
-    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.") from damage
+    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.")
 
 
 def index_note(root: Path) -> str:
