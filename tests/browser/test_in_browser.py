@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvlab.assets import project_root
-from tests.browser.settle import settle
+from tests.browser.settle import settle, until
 
 WITH_A_PLOT = ("timeline", "similarity", "merges", "compare")
 
@@ -148,15 +148,15 @@ def test_a_theme_that_is_chosen_is_taken_at_once_and_kept_on_every_page(visit: C
     page = visit("compare?comparison=sample")
     ground = "getComputedStyle(document.querySelector('.stApp')).backgroundColor"
     ink = "document.querySelector('.js-plotly-plot')?._fullLayout?.font?.color"
-    page.wait_for_function(f"{ink} === '#1F2430'")
+    until(page, f"{ink} === '#1F2430'")
     try:
         page.evaluate("window.kept = 1")
         page.locator(".kv-theme [data-theme=Dark]").click()
-        page.wait_for_function(f"{ground} === 'rgb(18, 21, 28)'")
-        page.wait_for_function(f"{ink} && {ink} !== '#1F2430'")  # figures are drawn anew
+        until(page, f"{ground} === 'rgb(18, 21, 28)'")
+        until(page, f"{ink} && {ink} !== '#1F2430'")  # figures are drawn anew
         assert page.evaluate("window.kept") == 1, "nothing that was typed is lost"
         page.goto(f"{address}/runs")
-        page.wait_for_function(f"document.querySelector('.stApp') && {ground} === 'rgb(18, 21, 28)'")
+        until(page, f"document.querySelector('.stApp') && {ground} === 'rgb(18, 21, 28)'")
         switch = page.locator(".kv-theme [aria-checked=true]")
         switch.wait_for()
         assert switch.get_attribute("data-theme") == "Dark"
