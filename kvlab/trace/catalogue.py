@@ -321,7 +321,7 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
             log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, error)
-            damage = error
+            damage = error.with_traceback(None)  # whose frames would keep the file open
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
     raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.") from damage
