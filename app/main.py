@@ -17,12 +17,15 @@ from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.asked import drop_unusable, say_refused  # noqa: E402
 from app.parts.copy_link import copy_link  # noqa: E402
+from app.parts.room import say_room  # noqa: E402
 from app.parts.slides import PAGE  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
+from app.person import current_person, let_in  # noqa: E402
 from app.state import catch_up, theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
+from kvlab.lab.person import Role  # noqa: E402
 
 FIRST = "first"
 MENU = {
@@ -57,6 +60,7 @@ MENU = {
         ("gvote", "GVote", "article"),
         ("beyond", "Beyond the five", "article"),
     ],
+    "Server": [("admin", "Administration", "admin_panel_settings")],
 }
 
 
@@ -72,7 +76,7 @@ def pages() -> dict[str, list[st.Page]]:
                 default=name == "start",
             )
             for name, title, icon in entries
-            if (script := ROOT / "pages" / f"{name}.py").exists()
+            if (script := ROOT / "pages" / f"{name}.py").exists() and _is_for(name)
         ]
         for section, entries in MENU.items()
     }
@@ -82,12 +86,19 @@ def pages() -> dict[str, list[st.Page]]:
     return {section: found for section, found in sections.items() if found}
 
 
+def _is_for(name: str) -> bool:
+    """Whether the person who asks may open the page."""
+    return name != "admin" or current_person().role is Role.ADMINISTER
+
+
 def main() -> None:
     """Draw the shell and the page the address names."""
     # A button that fills in a form sets widgets that have defaults; the defaults are what a bare address means.
     config.set_option("global.disableWidgetStateDuplicationWarning", True)
     st.set_page_config(page_title="kvlab", page_icon=str(asset_path("logo-mark.svg")), layout="wide")
     st.logo(str(asset_path(f"logo-{theme()}.svg")), size="large", icon_image=str(asset_path("logo-mark.svg")))
+    if not let_in():
+        return
     load_plotly_ahead()
     registry.prefetch()
     page = st.navigation(pages(), expanded=True)
@@ -95,6 +106,7 @@ def main() -> None:
     st.session_state[PAGE] = page.url_path
     caption_bar(page.url_path)
     context_bar.begin()
+    say_room()
     catch_up()
     asked = st.query_params.to_dict()
     page.run()

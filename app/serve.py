@@ -1,4 +1,4 @@
-"""The dashboard's server: Streamlit on `app/main.py`, until standard input closes, which it does with `kvlab app`.
+"""The dashboard's server: `app/served.py`, until standard input closes, which it does with `kvlab app`.
 
 Killed outright, `kvlab app` cannot stop what it started: so the server itself watches the pipe to it.
 """
@@ -20,6 +20,8 @@ def end_with_the_pipe() -> None:
 
 
 if __name__ == "__main__":
+    # Uvicorn would take the address in X-Forwarded-For for the caller's own; the gate asks for the connection's.
+    os.environ["FORWARDED_ALLOW_IPS"] = ""
     threading.Thread(target=end_with_the_pipe, daemon=True).start()
-    sys.argv = ["streamlit", "run", str(Path(__file__).with_name("main.py")), *sys.argv[1:]]
+    sys.argv = ["streamlit", "run", str(Path(__file__).with_name("served.py")), *sys.argv[1:]]
     sys.exit(cli.main())

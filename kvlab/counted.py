@@ -1,4 +1,4 @@
-"""How many prompts a number rests on, in words: `one prompt`, or n with a 95 % interval. Free of everything."""
+"""How many prompts a number rests on, in words: `one prompt`, or n with a 95 % interval; and bytes in words."""
 
 from __future__ import annotations
 
@@ -23,3 +23,11 @@ def mean_words(mean: float, low: float, high: float, n: int, show: Callable[[flo
     if n == 1:
         return f"{show(mean)} ({ONE_PROMPT})"
     return f"{show(mean)} ({show(low)} to {show(high)}, n = {n:,})"
+
+
+def in_words(size: float) -> str:
+    """Bytes as people say them: `812 MB`, `3.1 GB`."""
+    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if size >= 0.9995 * unit:
+            return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
+    return f"{size:.0f} bytes"

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from kvlab.assets import project_root
+from kvlab.lab.shelf import offered
 
 HUB_NAME = re.compile(r"(?!.*(--|\.\.))\w[\w.-]*/\w(?:[\w.-]*\w)?", re.ASCII)
 EMBEDDED = "mini"
@@ -16,7 +17,7 @@ def model_file(name: str, file: str) -> Path | None:
     folder = project_root() / "assets" / EMBEDDED if name == EMBEDDED else model_folder(name)
     if folder is not None:
         return folder / file if (folder / file).is_file() else None
-    if not HUB_NAME.fullmatch(name):
+    if not HUB_NAME.fullmatch(name) or name not in (offered() or [name]):
         return None
     from huggingface_hub import try_to_load_from_cache
 
@@ -29,6 +30,10 @@ def model_file(name: str, file: str) -> Path | None:
 
 def model_folder(name: str) -> Path | None:
     """The folder that `name` is the path of, if there is one."""
+    known = offered()
+    if known is not None:
+        place = known.get(name, "")
+        return Path(place) if Path(place).is_absolute() else None
     try:
         folder = Path(name).expanduser()
         return folder if folder.is_dir() else None

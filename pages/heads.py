@@ -42,10 +42,8 @@ def main() -> None:
         return
     table = fingerprints_of(run, *page.stamp(run), tuple(layers))
     if table.empty:
-        st.info(
-            "The keys and attention rows of every layer are missing or damaged: record the run again to see them.",
-            icon=":material/info:",
-        )
+        missing = "The keys and attention rows of every layer are missing or damaged: record the run again to see them."
+        st.info(run.record.thinned_note if run.record.thinned else missing, icon=":material/info:")
         return
     groups_of(run, table)
 

@@ -52,9 +52,10 @@ def _submit(question: Question, model: str, options: dict[str, Any]) -> str:
         "max_new_tokens": min(MOST_TOKENS, int(options["max_new_tokens"])),
         "title": "What the full cache answers",
         "aside": True,
+        "private": True,
     }
     choice = MethodChoice(method="full", budget=1.0)
-    request = intake.make_request(question.prompt, model, (choice,), **(options | changed))
+    request = intake.make_request(question.prompt, model, (choice,), turns=question.turns, **(options | changed))
     job_id = jobs.submit(runs_root(), request, session_id())
     jobs.ensure_worker(runs_root())
     return job_id

@@ -52,6 +52,8 @@ def _choices(table: pd.DataFrame, asked: Wanted) -> dict:
         "tags": ("Tag", _words(table["tags"])),
         "answers": ("Answer", list(ANSWERS)),
     }
+    if table["owner"].any() or asked.owners:
+        several["owners"] = ("Who", _words([table["owner"]]))
     chosen: dict = {}
     for name, (label, options) in several.items():
         # What the address asks for and is not here stays in the list, so that one sees why nothing is found.

@@ -25,6 +25,7 @@ PAGES = {
 TITLES = {
     "starred": "★", "open": "open", "title": "title", "answer": "answers", "least_kl": "closest KL",
     "methods": "methods", "budgets": "budgets", "model": "model", "tokens": "prompt tokens", "created": "date (UTC)",
+    "owner": "who",
     "tags": "tags", "kind": "kind", "score": "score", "runs": "runs", "bytes": "MiB", "status": "state",
     "closest": "closest run", "note": "note", "id": "id",
 }  # fmt: skip
@@ -43,7 +44,7 @@ def shelf() -> Shelf:
     return library.look(runs_root()) if (known.table["status"] == "running").any() else known
 
 
-@st.cache_resource(max_entries=2, show_spinner=False)
+@st.cache_resource(max_entries=16, show_spinner=False)
 def _shelf(root: Path, stamp: tuple) -> Shelf:
     return library.look(root)
 
@@ -51,8 +52,9 @@ def _shelf(root: Path, stamp: tuple) -> Shelf:
 def runs_table(found: pd.DataFrame) -> pd.DataFrame:
     """Draw the rows; returns those that are chosen."""
     columns = asked_columns()
-    if columns == USUAL and found["score"].isna().all():
-        columns = [name for name in columns if name != "score"]  # only evaluations have one
+    if columns == USUAL:  # only evaluations have a score, and only runs on a shared server somebody who asked
+        empty = {"score": found["score"].isna().all(), "owner": not found["owner"].any()}
+        columns = [name for name in columns if not empty.get(name)]
     shown = found.assign(open=[_address(row.kind, row.id) for row in found.itertuples()])[columns]
     shown = shown.rename(columns=TITLES)
     if "bytes" in columns:

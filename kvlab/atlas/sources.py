@@ -17,6 +17,7 @@ from kvlab.atlas.shipped_folder import Shipped
 from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
+from kvlab.lab.person import viewer
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
 
@@ -95,7 +96,7 @@ class Sources:
         index = self.root / "catalogue.sqlite"  # some exhibits look at every prompt in the folder
         files = sorted(path for path in (*runs, *results, index) if path.exists())
         chosen = str(self.run.path) if self.run else ""
-        return (str(self.root), chosen, *(f"{path}@{path.stat().st_mtime_ns}" for path in files))
+        return (viewer(), str(self.root), chosen, *(f"{path}@{path.stat().st_mtime_ns}" for path in files))
 
 
 def origin(run: Run) -> str:

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from kvlab.cli.app import app_command
+from kvlab.cli.app import app_command, token
 from kvlab.cli.atlas import atlas_commands
 from kvlab.cli.bench import bench
 from kvlab.cli.compare import compare, run
@@ -21,6 +21,7 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.sweep import sweep_commands
@@ -50,6 +51,7 @@ commands.command("lm-eval")(with_plugins(lm_eval))
 commands.command("table")(with_plugins(table))
 commands.command("bench")(with_plugins(bench))
 commands.command("app")(with_plugins(app_command))
+commands.command("token")(token)
 commands.command("doctor")(with_plugins(doctor))
 commands.command("train-mini")(with_plugins(train_mini))
 commands.command("fit")(with_plugins(fit))
@@ -59,6 +61,7 @@ commands.command("report")(report)
 commands.command("export")(export)
 commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
+commands.add_typer(prompts_commands, name="prompts")
 commands.add_typer(plugin_commands, name="plugin")
 commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -22,6 +23,10 @@ import typer
 from kvlab.assets import project_root
 from kvlab.cli.models import Folders, offer
 from kvlab.errors import UserError
+from kvlab.lab.serving import LOCAL, OPEN, check_serving, is_loopback, server_options
+from kvlab.lab.settings import VARIABLE, Lab
+from kvlab.lab.settings import lab as lab_settings
+from kvlab.lab.tokens import forget_environment, hash_token, new_token
 
 EVERY_ADDRESS = ("0.0.0.0", "::")
 FOLDER = ".jobs"  # where the queue lies too
@@ -39,19 +44,39 @@ def app_command(
     open_: Annotated[str, typer.Option("--open", metavar="RUN_OR_COMPARISON", help="show this one first")] = "",
     headless: Annotated[bool, typer.Option("--headless", help="do not open a browser")] = False,
     models: Folders = None,
+    lab: Annotated[
+        Path | None,
+        typer.Option("--lab", metavar="TOML", help="who may do what on a shared server: docs/shared-lab.md"),
+    ] = None,
+    open_to_everyone: Annotated[
+        bool, typer.Option("--open-to-everyone", help="serve other machines too without asking who is there")
+    ] = False,
+    workers: Annotated[
+        int | None,
+        typer.Option("--workers", help="processes that run jobs, each with its share of the GPUs; default: see below"),
+    ] = None,
 ) -> None:
-    """Open the dashboard; runs asked for there are made by a worker process that ends with it."""
+    """Open the dashboard; runs asked for there are made by a worker process that ends with it.
+
+    One worker has all devices, so that a model may be spread over them; with --workers N each has its share. A server
+    with a lab file starts one a GPU.
+    """
     from kvlab.jobs.own_disk import queue_note
 
     root = runs.absolute()
-    offer(models)
+    settings = _settings(lab)
+    if note := check_serving(host, settings, open_to_everyone):
+        typer.echo(f"kvlab: {note}", err=True)
+    offer([*(models or []), *(settings.models.folders if settings else [])])
     _make_folder(root)
+    share_out(workers)
     port = _choose_port(host, port)
     address = f"http://{'localhost' if host in EVERY_ADDRESS else host}:{port}"
     url = address + _page_for(root, open_)
     for stop in (signal.SIGINT, signal.SIGTERM):  # set, not assumed: a job started with & ignores Ctrl-C
         signal.signal(stop, _interrupt)
-    server = _start_server(root, host, port)
+    server = _start_server(root, host, port, settings)
+    forget_environment()
     try:
         _wait_until_ready(server, address, root)
         typer.echo(f"kvlab is at {url}\nRuns are in {root}, the server's log in {server_log(root)}. Stop with Ctrl-C.")
@@ -64,7 +89,25 @@ def app_command(
         typer.echo("\nStopping.")
     finally:
         _stop(server)
-        _stop_worker(root)
+        _stop_workers(root)
+
+
+def share_out(workers: int | None) -> None:
+    """Let this process and the server start so many workers; raises UserError where there are fewer GPUs."""
+    from kvlab.jobs.devices import WORKERS, shares_here
+    from kvlab.planning.machine import visible_gpus
+
+    if workers is None and WORKERS not in os.environ and os.environ.get(VARIABLE):
+        workers = max(1, len(visible_gpus()))
+    if workers is not None:
+        os.environ[WORKERS] = str(workers)
+    shares_here()
+
+
+def token() -> None:
+    """A new token for a small lab, and the line that stands for it in lab.toml."""
+    made = new_token()
+    typer.echo(f'Give this to the people:  {made}\nWrite into lab.toml:\n[people.tokens]\nrun = "{hash_token(made)}"')
 
 
 def _make_folder(root: Path) -> None:
@@ -113,23 +156,38 @@ def _page_for(root: Path, name: str) -> str:
     raise UserError(f"There is no run or comparison {wanted} in {root}: give its id, or another --runs folder.")
 
 
-def _start_server(root: Path, host: str, port: int) -> subprocess.Popen:
+def _settings(file: Path | None) -> Lab | None:
+    """The lab's settings; the server and the worker, which this process starts, find the file in the environment."""
+    if file is not None:
+        os.environ[VARIABLE] = str(file.absolute())
+    return lab_settings()
+
+
+def _start_server(root: Path, host: str, port: int, settings: Lab | None = None) -> subprocess.Popen:
     # -P keeps the user's own files from being imported in place of libraries.
     command = [sys.executable, "-P", str(project_root() / "app" / "serve.py")]
-    options = {"server.port": port, "server.address": host, "server.headless": "true", "server.fileWatcherType": "none"}
-    flags = [f"--{name}={value}" for name, value in options.items()]
-    environment = os.environ | {"KVLAB_RUNS": str(root)}
+    flags = [f"--{name}={value}" for name, value in server_options(host, port, settings).items()]
+    local = is_loopback(host)
+    environment = os.environ | {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and settings is None else ""}
+    environment |= {OPEN: "" if local or settings else "yes"}
     with server_log(root).open("ab") as log:
         # The server ends when the pipe closes, and the pipe closes with this process, however that ends.
         return subprocess.Popen([*command, *flags], env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 
 def server_log(root: Path) -> Path:
-    """Where the server's output goes, a failing page's traceback too; the log before is kept once it is long."""
+    """Where the server's output goes, a failing page's traceback too; the log before is kept once it is long.
+
+    Of a folder that cannot be written to it lies with this machine's temporary files.
+    """
     file = root / FOLDER / "server.log"
-    file.parent.mkdir(exist_ok=True)
-    if file.exists() and file.stat().st_size > LONGEST_LOG:
-        file.replace(file.with_suffix(".old.log"))
+    try:
+        file.parent.mkdir(exist_ok=True)
+        if file.exists() and file.stat().st_size > LONGEST_LOG:
+            file.replace(file.with_suffix(".old.log"))
+        file.open("ab").close()
+    except OSError:
+        return Path(tempfile.gettempdir()) / f"kvlab-server-{os.getpid()}.log"
     return file
 
 
@@ -149,11 +207,14 @@ def _look_after(server: subprocess.Popen, root: Path) -> None:
     """Until the server ends: start the worker again whenever it died."""
     from kvlab.jobs import ensure_worker
 
+    said = ""
     while server.poll() is None:
         try:
             ensure_worker(root)
         except UserError as error:
-            typer.echo(f"kvlab: {error}", err=True)
+            if str(error) != said:
+                typer.echo(f"kvlab: {error}", err=True)
+            said = str(error)
         with contextlib.suppress(subprocess.TimeoutExpired):
             server.wait(LOOK_AFTER_SECONDS)
     raise UserError(f"The dashboard's server ended: {_last_words(root)}")
@@ -179,18 +240,18 @@ def _stop(process: subprocess.Popen) -> None:
         process.kill()
 
 
-def _stop_worker(root: Path) -> None:
-    """End the worker unless another dashboard uses it, giving a running job the time to be marked cancelled."""
-    from kvlab.jobs import release_worker
+def _stop_workers(root: Path) -> None:
+    """End the workers unless another dashboard uses them, giving a running job the time to be marked cancelled."""
+    from kvlab.jobs import release_workers
 
-    try:
-        pid = release_worker(root)
-        worker = None if pid is None else psutil.Process(pid)
-    except (UserError, psutil.Error):
-        return  # the folder is gone or full, or the worker has ended by itself
-    if worker is None:
-        return
-    worker.terminate()
-    _, alive = psutil.wait_procs([worker], timeout=STOP_SECONDS)
+    found = []
+    with contextlib.suppress(UserError):  # the folder is gone or full
+        for pid in release_workers(root):
+            with contextlib.suppress(psutil.Error):  # the worker has ended by itself
+                found.append(psutil.Process(pid))
+    for worker in found:
+        with contextlib.suppress(psutil.Error):
+            worker.terminate()
+    _, alive = psutil.wait_procs(found, timeout=STOP_SECONDS)
     for process in alive:
         process.kill()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.prompt import PromptOptions
 from kvlab.cli.repeats import new_batch_id, run_repeats, show_batch
 
 if TYPE_CHECKING:
@@ -72,35 +71,39 @@ def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
 def execute(
     methods: str,
     budgets: str,
-    prompt: PromptOptions,
+    title: str,
     out: Path,
     as_json: bool,
     force: bool,
     kept: KeptOptions | None = None,
     **options: Any,
 ) -> None:
-    """Run it and print what came of it. Raises UserError for what cannot be, or does not fit (without `force`)."""
-    from kvlab.answers import find_facts
+    """Run it and print what came of it; `title` is for where none is given.
+
+    Raises UserError for what cannot be, or does not fit (without `force`).
+    """
     from kvlab.cli.fitting import check_fits
     from kvlab.evaluate.parse import own_bytes
+    from kvlab.trace import unfinished
     from kvlab.trace.catalogue import list_repeats
     from kvlab.trace.labels import check_tags
     from kvlab.trace.record import read_record
 
     kept = kept or KeptOptions()
     check_tags(kept.tag or ())
-    text = prompt.read()
-    options["facts"] = find_facts(text, options["facts"])
-    request = make_request(methods, budgets, prompt=text, title=kept.title or prompt.title, **options)
+    request = make_request(methods, budgets, title=kept.title or title, **options)
     if told := own_bytes(methods, budgets):
         typer.echo(told, err=True)
     if not force:
-        check_fits(request, out)
-    if request.repeats:
+        longest = max((one.prompt for one in request.prompts), key=len, default=request.prompt)
+        check_fits(request.model_copy(update={"prompt": longest}), out)
+    if request.is_batch:
         batch = _batch_with_progress(request, out)
         _tag(out, kept, [entry.comparison_id for entry in list_repeats(out, batch)])
         show_batch(out, batch, as_json)
     else:
+        for other in unfinished.like(out, request):
+            typer.echo(f"The same was begun and not finished: kvlab compare --resume {other} --out {out}", err=True)
         paths = _with_progress(request, out)
         _tag(out, kept, [read_record(paths[0]).comparison_id])
         _show(paths, as_json)
@@ -113,11 +116,16 @@ def _tag(out: Path, kept: KeptOptions, comparisons: list[str]) -> None:
         change_tags(out, name, add=kept.tag or ())
 
 
-def resume_batch(batch: str, out: Path, as_json: bool) -> None:
-    """Go on with a batch of repeats, and print it."""
-    from kvlab.jobs.batch import load_batch
+def go_on(name: str, out: Path, as_json: bool) -> None:
+    """Go on with a batch of repeats, or with a comparison that was cut short, and print it."""
+    from kvlab.jobs.batch import FOLDER, load_batch
+    from kvlab.trace import unfinished
+    from kvlab.trace.schema import check_id
 
-    show_batch(out, _batch_with_progress(load_batch(out, batch), out), as_json)
+    if (out / FOLDER / f"{check_id(name)}.json").exists():
+        show_batch(out, _batch_with_progress(load_batch(out, name), out), as_json)
+    else:
+        _show(_with_progress(unfinished.asked(out, name), out, resume=name), as_json)
 
 
 def _batch_with_progress(request: CompareRequest, out: Path) -> str:
@@ -134,14 +142,18 @@ def _batch_with_progress(request: CompareRequest, out: Path) -> str:
 
 
 def _with_progress(
-    request: CompareRequest, out: Path, work: Callable[[Callable[[Progress], None]], list[Path]] | None = None
+    request: CompareRequest,
+    out: Path,
+    work: Callable[[Callable[[Progress], None]], list[Path]] | None = None,
+    resume: str = "",
 ) -> list[Path]:
-    """Runs the request, or `work`, which is given the progress bar's report."""
+    """Runs the request, or `work`, which is given the progress bar's report; `resume` is a comparison to go on with."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as ProgressBar
 
     from kvlab.engine import compare as run_comparison
+    from kvlab.trace import unfinished
 
     columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     screen = Console(stderr=True)
@@ -152,10 +164,14 @@ def _with_progress(
             bar.update(task, description=progress.stage, completed=progress.done, total=progress.total)
 
         try:
-            return work(report) if work else run_comparison(request, out, progress=report)
+            if work:
+                return work(report)
+            return run_comparison(request, out, comparison_id=resume or None, progress=report, resume=bool(resume))
         except KeyboardInterrupt:
             bar.stop()
             typer.echo("Stopped. What was finished is complete; the run in progress is marked cancelled.", err=True)
+            for name in [] if work else unfinished.like(out, request):
+                typer.echo(f"Go on with it: kvlab compare --resume {name} --out {out}", err=True)
             raise typer.Exit(130) from None
 
 

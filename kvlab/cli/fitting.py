@@ -50,7 +50,15 @@ def measure_once(machine: Machine, root: Path) -> None:
 
 
 def check_fits(request: CompareRequest, root: Path) -> None:
-    """Raises UserError, with what would make it fit, for a request too big for this machine.
+    """Raises UserError, with what would make it fit, for a request too big for this machine."""
+    from kvlab.errors import UserError
+
+    if why := too_big(request, root):
+        raise UserError(f"{why} To start all the same, add --force.")
+
+
+def too_big(request: CompareRequest, root: Path) -> str:
+    """The plan's verdict on a request too big for this machine; empty where it fits.
 
     A model that nothing is known of here yet is not judged, nor a device that is not here, nor weights that accelerate
     may leave on the host.
@@ -61,6 +69,5 @@ def check_fits(request: CompareRequest, root: Path) -> None:
     try:
         plan = plan_of(request, root, timed=False)
     except UserError:
-        return  # whoever loads the model says what is wrong, or fetches what is missing
-    if not plan.fits and can_plan(request, plan.machine):
-        raise UserError(f"{plan.verdict} To start all the same, add --force.")
+        return ""  # whoever loads the model says what is wrong, or fetches what is missing
+    return plan.verdict if not plan.fits and can_plan(request, plan.machine) else ""

@@ -33,7 +33,7 @@ def models(
 
 def offer(folders: list[Path] | None) -> None:
     """Put folders of models on offer, for this process and those it starts. Raises UserError for one without models."""
-    from kvlab.jobs.shelf import FOLDERS, given
+    from kvlab.lab.shelf import FOLDERS, given
 
     if folders:
         os.environ[FOLDERS] = given(folders)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,9 +18,6 @@ from kvlab.given import shown
 
 if TYPE_CHECKING:
     from kvlab.planning import Machine, Plan
-
-MOST_MEMORY = 1e15
-UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 
 
 @grouped
@@ -69,10 +65,12 @@ def _machine(device: str, root: Path, memory: str | None, devices: int | None) -
 
 def parse_memory(text: str) -> int:
     """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
-    if match is None or not 0 < float(match[1]) < MOST_MEMORY:
-        raise UserError(f"--memory {shown(text)} is no amount of memory: write it like 24GB.")
-    return int(float(match[1]) * UNITS[match[2].upper()])
+    from kvlab.lab.amounts import bytes_of
+
+    try:
+        return bytes_of(text)
+    except UserError:
+        raise UserError(f"--memory {shown(text)} is no amount of memory: write it like 24GB.") from None
 
 
 def _show(made: Plan) -> None:

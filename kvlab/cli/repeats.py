@@ -1,4 +1,4 @@
-"""`kvlab compare --repeats N` and `--resume BATCH`: a needle planted again and again in one text."""
+"""`kvlab compare --repeats N` and `--resume BATCH`: a needle again and again in one text; and several prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kvlab.repeats import Planting
     from kvlab.requests import CompareRequest, Progress
 
-Resume = Annotated[str, typer.Option(help="go on with a batch of repeats that was stopped, by its id")]
+Resume = Annotated[str, typer.Option(help="go on with a comparison or a batch of repeats that was stopped, by its id")]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,8 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
         return
     print_batch(found.cells)
     groups, left_out = ranked(found.cells)
-    typer.echo(read_references(found))
+    if found.is_asked:
+        typer.echo(read_references(found))
     for group in groups:
         typer.echo(f"At {rank_line(group)}. {read_apart(found, group)}".rstrip())
     for label, reason in left_out:

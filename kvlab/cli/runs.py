@@ -144,6 +144,27 @@ def undo(
         typer.echo(f"{bring_back(root, key).title} is back")
 
 
+@runs_commands.command("thin")
+def thin_old(
+    older_than: Annotated[str, typer.Option("--older-than", help="such as 30d, 12h or 2w")],
+    root: Root = RUNS,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would go")] = False,
+) -> None:
+    """Remove the arrays of old recordings to make room; tables and texts stay, and so do starred comparisons."""
+    from kvlab.counted import in_words
+    from kvlab.lab.amounts import seconds_of
+    from kvlab.trace.thinning import thin, thinnable
+
+    found = thinnable(_folder(root), seconds_of(older_than))
+    size = in_words(sum(run.bytes for run in found))
+    if dry_run:
+        for run in found:
+            typer.echo(f"{run.created[:10]}  {in_words(run.bytes):>9}  {run.run_id}  {run.title[:60]}")
+        typer.echo(f"{size} of arrays in {len(found)} runs would go; nothing was changed")
+        return
+    typer.echo(f"{in_words(thin(root, found))} freed in {len(found)} runs")
+
+
 @runs_commands.command("export")
 def export(
     names: Annotated[list[str] | None, typer.Argument(metavar="ID...")] = None,

@@ -24,6 +24,7 @@ from kvlab.engine.probe import probe
 from kvlab.engine.prompt import encode_prompt
 from kvlab.engine.record import record_of
 from kvlab.engine.reference import Reference, full_cache_reference
+from kvlab.engine.resuming import finished, make_way, run_id_of
 from kvlab.engine.room import room
 from kvlab.engine.turns import read_in_turns
 from kvlab.engine.watch import Cancelled, Watch, before_steps
@@ -37,7 +38,7 @@ from kvlab.models.load import LoadedModel, pick_device
 from kvlab.planning.limits import TURNS_SHARE
 from kvlab.recording import Recording
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RecordLevel
-from kvlab.trace import Run, RunWriter, open_run
+from kvlab.trace import Run, RunWriter, open_run, unfinished
 from kvlab.trace.schema import check_id
 
 
@@ -49,21 +50,30 @@ def compare(
     progress: Callable[[Progress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     loaded: LoadedModel | None = None,
+    resume: bool = False,
 ) -> list[Path]:
     """Run every choice of `request` over its prompt and return the run folders, in order.
 
     With more than one choice the full cache is always run too, first. A stop (`cancelled`, or Ctrl-C) leaves the
-    finished runs complete and the current one marked cancelled, then returns or re-raises.
+    finished runs complete and the current one marked cancelled, then returns or re-raises. With `resume` the finished
+    runs of `comparison_id` stay, and only the others are made.
     Raises UserError for bad input before anything is run or written, and where memory runs out: the finished runs
     stay, the current one is marked failed, and the device has its memory back.
     """
     if not isinstance(request, CompareRequest):
         raise UserError(f"A comparison cannot be made of {shown(request)}: give a kvlab.requests.CompareRequest.")
     root = path_of(root, "The folder of runs")
-    if request.repeats:
-        raise UserError("A request with repeats makes several comparisons: give it to kvlab.jobs.batch.run_batch.")
+    if request.is_batch:
+        raise UserError(
+            "A request with repeats or several prompts makes several comparisons: give it to "
+            "kvlab.jobs.batch.run_batch."
+        )
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
     choices = request.runs
+    there = finished(request, root, comparison_id) if resume else {}
+    if len(there) == len(choices):
+        unfinished.end(root, comparison_id)
+        return list(there.values())
     for choice in choices:
         make_method(choice.method, **choice.hyper_parameters)
         Budget(choice.budget)
@@ -87,11 +97,18 @@ def compare(
     steps = 1 + request.max_new_tokens
     watch = Watch(steps * (1 + 2 * len(choices)), progress, cancelled)
     paths: list[Path] = []
+    if request.repeat is None:  # a batch goes on by itself
+        unfinished.begin(root, comparison_id, request)
     try:
         with room(request, loaded.device, ids.shape[1], root, "full cache"):
             reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
+            if index in there:
+                paths.append(there[index])
+                continue
+            if resume:
+                make_way(root / run_id_of(request, comparison_id, index))
             record = record_of(request, choice, loaded, ids, comparison_id, index, len(reference.ids), len(choices))
             with RunWriter(root, record) as writer:
                 paths.append(writer.path)
@@ -105,6 +122,7 @@ def compare(
             allowed = TURNS_SHARE * (time.perf_counter() - begun)
             read_in_turns(paths, makers, loaded, ids, request.prefill_chunk, allowed, watch)
         watch.reach(watch.total, "done")
+        unfinished.end(root, comparison_id)
     except Cancelled:
         pass
     return paths

@@ -9,6 +9,8 @@ from torch import Tensor
 from kvlab.budget import Budget
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.environment import device_name, model_shape, versions
+from kvlab.engine.resuming import run_id_of
+from kvlab.lab.person import acting
 from kvlab.methods import Method, make_method
 from kvlab.methods.presets import PAPER
 from kvlab.models.chat import chat_of
@@ -43,11 +45,13 @@ def record_of(
         states, left_out["keys"] = states_that_fit(*asked, model.head_dim, tokens, runs)
         rows, left_out["attention"] = attention_that_fits(*asked, tokens, max(steps, 1))
     return RunRecord(
-        run_id=f"{comparison_id}-{index:02d}-{choice.method}",
+        run_id=run_id_of(request, comparison_id, index),
         comparison_id=comparison_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         status="running",
         title=request.title,
+        owner=acting().name,
+        private=request.private,
         prompt=request.prompt,
         answer=request.answer,
         facts=request.facts,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import Tensor, nn
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
 from kvlab.fitted.signature import signature
+from kvlab.lab.settings import lab
+from kvlab.lab.shelf import FIT, FITS
 
 SIGNATURE = "signature"
 Fitted = TypeVar("Fitted")
@@ -28,8 +31,19 @@ class Kind:
     shipped: Mapping[str, str]
 
     def path(self, named: str) -> Path:
-        """The file of a shipped name, else the file of that path."""
-        return asset_path(self.shipped[named]) if named in self.shipped else Path(named)
+        """The file of a shipped name or of a fit that the queue made (`fit:NAME`), else the file of that path.
+
+        Raises UserError on a server with a lab file for a path, be there a file or not.
+        """
+        if named in self.shipped:
+            return asset_path(self.shipped[named])
+        if FIT.fullmatch(named) and FITS in os.environ:
+            return Path(os.environ[FITS]) / named.removeprefix("fit:") / "fitted.safetensors"
+        if lab() is not None:
+            raise UserError(
+                f"On this server a {self.name} is {' or '.join(self.shipped)}, or fit:NAME of a fit made here."
+            )
+        return Path(named)
 
     def read(
         self, path: Path, made_of: Callable[[dict[str, Tensor], dict[str, str]], Fitted]

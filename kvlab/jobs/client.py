@@ -17,13 +17,21 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict
 
 from kvlab.errors import UserError
-from kvlab.jobs import store
+from kvlab.jobs import places, store
+from kvlab.jobs.admission import admit, admit_again
+from kvlab.jobs.devices import Share, device_of, shares_here
+from kvlab.jobs.reach import check_reach
 from kvlab.jobs.work import Work, read_request
+from kvlab.lab.person import Role, acting, may_see, require
 from kvlab.requests import Progress
+from kvlab.trace.alive import this_place
 from kvlab.trace.transactions import transaction
 
 JobState = Literal["queued", "running", "complete", "cancelled", "failed"]
-FIELDS = "job_id, session, title, state, message, created, started, finished, cancel, progress, run_ids"
+FIELDS = (
+    "job_id, session, owner, title, state, message, created, started, finished, cancel, progress, run_ids, "
+    "worker_place, coalesce(json_extract(request, '$.private'), 0) AS private"
+)
 LONGEST_TAIL = 256 * 1024
 
 
@@ -34,6 +42,7 @@ class JobStatus(BaseModel):
 
     job_id: str
     title: str
+    owner: str = ""
     state: JobState
     message: str = ""
     position: int | None = None
@@ -43,6 +52,7 @@ class JobStatus(BaseModel):
     cancelling: bool = False
     run_ids: tuple[str, ...] = ()
     log: tuple[str, ...] = ()
+    worker: int | None = None
 
     @property
     def ended(self) -> bool:
@@ -50,13 +60,20 @@ class JobStatus(BaseModel):
 
 
 def submit(root: Path, request: Work, session: str = "") -> str:
-    """The id of a new job at the end of this session's queue; sessions take turns."""
+    """The id of a new job of the person who acts; people take turns, and sessions where people have no names.
+
+    Raises:
+        UserError: the person may not run anything, or has used up what they may.
+    """
+    person = require(Role.RUN, "start runs")
+    check_reach(root, request)
     job_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     title = request.title or textwrap.shorten(getattr(request, "prompt", "")[:400], 80, placeholder=" …")
     with store.database(root) as connection:
+        admit(connection, root, request, person.name)
         connection.execute(
-            "INSERT INTO jobs (job_id, session, title, request, created) VALUES (?, ?, ?, ?, ?)",
-            (job_id, session, title, request.model_dump_json(), time.time()),
+            "INSERT INTO jobs (job_id, session, owner, device, title, request, created) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (job_id, session, person.name, device_of(request), title, request.model_dump_json(), time.time()),
         )
     return job_id
 
@@ -73,30 +90,32 @@ def status(root: Path, job_id: str, log_lines: int = 0) -> JobStatus:
         UserError: there is no such job.
     """
     with store.database(root) as connection:
-        store.bury_orphans(connection)
+        places.bury_orphans(connection)
         row = connection.execute(f"SELECT {FIELDS} FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-        if row is None:
+        if row is None or not may_see(row["owner"], bool(row["private"])):
             raise UserError(f"There is no job {job_id} in {root}: it may belong to another runs folder.")
         return _status(row, store.queued_in_turn(connection), tail(store.log_path(root, job_id), log_lines))
 
 
 def list_jobs(root: Path, *, open_only: bool = False, limit: int = 50) -> list[JobStatus]:
-    """Jobs, newest first; `open_only` leaves out those that ended."""
+    """Jobs the person who acts may see, newest first; `open_only` leaves out those that ended."""
     where = "WHERE state IN ('queued', 'running')" if open_only else ""
     with store.database(root) as connection:
-        store.bury_orphans(connection)
+        places.bury_orphans(connection)
         rows = connection.execute(f"SELECT {FIELDS} FROM jobs {where} ORDER BY number DESC LIMIT ?", (limit,))
         turn = store.queued_in_turn(connection)
-        return [_status(row, turn) for row in rows.fetchall()]
+        return [_status(row, turn) for row in rows.fetchall() if may_see(row["owner"], bool(row["private"]))]
 
 
 def cancel(root: Path, job_id: str) -> None:
     """Take a waiting job out of the queue, or ask the worker to stop a running one; an ended job stays as it is.
 
     Raises:
-        UserError: there is no such job.
+        UserError: there is no such job, or it is another person's and the one who acts is no administrator.
     """
-    status(root, job_id)
+    owner, person = status(root, job_id).owner, acting()
+    if person.role < Role.ADMINISTER and owner != person.name:
+        raise UserError(f"This job is {owner or 'somebody'}'s: only they and an administrator may cancel it.")
     with store.database(root) as connection, transaction(connection):
         row = connection.execute("SELECT state FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
         if row["state"] == "queued":
@@ -105,36 +124,53 @@ def cancel(root: Path, job_id: str) -> None:
             connection.execute("UPDATE jobs SET cancel = 1 WHERE job_id = ?", (job_id,))
 
 
+def go_on(root: Path, job_id: str) -> None:
+    """Put a job that was cut short back into the queue: what it saved stays, and only the rest is done.
+
+    Raises:
+        UserError: there is no such job, it is another person's, or its owner may have no more.
+    """
+    job, person = status(root, job_id), require(Role.RUN, "start runs")
+    if person.role < Role.ADMINISTER and job.owner != person.name:
+        raise UserError(f"This job is {job.owner or 'somebody'}'s: only they and an administrator may go on with it.")
+    with store.database(root) as connection:
+        admit_again(connection, root, job.owner)
+        store.put_back(connection, job_id)
+
+
 def request_of(root: Path, job_id: str) -> Work:
     """What the job was asked to do; raises as `status`."""
+    status(root, job_id)
     with store.database(root) as connection:
         row = connection.execute("SELECT request FROM jobs WHERE job_id = ?", (job_id,)).fetchone()
-    if row is None:
-        raise UserError(f"There is no job {job_id} in {root}: it may belong to another runs folder.")
     return read_request(row["request"])
 
 
 def ensure_worker(root: Path) -> int:
-    """The process id of the worker of this runs folder, started now if none lives.
+    """The process id of the first worker of this runs folder; every worker that does not live is started now.
 
-    It ends once no process that asked for it lives: several dashboards may share a folder.
+    They end once no process that asked for them lives: several dashboards may share a folder.
     """
     root = Path(root).absolute()
+    wanted = shares_here()
     with store.database(root) as connection, transaction(connection):
-        store.keep(connection, os.getpid())
-        if (alive := store.live_worker(connection)) is not None:
-            return alive
-        store.bury_orphans(connection)
-        pid = _start_worker(root)
-        store.take_place(connection, pid)
-        return pid
+        places.keep(connection, os.getpid())
+        alive = {row["place"]: row["pid"] for row in places.live_workers(connection)}
+        missing = [share for share in wanted if share.place not in alive]
+        if missing:
+            places.bury_orphans(connection)
+        for share in missing:
+            alive[share.place] = _start_worker(root, share)
+            places.take_place(connection, alive[share.place], share.place, share.devices)
+        return alive[min(alive)]
 
 
-def release_worker(root: Path) -> int | None:
-    """This process needs the worker no longer: its process id where nobody else does, to be stopped."""
+def release_workers(root: Path) -> list[int]:
+    """This process needs the workers no longer: their process ids where nobody else does, to be stopped."""
     with store.database(Path(root).absolute()) as connection, transaction(connection):
-        store.release(connection, os.getpid())
-        return None if store.is_kept(connection) else store.live_worker(connection)
+        places.release(connection, os.getpid())
+        kept = places.is_kept(connection)
+        return [] if kept else [row["pid"] for row in places.live_workers(connection) if row["host"] == this_place()]
 
 
 def tail(path: Path, count: int) -> tuple[str, ...]:
@@ -147,11 +183,17 @@ def tail(path: Path, count: int) -> tuple[str, ...]:
     return tuple(line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.split("\n") if line)[-count:]
 
 
-def _start_worker(root: Path) -> int:
-    command = [sys.executable, "-P", "-m", "kvlab.jobs.worker", "--runs", str(root), "--while-kept"]
-    with (root / store.FOLDER / "worker.log").open("ab") as log:
-        # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+def _start_worker(root: Path, share: Share) -> int:
+    command = [sys.executable, "-P", "-m", "kvlab.jobs.worker", "--runs", str(root), "--while-kept", *share.arguments]
+    environment = os.environ | share.environment
+    try:
+        with (root / store.FOLDER / "worker.log").open("ab") as log:
+            # A session of its own: Ctrl-C in the server's terminal must not cut a run in the middle.
+            process = subprocess.Popen(
+                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+    except OSError as error:
+        raise UserError(f"No worker can be started for {root} ({error}): is the disk full or not writable?") from error
     return process.pid
 
 
@@ -160,6 +202,7 @@ def _status(row: sqlite3.Row, turn: list[str], log: tuple[str, ...] = ()) -> Job
     return JobStatus(
         job_id=row["job_id"],
         title=row["title"],
+        owner=row["owner"],
         state=row["state"],
         message=row["message"],
         position=turn.index(row["job_id"]) + 1 if row["job_id"] in turn else None,
@@ -169,4 +212,5 @@ def _status(row: sqlite3.Row, turn: list[str], log: tuple[str, ...] = ()) -> Job
         cancelling=bool(row["cancel"]) and row["state"] == "running",
         run_ids=tuple(json.loads(row["run_ids"])),
         log=log,
+        worker=row["worker_place"] if row["state"] == "running" else None,
     )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from kvlab.errors import UserError
-from kvlab.jobs.shelf import shelf
+from kvlab.lab.shelf import offered, place_of, shelf
 from kvlab.model_files import EMBEDDED, HUB_NAME, model_file, model_folder
 from kvlab.trace.catalogue import list_runs
 
@@ -22,6 +22,9 @@ def check_model(name: str) -> str:
         UserError: it is none of these.
     """
     name = name.strip()
+    if offered() is not None:
+        place_of(name)
+        return name
     if not name:
         raise UserError("Name a model: mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B.")
     if name == EMBEDDED:
@@ -39,6 +42,8 @@ def models_here(root: Path) -> list[str]:
     """Models that need no download: of the runs under `root`, newest first, `mini`, of the folders that whoever started
     the dashboard gave, and of the hub's cache.
     """
+    if (on_offer := offered()) is not None:
+        return list(on_offer)
     ran = [entry.model for entry in list_runs(root)]
     known = dict.fromkeys([*ran, EMBEDDED, *shelf(), *_cached()])
     return [name for name in known if model_file(name, "config.json")]

@@ -22,8 +22,12 @@ def decode_upload(name: str, content: bytes) -> str:
     Raises:
         UserError: it is too large, empty, or not text.
     """
-    if len(content) > LARGEST_PROMPT_BYTES:
-        raise UserError(_too_large(f"The file {name}", len(content)))
+    check_upload_size(name, len(content))
+    return check_prompt(decode_text(name, content))
+
+
+def decode_text(name: str, content: bytes) -> str:
+    """The text of a file of any size; raises UserError where it is not text."""
     encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
     try:
         text = content.decode(encoding)
@@ -32,7 +36,13 @@ def decode_upload(name: str, content: bytes) -> str:
             f"The file {name} is not UTF-8 text (byte {error.start} cannot be read): save it as UTF-8 and try again."
         ) from error
     check_text(text, f"The file {name}")
-    return check_prompt(text.replace("\r\n", "\n"))
+    return text.replace("\r\n", "\n")
+
+
+def check_upload_size(name: str, size: int) -> None:
+    """Nothing, before a text file is read. Raises UserError where it is too large."""
+    if size > LARGEST_PROMPT_BYTES:
+        raise UserError(_too_large(f"The file {name}", size))
 
 
 def check_prompt(text: str) -> str:

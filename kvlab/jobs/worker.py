@@ -16,22 +16,35 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kvlab.bench.request import BenchJob
-from kvlab.errors import UserError
+from kvlab.counted import in_words
+from kvlab.errors import UserError, said_with
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import FitJob
-from kvlab.jobs import client, store
+from kvlab.jobs import client, places, store
+from kvlab.jobs.admission import check_used
 from kvlab.jobs.batch import run_batch
+from kvlab.jobs.devices import placed
+from kvlab.jobs.usage import folder_room
 from kvlab.jobs.work import Work, read_request
-from kvlab.requests import Progress, RescueRequest
+from kvlab.lab.disk import disk_rules
+from kvlab.lab.person import Person, Role, acting_for
+from kvlab.lab.said import hide_paths
+from kvlab.lab.settings import lab
+from kvlab.lab.shelf import FITS
+from kvlab.requests import CompareRequest, Progress, RescueRequest
+from kvlab.trace.alive import this_place
+from kvlab.trace.thinning import enough, thin, thinnable
 from kvlab.trace.transactions import transaction
 
 Compare = Callable[..., Any]
+COMPARE, TOO_BIG = "kvlab.engine:compare", "kvlab.cli.fitting:too_big"
 RESCUE = "kvlab.rescue:rescue"
 EVALUATE, SAMPLE = "kvlab.evaluate.job:run_evaluation", "kvlab.evaluate.recorded:run_sample"
 BENCH, FIT = "kvlab.bench.job:run_bench", "kvlab.fitting.fit:run_fit"
@@ -45,37 +58,58 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=Path, required=True, help="the folder of runs; its queue lies in .jobs")
     parser.add_argument("--while-kept", action="store_true", help="stop once no process wants a worker here")
-    parser.add_argument("--compare", default="kvlab.engine:compare", help="the function that runs a request")
+    parser.add_argument("--compare", default=COMPARE, help="the function that runs a request")
+    parser.add_argument("--place", type=int, default=1, help="which of the folder's workers this is")
+    parser.add_argument("--devices", default="", help="GPUs that are its own, such as cuda:2; none: all there is")
+    parser.add_argument("--others", default="", help="GPUs of the other workers")
     options = parser.parse_args(arguments)
+    os.environ[FITS] = str(options.runs.absolute() / "fit")
+    if lab() is not None:
+        said_with(hide_paths)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    serve(options.runs.absolute(), options.compare, stop, options.while_kept)
+    place = Place(options.place, options.devices, tuple(filter(None, options.others.split(","))))
+    serve(options.runs.absolute(), options.compare, stop, options.while_kept, place)
 
 
-def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = False) -> None:
-    """Run jobs one after another until `stop` is set; returns at once when another worker lives."""
+@dataclass(frozen=True)
+class Place:
+    """Which of the folder's workers this is, the GPUs that are its own (none: all), and those of the others."""
+
+    number: int = 1
+    devices: str = ""
+    others: tuple[str, ...] = ()
+
+
+def serve(root: Path, compare: str, stop: threading.Event, while_kept: bool = False, place: Place = Place()) -> None:
+    """Run jobs one after another until `stop` is set; returns at once when another worker has this place."""
     with store.database(root) as connection:
         with transaction(connection):
-            store.bury_orphans(connection)
-            if not store.take_place(connection, os.getpid()):
+            places.bury_orphans(connection)
+            if not places.take_place(connection, os.getpid(), place.number, place.devices):
                 return
         threading.Thread(target=_heartbeat, args=(root, stop, while_kept), daemon=True).start()
         while not stop.is_set():
-            job = store.claim(connection, os.getpid())
+            job = store.claim(connection, os.getpid(), this_place(), place.number, place.others)
             if job is None:
                 stop.wait(IDLE_SECONDS)
             else:
-                run_job(connection, root, job, compare, stop)
-        connection.execute("DELETE FROM worker WHERE pid = ?", (os.getpid(),))
+                run_job(connection, root, job, compare, stop, place.devices)
+        places.leave_place(connection, os.getpid())
 
 
-def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compare: str, stop: threading.Event) -> None:
+def run_job(
+    connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compare: str, stop: threading.Event, devices: str = ""
+) -> None:
     """Run one claimed job and record how it ended; whatever it prints goes to the job's log."""
-    talk = JobTalk(connection, job["job_id"], stop)
-    with _output_to(store.log_path(root, job["job_id"])):
+    talk = JobTalk(connection, job["job_id"], stop, root)
+    with _output_to(store.log_path(root, job["job_id"])), acting_for(Person(job["owner"], Role.ADMINISTER)):
         try:
-            request = read_request(job["request"])
-            work, runs = _work(request, root, compare)
+            request = placed(read_request(job["request"]), devices)
+            check_used(connection, root, job["owner"])
+            if isinstance(request, CompareRequest) and compare == COMPARE and (why := _load(TOO_BIG)(request, root)):
+                raise UserError(why)
+            work, runs = _work(request, root, compare, job["begun"] > 1)
             work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
@@ -86,11 +120,15 @@ def run_job(connection: sqlite3.Connection, root: Path, job: sqlite3.Row, compar
             traceback.print_exc()
             state, message = "failed", _sentence(error)
         _log(message or state)
+        _make_room(root)
     store.finish(connection, job["job_id"], state, message)
 
 
-def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object], Path]:
-    """The function that does what is asked, and the folder it goes to: a look beforehand lies with the queue."""
+def _work(request: Work, root: Path, compare: str, again: bool) -> tuple[Callable[..., object], Path]:
+    """The function that does what is asked, and the folder it goes to: a look beforehand lies with the queue.
+
+    Where the job was begun before, a comparison goes on from the runs it finished; other work does so by itself.
+    """
     if isinstance(request, RescueRequest):
         _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
         return _load(RESCUE), root
@@ -99,12 +137,16 @@ def _work(request: Work, root: Path, compare: str) -> tuple[Callable[..., object
         return _load(NAMED[type(request)]), root
     if isinstance(request, SampleJob):
         _log(f"one prompt of an evaluation, model {request.request.model}")
-        return partial(_load(SAMPLE), compare=_load(compare)), root
+        return partial(_load(SAMPLE), compare=_resumed(compare, again)), root
     _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
         store.clear_aside(runs)
-    return (partial(run_batch, compare=_load(compare)) if request.repeats else _load(compare)), runs
+    return (partial(run_batch, compare=_load(compare)) if request.is_batch else _resumed(compare, again)), runs
+
+
+def _resumed(compare: str, again: bool) -> Callable[..., Any]:
+    return partial(_load(compare), resume=True) if again else _load(compare)
 
 
 def _sentence(error: Exception) -> str:
@@ -116,8 +158,8 @@ def _sentence(error: Exception) -> str:
 class JobTalk:
     """What a running job says to the queue and hears from it, a few times a second at most."""
 
-    def __init__(self, connection: sqlite3.Connection, job_id: str, stop: threading.Event) -> None:
-        self.connection, self.job_id, self.stop = connection, job_id, stop
+    def __init__(self, connection: sqlite3.Connection, job_id: str, stop: threading.Event, root: Path) -> None:
+        self.connection, self.job_id, self.stop, self.root = connection, job_id, stop, root
         self.reason = ""
         self._run_ids: list[str] = []
         self._last: Progress | None = None
@@ -146,8 +188,13 @@ class JobTalk:
         elif not self.reason and time.monotonic() - self._asked >= REPORT_SECONDS:
             self._asked = time.monotonic()
             row = self.connection.execute("SELECT cancel FROM jobs WHERE job_id = ?", (self.job_id,)).fetchone()
-            self.reason = "Cancelled; what was saved is kept." if row["cancel"] else ""
+            self.reason = "Cancelled; what was saved is kept." if row["cancel"] else self._no_room()
         return bool(self.reason)
+
+    def _no_room(self) -> str:
+        """Why the folder takes nothing more, in a sentence; empty where it does."""
+        full = folder_room(self.root).full
+        return f"Stopped: {full}. What was finished is kept, and the job can go on once there is room." if full else ""
 
 
 def _load(dotted: str) -> Compare:
@@ -156,13 +203,28 @@ def _load(dotted: str) -> Compare:
     return getattr(importlib.import_module(module), name)
 
 
+def _make_room(root: Path) -> None:
+    """Thin old recordings where the lab's rule says so, as many as bring the folder under its limit's warning."""
+    try:
+        rules = disk_rules()
+        if rules.thin_older_than is None:
+            return
+        found = thinnable(root, rules.thin_older_than)
+        if rules.limit is not None:
+            found = enough(found, folder_room(root).used - rules.warn * rules.limit)
+        if freed := thin(root, found):
+            _log(f"{len(found)} old recordings were thinned, which freed {in_words(freed)}")
+    except UserError as error:
+        _log(str(error))
+
+
 def _heartbeat(root: Path, stop: threading.Event, while_kept: bool) -> None:
-    while not stop.wait(store.HEARTBEAT_SECONDS):
+    while not stop.wait(places.HEARTBEAT_SECONDS):
         try:
             with store.database(root) as connection:
-                if while_kept and not store.is_kept(connection):
+                # Who was silent for too long has lost its place, and its job was called failed.
+                if not places.beats(connection, os.getpid()) or (while_kept and not places.is_kept(connection)):
                     stop.set()
-                connection.execute("UPDATE worker SET heartbeat = ? WHERE pid = ?", (time.time(), os.getpid()))
         except UserError as error:
             _log(str(error))  # a full disk for instance: the job itself will say so
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.lab.person import acting, is_owner, require_owner
 from kvlab.library.outcomes import folder_bytes
 from kvlab.library.paths import paths_of
 from kvlab.trace.atomic import replace_text
-from kvlab.trace.labels import Kind
+from kvlab.trace.labels import Kind, owner_of
 
 FOLDER, FILE = ".bin", "deleted.json"
 
@@ -31,6 +32,7 @@ class Deleted(BaseModel):
     title: str
     deleted: str = Field(description="ISO 8601, UTC")
     bytes: int = Field(ge=0)
+    owner: str = Field("", description="whose it is, or who deleted it")
     paths: tuple[str, ...] = Field(description="where it lay, relative to the folder of runs")
 
 
@@ -43,13 +45,16 @@ def delete(root: Path, kind: Kind, names: Sequence[str], title: str = "") -> Del
         UserError: there is none of this name, it still runs, or the folder cannot be written to.
     """
     root = Path(root)
+    owners = {owner_of(root, name, kind) for name in names}
+    for owner in owners:
+        require_owner(owner, "delete this")
     paths = paths_of(root, kind, names)
     moment = datetime.now(UTC)
     key = f"{moment:%Y%m%d-%H%M%S}-{secrets.token_hex(3)}"
     size = sum(folder_bytes(root / path) if (root / path).is_dir() else (root / path).stat().st_size for path in paths)
     deleted = Deleted(
         key=key, kind=kind, names=tuple(names), title=title or names[0], deleted=moment.isoformat(timespec="seconds"),
-        bytes=size, paths=tuple(map(str, paths)),
+        bytes=size, owner=owners.pop() if len(owners) == 1 else acting().name, paths=tuple(map(str, paths)),
     )  # fmt: skip
     try:
         replace_text(root / FOLDER / key / FILE, deleted.model_dump_json(indent=1))
@@ -61,14 +66,14 @@ def delete(root: Path, kind: Kind, names: Sequence[str], title: str = "") -> Del
 
 
 def in_bin(root: Path) -> list[Deleted]:
-    """What lies in the bin, the last deleted first; what somebody damaged there is left out."""
+    """What lies in the bin of the person who acts, the last deleted first; what somebody damaged there is left out."""
     found = []
     for file in (Path(root) / FOLDER).glob(f"*/{FILE}"):
         try:
             one = Deleted.model_validate_json(file.read_bytes())
         except (OSError, ValidationError):
             continue
-        if one.key == file.parent.name:
+        if one.key == file.parent.name and is_owner(one.owner):
             found.append(one)
     return sorted(found, key=lambda one: (one.deleted, one.key), reverse=True)
 

@@ -15,6 +15,7 @@ Columns, a row a kept thing:
     least_kl          of the compressed run closest to the full cache, nats a token; `closest` names it
     score             mean score of the compressed rows of an evaluation, as it is (most tasks: 0 to 1)
     bytes             on disk; none where nobody read it yet
+    owner             who asked for it on a shared server
     tags, starred, note, archived   what people said (`kvlab.trace.labels`)
 """
 
@@ -39,7 +40,8 @@ FULL = "full"
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
 COLUMNS = (
     "kind", "id", "members", "title", "name", "status", "created", "model", "methods", "budgets", "tokens", "runs",
-    "right", "judged", "answer", "least_kl", "closest", "score", "bytes", "tags", "starred", "note", "archived",
+    "right", "judged", "answer", "least_kl", "closest", "score", "bytes", "owner", "tags",
+    "starred", "note", "archived",
 )  # fmt: skip
 Known = Mapping[str, Mapping[str, object]]
 NOTHING: Mapping[str, object] = {}
@@ -99,6 +101,7 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> d
         "least_kl": gaps.get(closest),
         "closest": closest,
         "score": None,
+        "owner": first.owner,
         "bytes": None if None in sizes else sum(sizes),  # type: ignore[arg-type]
         **_said(labels),
     }
@@ -122,6 +125,7 @@ def _results(root: Path, kind: Kind, path: Path, said: Said) -> dict[str, object
         "answer": "",
         "least_kl": None,
         "closest": "",
+        "owner": labels.owner,
         "bytes": folder_bytes(path) if path.is_dir() else path.stat().st_size,
         **_summary(kind, stamps),
         **_said(labels),

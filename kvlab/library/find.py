@@ -36,6 +36,7 @@ class Wanted:
     methods: tuple[str, ...] = ()
     budgets: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     starred: bool = False
     archived: bool = False
@@ -50,7 +51,7 @@ class Wanted:
         return self.text.casefold().split()
 
 
-FILTERS = ("kinds", "states", "models", "methods", "budgets", "tags", "answers")
+FILTERS = ("kinds", "states", "models", "methods", "budgets", "tags", "owners", "answers")
 
 
 def find(table: pd.DataFrame, wanted: Wanted, in_prompt: Callable[[Sequence[str]], Collection[str]]) -> pd.DataFrame:
@@ -61,7 +62,7 @@ def find(table: pd.DataFrame, wanted: Wanted, in_prompt: Callable[[Sequence[str]
     kept = table["archived"] == wanted.archived
     if wanted.starred:
         kept &= table["starred"]
-    for column, values in (("kind", wanted.kinds), ("status", wanted.states)):
+    for column, values in (("kind", wanted.kinds), ("status", wanted.states), ("owner", wanted.owners)):
         if values:
             kept &= table[column].isin(values)
     for column, values in (("methods", wanted.methods), ("budgets", wanted.budgets), ("tags", wanted.tags)):

@@ -21,6 +21,7 @@ from typing import IO, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.lab.person import Role, require
 from kvlab.library.bin import FOLDER as BIN
 from kvlab.library.entries import FOLDERS as RESULTS
 from kvlab.library.paths import paths_of
@@ -28,7 +29,7 @@ from kvlab.trace import catalogue, rescues, stories
 from kvlab.trace import labels as labels_of
 from kvlab.trace.atomic import full_disk_sentence, replace_file
 from kvlab.trace.record import FILE as RECORD
-from kvlab.trace.record import read_record
+from kvlab.trace.record import read_record, write_record
 
 MANIFEST, FORMAT, SUFFIX = "kvlab.json", 1, ".kvlab.zip"
 LARGEST_MANIFEST, MOST_FILES = 32 << 20, 200_000
@@ -106,7 +107,7 @@ def unpack(root: Path, parcel: Path | IO[bytes], most_bytes: int | None = None) 
         UserError: it is no parcel, is damaged or was changed, holds more than `most_bytes`, or something of its names
             is there already. The folder is as it was before.
     """
-    root = Path(root)
+    root, person = Path(root), require(Role.RUN, "take in what others exported")
     with _opened(parcel) as archive:
         manifest = _manifest(archive)
         _check_room(root, manifest, most_bytes)
@@ -124,7 +125,11 @@ def unpack(root: Path, parcel: Path | IO[bytes], most_bytes: int | None = None) 
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
     for run_id in _run_ids(manifest):
-        catalogue.upsert(root, read_record(root / run_id))
+        record = read_record(root / run_id)
+        if person.name:  # on a shared server it is theirs who brought it, whoever made it elsewhere
+            record = record.model_copy(update={"owner": person.name, "private": False})
+            write_record(root / run_id, record)
+        catalogue.upsert(root, record)
     return manifest
 
 

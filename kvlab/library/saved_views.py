@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.given import check_text
+from kvlab.lab.person import Role, require
 from kvlab.trace.atomic import replace_text
 
 FOLDER = "views"
@@ -37,6 +38,7 @@ def saved_views(root: Path) -> list[SavedView]:
 
 def save_view(root: Path, name: str, query: dict[str, str]) -> SavedView:
     """Keep the view; one of the same name is replaced. Raises UserError for a name that makes no file name."""
+    require(Role.RUN, "name a view")
     check_text(name, "The name")
     view = SavedView(name=name.strip()[:LONGEST_NAME] or "view", query=query)
     replace_text(_path(root, view.name), view.model_dump_json(indent=1))
@@ -45,6 +47,7 @@ def save_view(root: Path, name: str, query: dict[str, str]) -> SavedView:
 
 def remove_view(root: Path, name: str) -> None:
     """Forget the view."""
+    require(Role.RUN, "forget a view")
     _path(root, name).unlink(missing_ok=True)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from kvlab.errors import UserError
+from kvlab.lab.person import viewer
 from kvlab.library.entries import FOLDERS as RESULTS
 from kvlab.library.entries import entries
 from kvlab.library.find import Wanted, find
@@ -54,13 +55,14 @@ def look(root: Path) -> Shelf:
 
 
 def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
-    """Names what is kept as it is on disk now: equal stamps, equal shelves, but for runs that are still going."""
+    """Names what is kept as it is on disk now, and who looks: equal stamps, equal shelves but for runs still going."""
     root = Path(root)
     kept = [root, *(root / f"{catalogue.FILE}{suffix}" for suffix in ("", "-wal"))]
     said = [root / LABELS / folder for folder in LABEL_FOLDERS.values()]
     results = [folder for name in RESULTS.values() for folder in (root / name, *(root / name).glob("*"))]
     found = ((path, path.stat()) for path in (*kept, *said, *results) if path.exists())
-    return tuple((str(path), state.st_mtime_ns, state.st_size) for path, state in found)
+    files = tuple((str(path), state.st_mtime_ns, state.st_size) for path, state in found)
+    return ((viewer(), 0, 0), ("in memory", catalogue.memory_changes(root), 0), *files)
 
 
 def read_all(root: Path) -> None:

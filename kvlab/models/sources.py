@@ -20,6 +20,7 @@ from transformers.utils import cached_file
 
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
+from kvlab.lab.shelf import place_of
 
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5
@@ -33,10 +34,14 @@ class Source:
     revision: str | None = None
     cache_dir: str | None = None
 
+    def __post_init__(self) -> None:
+        place_of(self.name, self.revision, self.cache_dir)  # raises UserError for what a server does not offer
+
     @property
     def where(self) -> str:
         """What transformers is given: a folder or a hub name."""
-        return str(asset_path(self.name)) if self.name in EMBEDDED else self.name
+        place = place_of(self.name)
+        return str(asset_path(place)) if place in EMBEDDED else place
 
     @property
     def folder(self) -> Path | None:

@@ -42,15 +42,15 @@ def this_machine(
     `devices` of that kind instead of how many there are.
     """
     kind = device.partition(":")[0]
-    cards = _cards() if kind in ("auto", "cuda") else []
-    kind = ("cuda" if cards else "cpu") if kind == "auto" else kind
+    found = cards() if kind in ("auto", "cuda") else []
+    kind = ("cuda" if found else "cpu") if kind == "auto" else kind
     host, disk = int(SHARE * _host_bytes()), _free_disk(root)
     if kind != "cuda":
         return Machine(kind, kind, memory or host, memory or host, disk)
     number = int(device.partition(":")[2] or 0)
-    name, total, free = cards[number] if number < len(cards) else ("a GPU that is not here", 0, 0)
+    name, total, free = found[number] if number < len(found) else ("a GPU that is not here", 0, 0)
     room = total if _workers() else free
-    return Machine("cuda", name, memory or int(SHARE * room), host, disk, devices or max(1, len(cards)))
+    return Machine("cuda", name, memory or int(SHARE * room), host, disk, devices or max(1, len(found)))
 
 
 def _host_bytes() -> int:
@@ -73,17 +73,25 @@ def _workers() -> list[psutil.Process]:
     return found
 
 
-def _cards() -> list[tuple[str, int, int]]:
+def cards() -> list[tuple[str, int, int]]:
     """(name, bytes, free bytes) of every NVIDIA card; none where its tool is missing."""
     try:
         said = subprocess.run(SMI, capture_output=True, text=True, timeout=10, check=True).stdout
         rows = [line.rsplit(",", 2) for line in said.splitlines() if line.strip()]
-        cards = [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
+        found = [(name.strip(), int(total) * MEGABYTE, int(free) * MEGABYTE) for name, total, free in rows]
         chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "")  # the tool does not heed it
         numbers = [int(word) for word in chosen.split(",") if word.strip().isdigit()]
-        return [cards[number] for number in numbers if number < len(cards)] if numbers else cards
+        return [found[number] for number in numbers if number < len(found)] if numbers else found
     except (OSError, subprocess.SubprocessError, ValueError):
         return []
+
+
+def visible_gpus() -> list[str]:
+    """How the driver calls the NVIDIA cards that this process may use, in the order in which requests count them."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is not None:
+        return [word.strip() for word in chosen.split(",") if word.strip()]
+    return [str(number) for number in range(len(cards()))]
 
 
 def _free_disk(root: Path) -> int:

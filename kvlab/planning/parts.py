@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from kvlab.counted import in_words as in_words
+
 Place = Literal["device", "host", "disk"]
 
 
@@ -37,11 +39,3 @@ def largest_of_each(phases: list[Phase]) -> list[Part]:
         if part.name not in found or part.bytes > found[part.name].bytes:
             found[part.name] = part
     return [part for part in found.values() if part.bytes]
-
-
-def in_words(size: float) -> str:
-    """Bytes as people say them: `812 MB`, `3.1 GB`."""
-    for unit, name in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if size >= 0.9995 * unit:
-            return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
-    return f"{size:.0f} bytes"

@@ -14,11 +14,10 @@ import secrets
 import time
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
 
 from kvlab.errors import UserError
-from kvlab.trace.catalogue import is_alive
+from kvlab.trace.alive import is_alive, this_place
 
 LEASE_SECONDS = 60.0
 
@@ -42,16 +41,6 @@ class Holder:
     def is_dead(self) -> bool:
         """Whether the process is known to be gone; of another machine that cannot be told."""
         return self.place == this_place() and not is_alive(self.pid, self.since)
-
-
-@cache
-def this_place() -> str:
-    """Names this machine since it was started, and the container where process ids are its own."""
-    parts = [platform.node()]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
 
 
 def disk_time(folder: Path) -> float:

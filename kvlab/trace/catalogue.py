@@ -6,21 +6,24 @@ import logging
 import os
 import re
 import sqlite3
+import threading
+import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
-from datetime import datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.lab.person import may_see
 from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
+from kvlab.trace.alive import is_written
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
-from kvlab.trace.transactions import transaction
+from kvlab.trace.transactions import transaction, write_ahead
 
 Result = TypeVar("Result")
 
@@ -31,16 +34,34 @@ SEARCHED = 20_000  # signs of a prompt that are searched
 COLUMNS = (
     "run_id", "comparison_id", "created", "status", "message", "title", "excerpt", "method", "label", "budget",
     "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid", "batch", "number",
+    "owner", "private",
 )  # fmt: skip
 RESULTS = ("run_id", "basis", "verdict", "mean_kl", "top1_agreement", "live_ratio", "bytes")
-VERSION = 3  # of the tables: an index of another version is made again
+VERSION = 4  # of the tables: an index of another version is made again
 # What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
 NOT_ITS_FAULT = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOMEM,
     sqlite3.SQLITE_INTERRUPT,
 )  # fmt: skip
+# What it says where the folder is read-only or the disk full: an index in memory does then.
+CANNOT_WRITE = (
+    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
+)  # fmt: skip
+MOST_IN_MEMORY, AGAIN_SECONDS = 4, 30.0
 log = logging.getLogger(__name__)
+_memory: dict[Path, _InMemory] = {}
+_memory_lock = threading.Lock()
+
+
+@dataclass
+class _InMemory:
+    """The index of a folder that cannot hold one, in this process alone, and the folder's state that it is of."""
+
+    connection: sqlite3.Connection
+    lock: threading.RLock
+    stamp: int = -1
+    until: float = 0.0  # the disk is tried again then: every try leaves traces on it
 
 
 class RunEntry(BaseModel):
@@ -66,6 +87,8 @@ class RunEntry(BaseModel):
     worker_pid: Count | None
     batch: BatchName | None = None
     number: Count | None = None  # of the repeat in its batch, from 1
+    owner: str = ""
+    private: bool = False
 
 
 class ComparisonEntry(BaseModel):
@@ -84,6 +107,11 @@ class ComparisonEntry(BaseModel):
     def title(self) -> str:
         """The title given, or else the beginning of the prompt."""
         return self.runs[0].title or self.runs[0].excerpt
+
+    @property
+    def owner(self) -> str:
+        """Who asked for it; empty where nobody was asked."""
+        return self.runs[0].owner
 
     @property
     def text(self) -> str:
@@ -116,7 +144,8 @@ def list_runs(
 ) -> list[RunEntry]:
     """The runs under `root`, newest first. A running run whose process is gone is shown as failed.
 
-    A run whose folder is gone is left out, and so is one whose row or record no list can show.
+    A run whose folder is gone is left out, and so is one whose row or record no list can show, or that is private to
+    somebody else than the person who acts (`kvlab.lab.person`).
     """
     root = Path(root)
     if not root.is_dir():
@@ -127,6 +156,7 @@ def list_runs(
         found, _ = in_database(root, _entries)
     there = {item.name for item in os.scandir(root)}
     wanted = [run for run in found if run.run_id in there and comparison_id in (None, run.comparison_id)]
+    wanted = [run for run in wanted if may_see(run.owner, run.private)]
     verified = [_verified(root, entry) for entry in wanted]
     return [entry for entry in verified if status in (None, entry.status)][:limit]
 
@@ -266,7 +296,7 @@ def _excerpt(prompt: str) -> str:
 
 def _verified(root: Path, entry: RunEntry) -> RunEntry:
     """The entry as it is now: an unfinished one may have ended without telling the index."""
-    if entry.status != "running" or is_alive(entry.worker_pid, entry.created):
+    if entry.status != "running" or is_written(root / entry.run_id, entry.worker_pid, entry.created):
         return entry
     try:
         record = read_record(root / entry.run_id)
@@ -278,47 +308,76 @@ def _verified(root: Path, entry: RunEntry) -> RunEntry:
     return entry.model_copy(update={"status": record.status, "message": record.message})
 
 
-def is_alive(pid: int | None, since: str) -> bool:
-    """Whether process `pid` runs and is the one that ran at `since` (ISO 8601): process ids are used again."""
-    if pid is None:
-        return False
-    try:
-        process = psutil.Process(pid)
-        started = process.create_time()
-        return process.status() != psutil.STATUS_ZOMBIE and started <= datetime.fromisoformat(since).timestamp() + 2
-    except (psutil.Error, ValueError, OverflowError):
-        return False
-
-
 def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
     """What `work` returns for the index, which is made again from the folders where it turns out to be damaged.
 
     Raises:
         UserError: the folder does not let the index be opened, read or written.
     """
-    root, damage = Path(root), None
+    root, damage = Path(root), ""
+    if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
+        return _in_memory(root, work)
     for _ in range(2):
         try:
             with closing(_open(root)) as connection:
-                return work(connection)
+                result = work(connection)
+            _memory.pop(root, None)  # it can be written to again
+            return result
         except sqlite3.DatabaseError as error:
             # Python's own complaints, as of text that is no UTF-8, carry no code of SQLite's.
-            if getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in NOT_ITS_FAULT:
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code in CANNOT_WRITE:
+                return _in_memory(root, work, tried=True)
+            if code in NOT_ITS_FAULT:
                 raise UserError(
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
-            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, error)
-            damage = error
+            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, str(error))
+            damage = str(error)  # kept itself, it would keep the connection's statements, and their locks
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
-    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.") from damage
+    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.")
+
+
+def index_note(root: Path) -> str:
+    """A sentence where the index of this folder is kept in memory; else empty."""
+    if Path(root) not in _memory:
+        return ""
+    return (
+        "This folder of runs cannot be written to (read-only, or its disk is full): it can be looked at, its list is "
+        "kept in memory, and nothing can be run, renamed or deleted."
+    )
+
+
+def memory_changes(root: Path) -> int:
+    """Counts changes of an index that is kept in memory, which no file's time tells of; 0 for others."""
+    index = _memory.get(Path(root))
+    return 0 if index is None else index.connection.total_changes
+
+
+def _in_memory(root: Path, work: Callable[[sqlite3.Connection], Result], tried: bool = False) -> Result:
+    """What `work` returns for an index that is made of the folders whenever one came or went."""
+    with _memory_lock:
+        if root not in _memory:
+            while len(_memory) >= MOST_IN_MEMORY:
+                _memory.pop(next(iter(_memory)))
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            _memory[root] = _InMemory(connection, threading.RLock())
+        index = _memory[root]
+    with index.lock:
+        index.until = time.monotonic() + AGAIN_SECONDS if tried else index.until
+        if (stamp := root.stat().st_mtime_ns) != index.stamp:
+            with transaction(index.connection):
+                _tables(index.connection)
+                _refill(root, index.connection)
+            index.stamp = stamp
+        return work(index.connection)
 
 
 def _open(root: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(root / FILE, timeout=30, isolation_level=None)
     try:
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = NORMAL")
+        write_ahead(connection)
         if not _is_current(connection):
             with transaction(connection):
                 _create(root, connection)
@@ -332,13 +391,17 @@ def _create(root: Path, connection: sqlite3.Connection) -> None:
     # Another process may have done it while this one waited for the lock.
     if _is_current(connection):
         return
+    _tables(connection)
+    _refill(root, connection)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _tables(connection: sqlite3.Connection) -> None:
     for table in ("runs", "prompts", "results"):
         connection.execute(f"DROP TABLE IF EXISTS {table}")
     connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, PRIMARY KEY (run_id))")
     connection.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
     connection.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")
-    _refill(root, connection)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
 def _is_current(connection: sqlite3.Connection) -> bool:

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import SafetensorError, safe_open
 
 from kvlab.errors import UserError
-from kvlab.trace.catalogue import KILLED, is_alive
+from kvlab.trace.alive import is_written
+from kvlab.trace.catalogue import KILLED
 from kvlab.trace.parts import LIST, decodes
 from kvlab.trace.reader import Run
 from kvlab.trace.record import FILE, read_record
@@ -53,7 +54,7 @@ def examine_run(path: Path) -> Finding:
         record = read_record(path)
     except UserError as error:
         return Finding(run=path.name, state="unknown", problems=(str(error),))
-    killed = record.status == "running" and not is_alive(record.worker_pid, record.created)
+    killed = record.status == "running" and not is_written(path, record.worker_pid, record.created)
     state = KILLED if killed else record.status
     try:
         run = Run(path, record)

@@ -20,7 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.errors import UserError
 from kvlab.given import check_text, in_one_sentence
+from kvlab.lab.person import Role, acting, is_owner, require_owner
 from kvlab.trace.atomic import full_disk_sentence, replace_text
+from kvlab.trace.catalogue import list_runs
 
 Kind = Literal["comparison", "evaluation", "benchmark"]
 FOLDER = "labels"
@@ -53,6 +55,7 @@ class Labels(BaseModel):
     starred: bool = False
     note: str = Field("", max_length=LONGEST_NOTE, description="Markdown")
     archived: bool = False
+    owner: str = Field("", description="whose evaluation or benchmark it is; of comparisons the record says it")
     changed: str = Field("", description="when it was last changed, ISO 8601")
 
     @field_validator("tags")
@@ -80,7 +83,8 @@ def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes
     Raises:
         UserError: a field cannot be used, the file is damaged, the disk is full, or another process holds the lock.
     """
-    with _locked(root):
+    _check_owner(root, name, kind)
+    with locked(root):
         known = load_labels(root, name, kind)
         return _save(root, name, kind, known, changes)
 
@@ -89,7 +93,8 @@ def change_tags(
     root: Path, name: str, kind: Kind = "comparison", *, add: Sequence[str] = (), remove: Sequence[str] = ()
 ) -> Labels:
     """Add and remove tags of a result; raises as `change_labels`."""
-    with _locked(root):
+    _check_owner(root, name, kind)
+    with locked(root):
         known = load_labels(root, name, kind)
         tags = tuple(tag for tag in (*known.tags, *add) if tag not in remove)
         return _save(root, name, kind, known, {"tags": tags})
@@ -119,13 +124,41 @@ def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
 
 def remove_labels(root: Path, name: str, kind: Kind = "comparison") -> None:
     """Forget what was said of a result."""
-    with _locked(root):
+    with locked(root):
         _path(root, name, kind).unlink(missing_ok=True)
+
+
+def owner_of(root: Path, name: str, kind: Kind = "comparison") -> str:
+    """Whose result it is; "" where nobody's, of which those on a shared server are only its administrators'."""
+    if kind != "comparison":
+        return load_labels(root, name, kind).owner
+    owners = {run.owner for run in list_runs(root) if name in (run.comparison_id, run.run_id)}
+    return owners.pop() if len(owners) == 1 else ""
+
+
+def take_name(root: Path, name: str, kind: Kind) -> None:
+    """The name of an evaluation or benchmark, for the person who acts: theirs from now on, if it is nobody's.
+
+    Raises:
+        UserError: it is another person's.
+    """
+    person = acting()
+    with locked(root):
+        known = load_labels(root, name, kind)
+        if known.owner and not is_owner(known.owner):
+            raise UserError(f"There is something named {name[:60]} already, of {known.owner}: choose another name.")
+        if not known.owner and person.name:
+            _save(root, name, kind, known, {"owner": person.name})
 
 
 def label_path(root: Path, name: str, kind: Kind = "comparison") -> Path:
     """The file of a result's labels, there or not."""
     return _path(root, name, kind)
+
+
+def _check_owner(root: Path, name: str, kind: Kind) -> None:
+    if acting().role is not Role.ADMINISTER:
+        require_owner(owner_of(root, name, kind), "change this")
 
 
 def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, Any]) -> Labels:
@@ -142,7 +175,7 @@ def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, A
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def locked(root: Path) -> Iterator[None]:
     folder = Path(root) / FOLDER
     with full_disk_sentence(folder):
         try:

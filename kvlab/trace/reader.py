@@ -223,6 +223,8 @@ class Run:
     def _why_no_array(self, path: Path, layer: int) -> str:
         if path.exists():
             return f"{path} is cut off or damaged: {REMEDY}."
+        if self.record.thinned:
+            return self.record.thinned_note
         if layer in self.record.sliding_layers:
             return f"Layer {layer} keeps its own sliding window, so nothing was recorded for it: choose another layer."
         if self.record.level != "full":

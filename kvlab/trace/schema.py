@@ -126,6 +126,8 @@ class RunRecord(BaseModel):
     status: RunStatus
     message: str = ""
     title: str = ""
+    owner: str = Field("", description="who asked for it on a shared server; empty: nobody was asked")
+    private: bool = Field(False, description="whether its owner and administrators alone see it there")
     prompt: str
     answer: str | None = Field(None, min_length=1, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs: spans of the prompt's characters")
@@ -166,6 +168,7 @@ class RunRecord(BaseModel):
     left_out: dict[str, str] = Field(
         default_factory=dict, description="by array, a sentence on what was not recorded for want of room, and why"
     )
+    thinned: str = Field("", max_length=10, description="the day its arrays were removed to make room; empty: never")
     array_error: dict[str, float] = Field(
         default_factory=dict,
         description="keys and values: the largest |stored - cached| / |cached| of any token, layer and KV head",
@@ -203,7 +206,15 @@ class RunRecord(BaseModel):
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a reader should know beside the numbers: `notes`, and what was left out."""
-        return (*self.notes, *self.left_out.values())
+        return (*self.notes, *self.left_out.values(), *([self.thinned_note] if self.thinned else []))
+
+    @property
+    def thinned_note(self) -> str:
+        """What a reader of a run without its arrays must know."""
+        return (
+            f"The arrays of this run (keys, values, attention rows) were removed on {self.thinned} to make room: "
+            "tables and texts stay, and a new run brings them back."
+        )
 
     @model_validator(mode="after")
     def _numbers_exist(self) -> RunRecord:

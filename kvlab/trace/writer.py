@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, groupby
 from pathlib import Path
 from types import TracebackType
@@ -21,6 +22,7 @@ from safetensors.numpy import save_file
 
 from kvlab.errors import UserError
 from kvlab.trace import catalogue
+from kvlab.trace.alive import beat
 from kvlab.trace.atomic import replace_file
 from kvlab.trace.checksums import checksum
 from kvlab.trace.record import write_record
@@ -53,11 +55,18 @@ class RunWriter:
         self._part_rows: dict[str, list[int]] = {name: [] for name in TABLES}
         self._checksums: dict[str, str] = {}
         _make_folder(self.path)
+        self._end_beating: Callable[[], None] = lambda: None
         try:
             self._save_record()
+            if self.record.status == "running":
+                self._end_beating = beat(self.path)
         except KeyboardInterrupt:
             # The caller's `with` has not begun yet, so nobody else would say how this run ended.
             self.finish("cancelled", "stopped by the user")
+            raise
+        except BaseException:
+            with suppress(OSError):  # nothing was begun: no empty folder stays
+                self.path.rmdir()
             raise
 
     def append(self, table: str, columns: Mapping[str, Column]) -> None:
@@ -97,6 +106,8 @@ class RunWriter:
         fields["checksums"] = dict(sorted(self._checksums.items())) if ended else None
         self.record = RunRecord.model_validate(self.record.model_dump() | fields)
         self._save_record(index=self.record.status != old_status)
+        if ended:
+            self._end_beating()
 
     def finish(self, status: RunStatus, message: str = "", **fields: Any) -> None:
         """Flush, then write the final status: `complete` is never said of rows that are not on disk."""

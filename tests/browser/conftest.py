@@ -85,12 +85,16 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def visit(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
-    """`visit(path)` opens a page of the dashboard in a tab of its own, and each is closed behind the test."""
-    opened = []
+    """`visit(path)` opens a page of the dashboard in a tab of its own, and each is closed behind the test.
+
+    No page may ask for what the content policy forbids.
+    """
+    opened, forbidden = [], []
 
     def go(path: str, width: int = 1280, height: int = 1000, scheme: str = "light") -> Any:
         page = browser.new_page()
         opened.append(page)
+        page.on("console", lambda said: forbidden.append(said.text) if "Content Security Policy" in said.text else None)
         page.set_default_timeout(PATIENCE_SECONDS * 1000)
         page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
@@ -101,3 +105,4 @@ def visit(browser: Any, address: str) -> Iterator[Callable[..., Any]]:
     yield go
     for page in opened:
         page.close()
+    assert not forbidden, forbidden

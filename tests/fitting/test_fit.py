@@ -20,7 +20,7 @@ from kvlab.fitted.score_heads import read_score_heads
 from kvlab.fitting import kvzap
 from kvlab.fitting.kvzap import fit_head, judge, watch
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.jobs import store
+from kvlab.jobs import places, store
 from kvlab.jobs.work import read_request
 from kvlab.jobs.worker import JobTalk, run_job
 from kvlab.models.load import LoadedModel, prepare
@@ -95,7 +95,7 @@ def test_a_linear_network_finds_a_linear_truth_and_two_layers_a_bent_one() -> No
 def work_off(root: Path) -> None:
     with store.database(root) as connection:
         with store.transaction(connection):
-            assert store.take_place(connection, os.getpid())
+            assert places.take_place(connection, os.getpid())
         run_job(connection, root, store.claim(connection, os.getpid()), "kvlab.engine:compare", threading.Event())  # type: ignore[arg-type]
 
 

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.requests import CompareRequest, Progress
@@ -50,3 +51,15 @@ def _act(prompt: str) -> None:
         print("step 1\rstep 2")
     if prompt == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def killed_in_the_second(request: CompareRequest, root: Path, **how: Any) -> list[Path]:
+    """The engine itself, in a worker that dies in the middle of the second run."""
+    from kvlab.engine import compare
+
+    def told(progress: Progress) -> None:
+        how["progress"](progress)
+        if progress.stage.startswith(f"{request.runs[1].label}: decoding"):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return compare(request, root, **(how | {"progress": told}))

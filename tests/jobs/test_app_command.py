@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from kvlab.errors import UserError
-from kvlab.jobs import store
+from kvlab.jobs import places, store
 from kvlab.trace.synthetic import write_synthetic_run
 
 command = importlib.import_module("kvlab.cli.app")  # the package also has an object of this name
@@ -33,7 +33,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def worker_of(root: Path) -> int | None:
     with store.database(root) as connection:
-        return store.live_worker(connection)
+        return places.live_worker(connection)
 
 
 @pytest.fixture
@@ -70,7 +70,10 @@ def test_it_serves_restarts_a_killed_worker_and_stops_what_it_started(
     assert process.stdout is not None
     assert process.stdout.readline() == f"kvlab is at http://localhost:{port}/\n"
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    assert b"<title>" in opener.open(f"http://localhost:{port}/new_run", timeout=10).read()
+    with opener.open(f"http://localhost:{port}/new_run", timeout=10) as page:
+        assert b"<title>" in page.read()
+        assert page.headers["X-Content-Type-Options"] == "nosniff" and page.headers["X-Frame-Options"] == "SAMEORIGIN"
+        assert "script-src 'self'" in page.headers["Content-Security-Policy"]
     until(lambda: worker_of(tmp_path / "runs") is not None)
     first = worker_of(tmp_path / "runs")
     assert first is not None

@@ -13,7 +13,7 @@ from kvlab.bench.request import BenchJob, make_request
 from kvlab.bench.rows import read_rows
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.store import read_results
-from kvlab.jobs import store
+from kvlab.jobs import places, store
 from kvlab.jobs.work import read_request
 from kvlab.jobs.worker import JobTalk, run_job
 from kvlab.requests import MethodChoice, Progress
@@ -35,7 +35,7 @@ def work_off(root: Path, compare: str = "kvlab.engine:compare") -> None:
     """What the worker does with the next job, without its process."""
     with store.database(root) as connection:
         with store.transaction(connection):
-            assert store.take_place(connection, os.getpid())
+            assert places.take_place(connection, os.getpid())
         job = store.claim(connection, os.getpid())
         run_job(connection, root, job, compare, threading.Event())
 

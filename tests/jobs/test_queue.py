@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import store, worker
+from kvlab.jobs import places, store, worker
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RescueRequest
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
@@ -26,14 +28,14 @@ def work(root: Path, count: int) -> None:
     """Run the next `count` jobs in this process."""
     stop = threading.Event()
     with store.database(root) as connection:
-        store.take_place(connection, worker.os.getpid())
+        places.take_place(connection, worker.os.getpid())
         for _ in range(count):
             job = store.claim(connection, worker.os.getpid())
             assert job is not None
             worker.run_job(connection, root, job, "stand_in:compare", stop)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(sessions=st.lists(st.sampled_from("abc"), min_size=1, max_size=8))
 def test_sessions_take_turns_and_keep_their_own_order(tmp_path_factory: pytest.TempPathFactory, sessions: list[str]):
     root = tmp_path_factory.mktemp("queue")
@@ -117,6 +119,34 @@ def test_an_unknown_job_is_one_sentence(tmp_path: Path):
     for call in (jobs.status, jobs.cancel, jobs.request_of):
         with pytest.raises(UserError, match="There is no job nope"):
             call(tmp_path, "nope")
+
+
+def test_a_fresh_queue_waits_for_who_opened_it_first(tmp_path: Path):
+    # What made a server and its command meet: the file is new, and another connection writes to it.
+    (tmp_path / store.FOLDER).mkdir()
+    file = tmp_path / store.FOLDER / "queue.sqlite"
+    with closing(sqlite3.connect(file, isolation_level=None, check_same_thread=False)) as first:
+        first.execute("CREATE TABLE other (number)")
+        first.execute("BEGIN IMMEDIATE")
+        first.execute("INSERT INTO other VALUES (1)")
+        ending = threading.Timer(0.2, first.execute, ["COMMIT"])
+        ending.start()
+        job = jobs.submit(tmp_path, ask("x"))
+        ending.join()
+    assert jobs.status(tmp_path, job).state == "queued"
+
+
+def test_a_wrong_statement_is_not_taken_for_a_full_disk_and_a_full_disk_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(sqlite3.OperationalError, match="syntax error"), store.database(tmp_path) as connection:
+        connection.execute("SELECT FROM")
+    with pytest.raises(OSError, match="own"), store.database(tmp_path):
+        raise OSError("the caller's own")
+    # SQLite's own small disk: no page more than the file has.
+    monkeypatch.setattr(store, "write_ahead", lambda connection: connection.execute("PRAGMA max_page_count = 1"))
+    with pytest.raises(UserError, match="is the disk full"):
+        jobs.submit(tmp_path, ask("x" * 10_000))
 
 
 def test_a_damaged_queue_is_one_sentence(tmp_path: Path):

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from kvlab.cli import commands
 from kvlab.errors import UserError
-from kvlab.jobs import models, shelf
+from kvlab.jobs import models
+from kvlab.lab import shelf
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 

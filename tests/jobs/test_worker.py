@@ -14,9 +14,10 @@ import psutil
 import pytest
 
 from kvlab import jobs
-from kvlab.jobs import store
+from kvlab.jobs import places, store
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
+from kvlab.trace.catalogue import list_runs
 
 HERE = Path(__file__).parent
 PATIENCE_SECONDS = 30
@@ -113,6 +114,37 @@ def test_only_one_worker_serves_a_folder(tmp_path: Path, workers: Workers):
     assert _worker_pid(tmp_path) == first.pid
 
 
+def test_two_workers_share_a_queue_and_run_no_job_twice(tmp_path: Path, workers: Workers):
+    slow = [jobs.submit(tmp_path, ask("slow"), "s") for _ in range(2)]
+    for place in ("1", "2"):
+        workers.start("--place", place)
+    until(lambda: all(jobs.status(tmp_path, job).run_ids for job in slow))
+    assert [state(tmp_path, job) for job in slow] == ["running"] * 2, "both at the same time"
+    assert {jobs.status(tmp_path, job).worker for job in slow} == {1, 2}
+    quick = [jobs.submit(tmp_path, ask("fine"), "s") for _ in range(12)]
+    for job in slow:
+        jobs.cancel(tmp_path, job)
+    until(lambda: all(jobs.status(tmp_path, job).ended for job in quick))
+    made = [len(list_runs(tmp_path, comparison_id=job)) for job in quick]
+    assert made == [1] * len(quick)
+    assert {state(tmp_path, job) for job in quick} == {"complete"}
+    assert workers.start("--place", "2").wait(PATIENCE_SECONDS) == 0, "its place is taken"
+
+
+def test_a_job_of_a_container_that_died_ends_by_its_heartbeat(tmp_path: Path):
+    job = jobs.submit(tmp_path, ask("fine"))
+    # A worker of another container, whose process id is one that lives here.
+    with store.database(tmp_path) as connection:
+        beaten = time.time() - places.SILENT_SECONDS + 5
+        row = (1, os.getpid(), "elsewhere", "2020-01-01T00:00:00+00:00", beaten)
+        connection.execute("INSERT INTO workers (place, pid, host, since, heartbeat) VALUES (?, ?, ?, ?, ?)", row)
+        store.claim(connection, os.getpid(), "elsewhere")
+        assert state(tmp_path, job) == "running"
+        connection.execute("UPDATE workers SET heartbeat = heartbeat - 10")
+    ended = jobs.status(tmp_path, job)
+    assert (ended.state, ended.message) == ("failed", places.KILLED)
+
+
 def test_ensure_worker_starts_one_once_and_it_ends_with_its_parent(tmp_path: Path):
     code = f"from pathlib import Path; from kvlab import jobs; r = Path({str(tmp_path)!r}); "
     code += "pids = {jobs.ensure_worker(r) for _ in range(3)}; print(*pids)"
@@ -126,9 +158,9 @@ def test_a_worker_stays_while_another_process_wants_it(tmp_path: Path):
     stays = subprocess.Popen([sys.executable, "-c", code + "input()"], stdin=subprocess.PIPE)
     until(lambda: _worker_pid(tmp_path) is not None)
     pid = _worker_pid(tmp_path)
-    goes = [sys.executable, "-c", code + "print(jobs.release_worker(r))"]
-    assert subprocess.run(goes, capture_output=True, text=True, check=True, timeout=60).stdout == "None\n"
-    time.sleep(3 * store.HEARTBEAT_SECONDS)
+    goes = [sys.executable, "-c", code + "print(jobs.release_workers(r))"]
+    assert subprocess.run(goes, capture_output=True, text=True, check=True, timeout=60).stdout == "[]\n"
+    time.sleep(3 * places.HEARTBEAT_SECONDS)
     assert _worker_pid(tmp_path) == pid
     stays.kill()
     stays.wait()
@@ -137,4 +169,4 @@ def test_a_worker_stays_while_another_process_wants_it(tmp_path: Path):
 
 def _worker_pid(root: Path) -> int | None:
     with store.database(root) as connection:
-        return store.live_worker(connection)
+        return places.live_worker(connection)

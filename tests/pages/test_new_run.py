@@ -17,7 +17,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import fitting, models, registry, store
+from kvlab.jobs import fitting, models, places, registry, store
 from kvlab.planning import Machine
 from kvlab.recording import Recording
 from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, Progress
@@ -259,7 +259,7 @@ def test_a_waiting_job_shows_its_place_and_can_be_cancelled_by_another_session(r
 def test_a_running_job_shows_its_stage_and_log(runs_root: Path, open_page: Open):
     job = a_job(runs_root)
     with store.database(runs_root) as connection:
-        store.take_place(connection, os.getpid())
+        places.take_place(connection, os.getpid())
         store.claim(connection, os.getpid())
         progress = Progress(stage="prefill h2o", done=1, total=4)
         connection.execute("UPDATE jobs SET progress = ?", (progress.model_dump_json(),))
@@ -276,7 +276,7 @@ def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, op
     write_synthetic_run(runs_root, method="full", comparison_id=job)
     write_synthetic_run(runs_root, method="h2o", comparison_id=job, status="running")
     with store.database(runs_root) as connection:
-        store.take_place(connection, os.getpid())
+        places.take_place(connection, os.getpid())
         store.claim(connection, os.getpid())
         progress = Progress(stage="h2o", done=1, total=4)
         connection.execute("UPDATE jobs SET progress = ?, started = ?", (progress.model_dump_json(), time.time() - 200))
@@ -344,7 +344,7 @@ def test_what_is_too_big_is_said_before_the_start_and_refused(
 
 
 def test_a_device_that_is_not_here_is_not_judged(form: AppTest, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("kvlab.planning.machine._cards", list)
+    monkeypatch.setattr("kvlab.planning.machine.cards", list)
     page = paste(form, "some text")
     page = page.selectbox(key="device").select("cuda").run()
     assert not page.exception

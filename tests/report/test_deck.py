@@ -34,7 +34,7 @@ def story(count: int = 3) -> Story:
 def test_a_talk_is_one_file_in_which_no_text_is_markup():
     text = deck(story()).decode()
     assert WORDS not in text.replace("<\\/", "</").split("<main>")[1].split("</main>")[0]
-    assert text.count("plotly.js v") == 1 and "</script><b>" not in text.split("const figures")[1]
+    assert text.count("plotly.js v") == 1 and "</script><b>" not in text.split("const given")[1]
     assert "src=" not in text.split("<main>")[0]
 
 

@@ -1,14 +1,21 @@
-"""Models that whoever starts the dashboard puts on offer: folders given with `kvlab app --models DIR`."""
+"""Models that whoever starts the dashboard puts on offer: folders given with `kvlab app --models DIR` or a lab file.
+
+On a server with a lab file these, mini and the hub names in the file are all that can be asked for, by short names.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from kvlab.errors import UserError
+from kvlab.lab.settings import lab
 
 FOLDERS = "KVLAB_MODELS"  # absolute paths, separated as PATH is: other processes have another current folder
+FITS = "KVLAB_FITS"  # where the fits of the worker's folder lie
+FIT = re.compile(r"fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # how a method's setting names one
 DEPTHS = ("*", "*/*")  # a folder of models, and one sorted by owner; the folder itself may be a model too
 
 
@@ -30,6 +37,34 @@ def shelf() -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def offered() -> dict[str, str] | None:
+    """What a server with a lab file offers: by the name it is asked for, the folder or hub name; None without one."""
+    found = lab()
+    if found is None:
+        return None
+    by_name = {"mini": "mini"} | {name: name for name in found.models.hub}
+    for model in shelf():
+        short = short_name(model)
+        by_name.setdefault(Path(model).name if Path(short).is_absolute() else short, model)
+    return by_name
+
+
+def place_of(name: str, revision: str | None = None, cache_dir: str | None = None) -> str:
+    """Where the model of this name lies: on a server with a lab file what it offers, elsewhere the name itself.
+
+    Raises:
+        UserError: this server does not offer it. The sentence is the same whether or not there is such a folder.
+    """
+    known = offered()
+    if known is None:
+        return name
+    if name not in known:
+        raise UserError(f"This server has no model {name[:80]!r}: it has {', '.join(known)}.")
+    if revision is not None or cache_dir is not None:
+        raise UserError("On this server models are as its administrator put them there: leave the revision out.")
+    return known[name]
+
+
 def short_name(model: str) -> str:
     """A model as it is called within its folder, such as `meta/llama-8b`; one from elsewhere keeps its name."""
     for folder in _folders():
@@ -39,7 +74,11 @@ def short_name(model: str) -> str:
 
 
 def _folders() -> list[Path]:
-    return [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+    found = lab()
+    given_here = [Path(folder) for folder in os.environ.get(FOLDERS, "").split(os.pathsep) if folder]
+    return list(
+        dict.fromkeys([*given_here, *(folder.absolute() for folder in found.models.folders)] if found else given_here)
+    )
 
 
 def _models_in(folder: Path) -> list[Path]:

@@ -1,0 +1,88 @@
+"""What a request may name: runs that its person sees and, on a server with a lab file, nothing by its path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvlab.bench.request import BenchJob
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, SampleJob
+from kvlab.fitting.request import SETTING, FitJob
+from kvlab.jobs.own_disk import queue_folder
+from kvlab.jobs.work import Work
+from kvlab.lab.settings import lab
+from kvlab.lab.shelf import place_of
+from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.labels import take_name
+
+SHIPPED = re.compile(r"mini|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+NAMED = re.compile(r"[\w.:+-]*")
+CHANGES = {"scale", "shorten", "device", "repeats"}
+
+
+def check_reach(root: Path, request: Work) -> None:
+    """Nothing, where the person who acts may ask for this here.
+
+    Raises:
+        UserError: the request names a run they do not see, a name that is another person's or, on a server with a lab
+            file, a model that is not offered or anything by its path.
+    """
+    if lab() is None:
+        return
+    if isinstance(request, RescueRequest):
+        if all(run.run_id != request.run_id for run in list_runs(root)):
+            raise UserError(f"There is no run {request.run_id[:80]!r} here: choose one on the page Runs.")
+        return
+    _check_by_name(root, request)
+    if isinstance(request, EvalJob):
+        take_name(root, request.name, "evaluation")
+    elif isinstance(request, BenchJob):
+        take_name(root, request.name, "benchmark")
+
+
+def _check_by_name(root: Path, request: Work) -> None:
+    for model, revision, cache_dir in _models(request):
+        place_of(model, revision, cache_dir)
+    for choice in _choices(request):
+        check_settings(choice)
+    if isinstance(request, EvalJob | SampleJob):
+        kept = queue_folder(root, ".jobs") / "prompts"
+        for file in request.request.files:
+            inside = file.path.resolve().is_relative_to(kept.resolve())
+            if not inside or any(name.endswith("_from") for name in file.options):
+                raise UserError("On this server prompts come by upload: upload the file instead of naming it.")
+        if not all(NAMED.fullmatch(task.task) for task in request.request.tasks):
+            raise UserError("On this server tasks are named, not read from a file: choose one of the list.")
+    if isinstance(request, FitJob) and request.request.corpus is not None:
+        raise UserError("On this server fits learn from the shipped excerpts: leave the folder of books out.")
+    if isinstance(request, BenchJob) and not request.changes.keys() <= CHANGES:
+        raise UserError(f"Of a preset only {', '.join(sorted(CHANGES))} can be changed on this server.")
+
+
+def check_settings(choice: MethodChoice) -> None:
+    """Raises UserError where a setting that takes a file names one by its path, be it there or not."""
+    for name in set(SETTING.values()) & choice.hyper_parameters.keys():
+        value = choice.hyper_parameters[name]
+        if isinstance(value, str) and not (SHIPPED.fullmatch(value) or value.isalpha()):
+            raise UserError(f"On this server {choice.method}: {name} is mini, or fit:NAME of a fit made here.")
+
+
+def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:
+    if isinstance(request, BenchJob):
+        asked = [one for one in request.requests if not one.model.startswith("shape:")]
+        yield from ((one.model, one.revision, one.cache_dir) for one in asked)
+    elif not isinstance(request, RescueRequest):
+        one = request if isinstance(request, CompareRequest) else request.request
+        yield one.model, one.revision, one.cache_dir
+
+
+def _choices(request: Work) -> Iterator[MethodChoice]:
+    if isinstance(request, CompareRequest):
+        yield from request.choices
+    elif isinstance(request, EvalJob | SampleJob):
+        yield from request.request.choices
+    elif isinstance(request, BenchJob):
+        yield from (choice for one in request.requests for choice in one.choices)

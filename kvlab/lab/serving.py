@@ -1,0 +1,85 @@
+"""Where a dashboard may be served, given who it lets in."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import socket
+
+from kvlab.errors import UserError
+from kvlab.lab.settings import Lab
+from kvlab.lab.tokens import hashes_from_environment
+
+# Told to the server: nobody is asked who they are; and only this machine is answered.
+OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
+LARGEST_UPLOAD_MB = 200
+OPEN_TO_EVERYONE = (
+    "This dashboard asks nobody who they are: everybody who reaches it reads all prompts, starts runs and deletes them."
+)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server at this address."""
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def check_serving(host: str, found: Lab | None, open_to_everyone: bool) -> str:
+    """What the terminal says of it, "" where there is nothing to say.
+
+    Raises:
+        UserError: the address is not this machine's alone, and nobody is asked who they are; or the lab's way to ask
+            lacks something.
+    """
+    local = is_loopback(host)
+    if found is None:
+        if not local and not open_to_everyone:
+            raise UserError(
+                f"At {host} everybody who reaches this machine could read all prompts and delete runs: give --lab "
+                "lab.toml (docs/shared-lab.md), or say --open-to-everyone too if that is meant."
+            )
+        return "" if local else f"Warning: {OPEN_TO_EVERYONE}"
+    if found.people.way == "token":
+        if not {**found.people.tokens, **hashes_from_environment()}:
+            raise UserError(
+                "The lab's way is token, and there is none: write what `kvlab token` prints into [people.tokens], or "
+                "set KVLAB_TOKEN or KVLAB_TOKEN_FILE."
+            )
+        return "" if local else "The token and all prompts travel in the clear: put a proxy with HTTPS in front."
+    if found.people.way == "oidc":
+        _check_oidc(found)
+    return ""
+
+
+def _check_oidc(found: Lab) -> None:
+    from importlib.util import find_spec
+
+    if find_spec("authlib") is None:
+        raise UserError("people.way = \"oidc\" needs Authlib: pip install 'kvlab[oidc]'.")
+    if found.people.secrets is None or not found.people.secrets.is_file():
+        raise UserError(f"people.secrets names {found.people.secrets}, which is no file: write the table [auth] there.")
+
+
+def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]:
+    """Streamlit's options; given in full, so that no file in somebody's home loosens them."""
+    options: dict[str, object] = {
+        "server.port": port,
+        "server.address": host,
+        "server.headless": "true",
+        "server.fileWatcherType": "none",
+        "server.enableCORS": "true",
+        "server.enableXsrfProtection": "true",
+        "server.enableStaticServing": "false",
+        "server.maxUploadSize": LARGEST_UPLOAD_MB,
+        "browser.gatherUsageStats": "false",
+    }
+    if not is_loopback(host) or found is not None:
+        options["client.showErrorDetails"] = "none"  # a traceback names folders of the server
+    if found is not None and found.people.way != "oidc":
+        options["server.trustedUserHeaders"] = json.dumps({"X-Kvlab-Name": "kvlab_name", "X-Kvlab-Role": "kvlab_role"})
+    if found is not None and found.people.secrets is not None:
+        options["secrets.files"] = str(found.people.secrets)
+    return options

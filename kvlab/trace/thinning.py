@@ -1,0 +1,92 @@
+"""Old recordings lose their arrays to make room; tables, texts and numbers stay, and the record says so."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvlab.errors import UserError
+from kvlab.trace import catalogue
+from kvlab.trace.labels import all_labels
+from kvlab.trace.record import read_record, write_record
+
+ARRAYS = "arrays"
+DAY = 24 * 3600.0
+
+
+@dataclass(frozen=True)
+class Thinnable:
+    """A run whose arrays may go: what they take."""
+
+    run_id: str
+    comparison_id: str
+    title: str
+    created: str
+    bytes: int
+
+
+def thinnable(root: Path, older_than: float, now: float | None = None) -> list[Thinnable]:
+    """Runs that ended, are older than so many seconds, were not starred and have arrays, the oldest first."""
+    root, now = Path(root), time.time() if now is None else now
+    starred = {name for (kind, name), labels in all_labels(root).items() if kind == "comparison" and labels.starred}
+    found = []
+    for run in reversed(catalogue.list_runs(root)):
+        age = now - datetime.fromisoformat(run.created).timestamp()
+        if run.status == "running" or age < older_than or run.comparison_id in starred:
+            continue
+        if size := arrays_bytes(root / run.run_id):
+            found.append(Thinnable(run.run_id, run.comparison_id, run.title or run.excerpt, run.created, size))
+    return found
+
+
+def arrays_bytes(path: Path) -> int:
+    """What the arrays of the run in this folder take."""
+    try:
+        return sum(file.lstat().st_size for file in (path / ARRAYS).iterdir())
+    except OSError:
+        return 0
+
+
+def thin(root: Path, runs: Sequence[Thinnable]) -> int:
+    """Remove the arrays of these runs; returns the bytes that were freed.
+
+    The record is written first, so that a kill in between leaves a run that says what it lacks.
+
+    Raises:
+        UserError: the folder cannot be written to; runs before stay thinned.
+    """
+    freed = 0
+    for run in runs:
+        path = Path(root) / run.run_id
+        try:
+            record = read_record(path)
+        except UserError:
+            continue  # damaged: what is left of it is not touched
+        sums = record.checksums
+        kept = (
+            None if sums is None else {name: sum_ for name, sum_ in sums.items() if not name.startswith(f"{ARRAYS}/")}
+        )
+        try:
+            write_record(
+                path, record.model_copy(update={"checksums": kept, "thinned": f"{datetime.now(UTC):%Y-%m-%d}"})
+            )
+            shutil.rmtree(path / ARRAYS)
+        except OSError as error:
+            raise UserError(f"{path} cannot be changed ({error.strerror or error}): is it read-only?") from error
+        freed += run.bytes
+    return freed
+
+
+def enough(runs: Sequence[Thinnable], wanted: float) -> list[Thinnable]:
+    """The first of these that together free so many bytes; all where they do not."""
+    chosen, freed = [], 0
+    for run in runs:
+        if freed >= wanted:
+            break
+        chosen.append(run)
+        freed += run.bytes
+    return chosen

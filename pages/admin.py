@@ -1,0 +1,127 @@
+"""Administration: who runs what, in which order, what they have used, and what is left of the machine."""
+
+from __future__ import annotations
+
+import pandas as pd
+import streamlit as st
+
+from app.parts import page
+from app.parts.job_panel import badge
+from app.parts.links import link
+from app.parts.text import ago, duration, plain, shorten
+from app.parts.thinning import thinning
+from app.state import runs_root
+from kvlab import jobs
+from kvlab.counted import in_words
+from kvlab.errors import UserError
+from kvlab.jobs.overview import MemoryNow, Overview, PersonNow, overview, stop_worker
+
+POLL_SECONDS = 3.0
+NOBODY = "without a name"
+ROW = [1.2, 4, 2, 2.4, 1.4, 1.4]
+
+
+def main() -> None:
+    page.heading("Administration", "Who runs what on this server, what they have used, and what is left of it.")
+    st.fragment(now, run_every=POLL_SECONDS)()
+    thinning()
+
+
+def now() -> None:
+    """The server as it is, asked again every few seconds."""
+    try:
+        found = overview(runs_root())
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    if found.room.warning:
+        st.warning(plain(found.room.warning), icon=":material/hard_drive:")
+    machine(found)
+    queue(found)
+    workers(found)
+    people(found.people)
+
+
+def machine(found: Overview) -> None:
+    """Memory of host and GPUs, and the disk."""
+    room, limit = found.room, found.room.rules.limit
+    taken = f"of {in_words(limit)} allowed" if limit else f"{in_words(room.free)} of {in_words(room.total)} free"
+    tiles = [("The folder of runs", in_words(room.used), taken), *map(_memory, found.memory)]
+    for start in range(0, len(tiles), 4):
+        for column, (label, value, beside) in zip(st.columns(4), tiles[start : start + 4], strict=False):
+            column.metric(label, value, beside, delta_color="off", delta_arrow="off", border=True)
+
+
+def queue(found: Overview) -> None:
+    """Every open job in the order in which they run, each with a button that cancels it."""
+    st.subheader("Jobs")
+    if not found.jobs:
+        st.caption("Nothing runs and nothing waits.")
+    for job in found.jobs:
+        state, title, owner, where, since, button = st.columns(ROW, vertical_alignment="center")
+        with state:
+            badge(job.state)
+        with title:
+            link("new_run", plain(shorten(job.title, 40)) or "a job", job=job.job_id)
+        owner.text(job.owner or NOBODY)
+        stage = job.progress.stage if job.progress else "starting"
+        where.caption(plain(f"worker {job.worker}: {stage}" if job.state == "running" else f"place {job.position}"))
+        since.caption(duration(job.elapsed) if job.state == "running" else ago(job.created))
+        label = "Cancelling …" if job.cancelling else "Cancel"
+        if button.button(label, key=f"cancel-{job.job_id}", disabled=job.cancelling):
+            _do(lambda job_id=job.job_id: jobs.cancel(runs_root(), job_id))
+
+
+def workers(found: Overview) -> None:
+    """Every worker, what it has and does, and a button that ends it; a fresh one then takes its place."""
+    st.subheader("Workers")
+    if not found.workers:
+        st.caption("No worker lives: one is started with the next job.")
+    for worker in found.workers:
+        name, what, memory, button = st.columns([2, 5, 2, 2], vertical_alignment="center")
+        name.markdown(f"**Worker {worker.place}**", help=f"Process {worker.pid}")
+        doing = "waits for a job" if worker.job is None else f"runs {shorten(worker.job.title, 60) or 'a job'}"
+        what.markdown(plain(f"{doing} · devices: {worker.devices}"))
+        memory.caption("on another machine" if worker.bytes is None else f"{in_words(worker.bytes)} of memory")
+        if button.button("Restart", key=f"restart-{worker.place}", disabled=not worker.here):
+            _do(lambda place=worker.place: stop_worker(runs_root(), place))
+
+
+def people(found: tuple[PersonNow, ...]) -> None:
+    """What each person has used of what they may."""
+    st.subheader("People")
+    rows = [
+        {
+            "who": person.name or NOBODY,
+            "running": person.running,
+            "waiting": person.waiting,
+            "may wait": person.limits.queued,
+            "minutes in 24 h": round(person.minutes, 1),
+            "may use": "no limit" if person.limits.minutes is None else f"{person.limits.minutes:g} min",
+            "disk": in_words(person.bytes),
+            "may take": "no limit" if person.limits.disk is None else in_words(person.limits.disk),
+            "runs a request": person.limits.runs,
+            "tokens a request": "no limit" if person.limits.tokens is None else f"{person.limits.tokens:,}",
+        }
+        for person in found
+    ]
+    if rows:
+        st.dataframe(pd.DataFrame(rows), hide_index=True, alt="One row a person: jobs, minutes, disk, and their limits")
+    st.caption("Limits are set in the tables `[limits]` and `[disk]` of the lab's file; without one there are none.")
+
+
+def _memory(memory: MemoryNow) -> tuple[str, str, str]:
+    label = "Memory of the host" if memory.name == "host" else memory.name
+    return label, in_words(memory.used), f"of {in_words(memory.total)}"
+
+
+def _do(action) -> None:  # type: ignore[no-untyped-def]
+    try:
+        action()
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
+    st.rerun()
+
+
+main()

@@ -1,0 +1,18 @@
+"""Stands in for the engine in tests of owners: a run that is recorded for the person who acts, without a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from kvlab.lab.person import acting
+from kvlab.requests import CompareRequest
+from kvlab.trace.synthetic import write_synthetic_run
+
+
+def compare(request: CompareRequest, root: Path, comparison_id: str, **_: Any) -> list[Path]:
+    run = write_synthetic_run(
+        root, method="h2o", comparison_id=comparison_id, prompt=request.prompt, owner=acting().name,
+        private=request.private, layers=1, heads=1, steps=2, level="light",
+    )  # fmt: skip
+    return [run]

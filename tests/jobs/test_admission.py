@@ -1,0 +1,146 @@
+"""What is refused before it is queued: in one sentence, with what is used and what is allowed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from kvlab import jobs
+from kvlab.errors import UserError
+from kvlab.jobs import admission, store, usage
+from kvlab.lab import disk
+from kvlab.lab.limits import Limits, limits_of
+from kvlab.lab.person import ALONE, Person, Role, ask_who
+from kvlab.lab.settings import VARIABLE
+from kvlab.requests import MOST_RUNS, CompareRequest, MethodChoice
+from kvlab.trace.synthetic import write_synthetic_run
+
+
+def ask(runs: int = 1) -> CompareRequest:
+    return CompareRequest(
+        prompt="the river rose", choices=tuple(MethodChoice(method="h2o", budget=n + 1) for n in range(runs))
+    )
+
+
+@pytest.fixture
+def ann(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A lab with limits, and ann, who asks; returns its file."""
+    file = tmp_path / "lab.toml"
+    file.write_text('[people]\nway = "proxy"\n')
+    monkeypatch.setenv(VARIABLE, str(file))
+    ask_who(lambda: Person("ann", Role.RUN))
+    yield file
+    ask_who(lambda: ALONE)
+
+
+def allow(file: Path, *lines: str) -> None:
+    file.write_text("\n".join(['[people]\nway = "proxy"', *lines]))
+
+
+def test_80_002_runs_are_refused_where_nothing_else_is_limited(tmp_path: Path):
+    with pytest.raises(ValidationError, match="80,002 runs were asked for: ask for at most 1,000"):
+        ask(80_002)
+    repeated = ask(2).model_copy(update={"repeats": (None,) * MOST_RUNS})
+    with pytest.raises(UserError, match="asks for 3,000 runs, and 1,000 a request are allowed"):
+        jobs.submit(tmp_path, repeated)
+    assert jobs.list_jobs(tmp_path) == []
+    assert limits_of("") == Limits()
+
+
+def test_jobs_that_wait_and_run_are_counted_of_each_person(tmp_path: Path, ann: Path):
+    allow(ann, "[limits]", "queued = 2", "[limits.people.ben]", "queued = 3")
+    held = [jobs.submit(tmp_path, ask()) for _ in range(2)]
+    with pytest.raises(UserError, match="You have 2 jobs waiting or running, and 2 are allowed"):
+        jobs.submit(tmp_path, ask())
+    ask_who(lambda: Person("ben", Role.RUN))
+    for _ in range(3):
+        jobs.submit(tmp_path, ask())
+    with pytest.raises(UserError, match="and 3 are allowed"):
+        jobs.submit(tmp_path, ask())
+    ask_who(lambda: Person("ann", Role.RUN))
+    jobs.cancel(tmp_path, held[0])
+    jobs.submit(tmp_path, ask())
+
+
+def test_tokens_are_counted_over_all_runs(tmp_path: Path, ann: Path):
+    # mini reads bytes: 14 letters; 64 new tokens; two choices and the full cache.
+    tokens = admission.tokens_of(ask(2))
+    assert tokens is not None and tokens % 3 == 0 and 64 < tokens // 3 <= 64 + 16
+    allow(ann, "[limits]", f"tokens = {tokens - 1}")
+    with pytest.raises(UserError, match=f"about {tokens} tokens over all its runs, and {tokens - 1} a request"):
+        jobs.submit(tmp_path, ask(2))
+    allow(ann, "[limits]", f"tokens = {tokens}")
+    jobs.submit(tmp_path, ask(2))
+
+
+def test_minutes_of_the_last_day_count_and_older_ones_do_not(tmp_path: Path, ann: Path):
+    jobs.submit(tmp_path, ask())
+    now = time.time()
+    with store.database(tmp_path) as connection:
+        for began, ended in ((now - 30 * 3600, now - 23 * 3600), (now - 600, now - 300)):
+            connection.execute(
+                "INSERT INTO jobs (job_id, session, owner, title, request, state, created, started, finished) "
+                "VALUES (?, '', 'ann', '', '{}', 'complete', 0, ?, ?)",
+                (str(began), began, ended),
+            )
+        # an hour of the first still lies within a day, and the second took five minutes
+        assert admission.minutes_used(connection, "ann", now) == pytest.approx(65)
+        assert admission.minutes_used(connection, "ben", now) == 0
+    allow(ann, "[limits]", "minutes = 64.9")
+    with pytest.raises(
+        UserError, match=r"You have used 65 minutes of compute in the last 24 hours, and 64.9 are allowed"
+    ):
+        jobs.submit(tmp_path, ask())
+    allow(ann, "[limits]", "minutes = 66")
+    jobs.submit(tmp_path, ask())
+
+
+def test_disk_counts_what_a_persons_jobs_made(tmp_path: Path, ann: Path):
+    mine = jobs.submit(tmp_path, ask())
+    run = write_synthetic_run(tmp_path, comparison_id=mine, prompt_tokens=16, steps=2)
+    write_synthetic_run(tmp_path, comparison_id="of-the-terminal", prompt_tokens=16, steps=2)
+    size = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
+    with store.database(tmp_path) as connection:
+        assert usage.bytes_by_owner(connection, tmp_path)["ann"] == size
+    allow(ann, "[limits]", f"disk = {size}")
+    with pytest.raises(UserError, match=r"Your results take .* of disk, and .* are allowed"):
+        jobs.submit(tmp_path, ask())
+    allow(ann, "[limits]", f"disk = {size + 1}")
+    jobs.submit(tmp_path, ask())
+
+
+def test_a_full_folder_takes_no_job_and_a_nearly_full_one_says_so(
+    tmp_path: Path, ann: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(usage, "SECONDS_KNOWN", 0.0)
+    (tmp_path / "eval").mkdir()
+    (tmp_path / "eval" / "rows").write_bytes(b"x" * 1_000_000)
+    size = usage.folder_bytes(tmp_path)
+    assert 1_000_000 <= size < 1_100_000
+    allow(ann, "[disk]", f"limit = {2 * size}")
+    assert usage.folder_room(tmp_path).warning == ""
+    allow(ann, "[disk]", 'limit = "1.1MB"')
+    assert usage.folder_room(tmp_path).warning.startswith("The folder of runs takes 1.0 MB of at most 1.1 MB")
+    jobs.submit(tmp_path, ask())
+    allow(ann, "[disk]", 'limit = "1MB"')
+    with pytest.raises(UserError, match=r"Nothing more is run here: the folder of runs takes .* its limit is 1.0 MB"):
+        jobs.submit(tmp_path, ask())
+
+
+def test_a_disk_that_is_nearly_full_is_said_without_any_limit():
+    rules = disk.DiskRules()
+    assert disk.Room(used=0, free=100 * 10**9, total=10**12, rules=rules).warning == ""
+    assert "The disk has 900 MB left" in disk.Room(used=0, free=900 * 10**6, total=10**12, rules=rules).warning
+    assert "Nothing more is run here" in disk.Room(used=0, free=400 * 10**6, total=10**12, rules=rules).warning
+    assert disk.Room(used=0, free=400 * 10**6, total=10**9, rules=rules).warning == "", "a small disk keeps a twentieth"
+
+
+@pytest.mark.parametrize("line", ["[limits]\nqueued = 0", "[limits]\njobs = 3", '[disk]\nlimit = "much"'])
+def test_a_limit_that_cannot_be_is_one_sentence(tmp_path: Path, ann: Path, line: str):
+    allow(ann, line)
+    with pytest.raises(UserError, match=r"lab's file, \[(limits|disk)\]|no amount of bytes"):
+        jobs.submit(tmp_path, ask())

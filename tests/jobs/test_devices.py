@@ -1,0 +1,60 @@
+"""Which GPUs each worker has, and what a job's GPU is called there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, EvalRequest
+from kvlab.jobs import devices
+from kvlab.requests import CompareRequest, MethodChoice
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+def test_every_gpu_belongs_to_one_worker(workers: int, gpus: int):
+    ids = [f"GPU-{number}" for number in range(gpus)]
+    if workers > gpus:
+        with pytest.raises(UserError, match=f"{gpus} can be seen"):
+            devices.shares(workers, ids)
+        return
+    dealt = devices.shares(workers, ids)
+    if workers == 1:
+        assert dealt == [devices.Share(1)]  # and one worker has them all, unnamed
+        return
+    assert [one for share in dealt for one in share.ids] == ids
+    assert all(set(share.numbers) | set(share.others) == set(range(gpus)) for share in dealt)
+    assert all(not set(share.numbers) & set(share.others) for share in dealt)
+    sizes = [len(share.ids) for share in dealt]
+    assert max(sizes) - min(sizes) <= 1 and [share.place for share in dealt] == list(range(1, workers + 1))
+
+
+def test_workers_without_gpus_share_the_cpu():
+    assert [share.environment for share in devices.shares(2, [])] == [{}, {}]
+
+
+def test_a_gpu_is_named_as_its_worker_sees_it():
+    choice = (MethodChoice(method="h2o"),)
+    plain = CompareRequest(prompt="x", choices=choice, device="cuda:3")
+    nested = EvalJob(name="e", request=EvalRequest(choices=choice, device="cuda:2"))
+    assert devices.placed(plain, "cuda:2,cuda:3").device == "cuda:1"
+    assert devices.placed(nested, "cuda:2,cuda:3").request.device == "cuda:0"
+    assert devices.placed(plain, "") == plain, "one worker sees them all"
+    anywhere = plain.model_copy(update={"device": "auto"})
+    assert devices.placed(anywhere, "cuda:2") == anywhere
+    with pytest.raises(UserError, match="There is no cuda:3 on this server"):
+        devices.placed(plain, "cuda:0")
+
+
+def test_the_share_reaches_the_workers_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(devices.WORKERS, "2")
+    monkeypatch.setenv(devices.VISIBLE, "4,6")
+    first, second = devices.shares_here()
+    assert (first.environment, second.environment) == ({devices.VISIBLE: "4"}, {devices.VISIBLE: "6"})
+    assert second.arguments == ["--place", "2", "--devices", "cuda:1", "--others", "cuda:0"]
+    monkeypatch.setenv(devices.WORKERS, "many")
+    with pytest.raises(UserError, match="give a number of workers"):
+        devices.shares_here()

@@ -1,0 +1,40 @@
+"""What these tests share: lab files, and who acts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvlab.lab.person import ALONE, Person, Role, ask_who
+from kvlab.lab.settings import VARIABLE
+
+PEOPLE = """
+[people]
+way = "proxy"
+header = "X-Forwarded-User"
+administer = ["anna"]
+run = ["ben", "carl"]
+default = "look"
+"""
+
+
+@pytest.fixture
+def write_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a lab file in force for this test."""
+
+    def written(text: str = PEOPLE) -> Path:
+        file = tmp_path / "lab.toml"
+        file.write_text(text)
+        monkeypatch.setenv(VARIABLE, str(file))
+        return file
+
+    return written
+
+
+@pytest.fixture
+def act_as() -> Iterator[Callable[[str, Role], None]]:
+    """From now on this person acts."""
+    yield lambda name, role: ask_who(lambda: Person(name, role))
+    ask_who(lambda: ALONE)

@@ -1,0 +1,199 @@
+"""Who gets through to Streamlit, and under which name: requests as a server hands them on, answered or let through."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from app import gate as gate_module
+from app.gate import Gate
+from kvlab.lab import tokens
+from kvlab.lab.person import Person, Role
+from kvlab.lab.settings import People
+
+TOKEN, KEY = "the token of this lab", b"k" * 32
+PROXY = People(way="proxy", administer=("anna",), default="look")
+SHARED = People(way="token", tokens={"run": tokens.hash_token(TOKEN)})
+
+
+@dataclass
+class Answer:
+    """What came back; `passed` is what Streamlit would have seen."""
+
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    body: str = ""
+    passed: dict[str, list[str]] | None = None
+
+
+def ask(
+    gate: Gate, path: str = "/", method: str = "GET", peer: str = "127.0.0.1", body: bytes = b"",
+    kind: str = "http", **headers: str | list[str],
+) -> Answer:  # fmt: skip
+    """One request with these headers; a list is a header sent several times."""
+    answer = Answer()
+    pairs = {"host": "localhost:8501", "accept": "text/html"} | {
+        name.replace("_", "-"): value for name, value in headers.items()
+    }
+    raw = [
+        (name.encode(), one.encode())
+        for name, value in pairs.items()
+        for one in (value if isinstance(value, list) else [value])
+    ]
+    where, _, query = path.partition("?")
+    scope = {
+        "type": kind, "path": where, "query_string": query.encode(), "headers": raw, "method": method,
+        "client": (peer, 1), "scheme": "http",
+    }  # fmt: skip
+
+    async def inside(scope: Any, receive: Any, send: Any) -> None:
+        answer.passed = {}
+        for name, value in scope["headers"]:
+            answer.passed.setdefault(name.decode(), []).append(value.decode())
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"x-frame-options", b"DENY")]})
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Any) -> None:
+        answer.status = message.get("status", message.get("code", answer.status))
+        answer.headers |= {name.decode(): value.decode() for name, value in message.get("headers", ())}
+        answer.body += message.get("body", b"").decode()
+
+    gate.app = inside
+    asyncio.run(gate(scope, receive, send))
+    return answer
+
+
+def through(answer: Answer) -> tuple[list[str], list[str]] | None:
+    """The names and roles Streamlit is told; None for a request that did not get there."""
+    if answer.passed is None:
+        return None
+    return answer.passed.get("x-kvlab-name", []), answer.passed.get("x-kvlab-role", [])
+
+
+def test_the_proxys_header_names_the_person() -> None:
+    gate = Gate(None, PROXY)
+    assert through(ask(gate, x_forwarded_user="anna")) == (["anna"], ["administer"])
+    assert through(ask(gate, x_forwarded_user="dora")) == (["dora"], ["look"])
+    assert through(ask(gate, kind="websocket", path="/_stcore/stream", x_forwarded_user="ben b")) == (
+        ["ben%20b"],
+        ["look"],
+    )
+
+
+def test_only_the_proxy_is_believed() -> None:
+    gate = Gate(None, PROXY)
+    assert ask(gate, peer="10.0.0.7", x_forwarded_user="anna").status == 403
+    assert ask(gate, peer="10.0.0.7", kind="websocket", x_forwarded_user="anna").status == 1008
+    assert ask(gate, peer="10.0.0.7", x_forwarded_user="anna", x_forwarded_for="127.0.0.1").status == 403
+    nets = Gate(None, PROXY.model_copy(update={"proxy": ("10.0.0.0/24",)}))
+    assert through(ask(nets, peer="::ffff:10.0.0.7", x_forwarded_user="anna")) is not None
+
+
+@pytest.mark.parametrize("named", ["", [], ["anna", "ben"], "a" * 300])
+def test_a_name_that_is_none_or_two_lets_nobody_in(named: str | list[str]) -> None:
+    answer = ask(Gate(None, PROXY), x_forwarded_user=named)
+    assert (answer.status, answer.passed) == (401, None)
+
+
+def test_names_a_browser_gives_itself_are_dropped() -> None:
+    forged: dict[str, Any] = {"x_kvlab_name": "anna", "x_kvlab_role": "administer"}
+    assert through(ask(Gate(None, None), **forged)) == ([], [])
+    assert through(ask(Gate(None, PROXY), x_forwarded_user="dora", **forged)) == (["dora"], ["look"])
+    assert through(ask(Gate(None, SHARED, KEY), **forged)) is None
+
+
+def test_who_is_on_no_list_stays_outside_and_who_looks_does_not_upload() -> None:
+    closed = Gate(None, PROXY.model_copy(update={"default": "nobody"}))
+    assert ask(closed, x_forwarded_user="dora").status == 403
+    upload = "/_stcore/upload_file/session/file"
+    assert ask(Gate(None, PROXY), upload, "PUT", x_forwarded_user="dora").status == 403
+    assert through(ask(Gate(None, PROXY), upload, "PUT", x_forwarded_user="anna")) is not None
+
+
+def test_health_is_answered_to_everyone() -> None:
+    for people in (PROXY, SHARED, None):
+        assert through(ask(Gate(None, people, KEY), "/_stcore/health", peer="9.9.9.9")) == ([], [])
+
+
+def test_alone_only_this_machines_own_names_are_answered() -> None:
+    """A page elsewhere that gives its name this machine's address (DNS rebinding) is no page of the dashboard."""
+    gate = Gate(None, None, local=True)
+    assert [ask(gate, host=host).status for host in ("localhost:1", "127.0.0.1", "[::1]:8501")] == [200] * 3
+    assert [ask(gate, host=host).status for host in ("evil.example:8501", "", "[", "localhost.evil")] == [421] * 4
+
+
+def test_every_answer_has_the_headers() -> None:
+    for answer in (ask(Gate(None, None)), ask(Gate(None, PROXY)), ask(Gate(None, SHARED, KEY), "/lab/sign-in")):
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["referrer-policy"] == "same-origin"
+        assert answer.headers["x-frame-options"] in ("SAMEORIGIN", "DENY")  # DENY is what the application said itself
+        policy = answer.headers["content-security-policy"]
+        scripts = re.search(r"script-src ([^;]*);", policy)
+        assert scripts and "unsafe-inline" not in scripts[1] and "'unsafe-eval'" not in scripts[1]
+        assert "frame-ancestors 'self'" in policy and "object-src 'none'" in policy
+
+
+def test_a_token_opens_and_the_cookie_keeps_it_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(None, SHARED, KEY)
+    assert ask(gate, "/runs?a=b").headers["location"] == "/lab/sign-in?next=%2Fruns%3Fa%3Db"
+    assert ask(gate, "/_stcore/stream", kind="websocket").status == 1008
+    assert ask(gate, "/media/x", accept="image/png").status == 401
+    form = ask(gate, "/lab/sign-in?next=%2Fruns%3Fa%3Db")
+    assert "token" in form.body and form.passed is None
+    given = urlencode({"name": "Ben B.", "token": TOKEN}).encode()
+    answer = ask(gate, "/lab/sign-in?next=%2Fruns%3Fa%3Db", "POST", body=given)
+    assert (answer.status, answer.headers["location"]) == (303, "/runs?a=b")
+    assert "HttpOnly" in answer.headers["set-cookie"] and TOKEN not in answer.headers["set-cookie"]
+    cookie = answer.headers["set-cookie"].split(";")[0]
+    assert through(ask(gate, kind="websocket", cookie=cookie)) == (["Ben%20B."], ["run"])
+    assert through(ask(Gate(None, SHARED, b"x" * 32), cookie=cookie)) is None  # another token: another key
+
+
+def test_a_wrong_token_waits_longer_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr(gate_module.asyncio, "sleep", sleep)
+    gate = Gate(None, SHARED, KEY)
+    for word in ("", "no", TOKEN + " "):
+        answer = ask(gate, "/lab/sign-in", "POST", body=urlencode({"name": "ben", "token": word}).encode())
+        assert answer.status == 403 and "not the lab" in answer.body and "set-cookie" not in answer.headers
+    assert waited == sorted(waited) and waited[0] > 0 and waited[-1] > waited[0]
+
+
+@pytest.mark.parametrize("after", ["//evil.example", "https://evil.example", "/\\evil.example", "javascript:1", "a"])
+def test_signing_in_leads_nowhere_else(after: str) -> None:
+    body = urlencode({"name": "ben", "token": TOKEN}).encode()
+    path = "/lab/sign-in?" + urlencode({"next": after})
+    assert ask(Gate(None, SHARED, KEY), path, "POST", body=body).headers["location"] == "/"
+
+
+@pytest.mark.parametrize("name", ["", " ", "<script>", "a" * 70, "a\nb" * 40])
+def test_a_name_that_is_none_is_asked_again_and_written_harmless(name: str) -> None:
+    body = urlencode({"name": name, "token": TOKEN}).encode()
+    answer = ask(Gate(None, SHARED, KEY), "/lab/sign-in", "POST", body=body)
+    assert answer.status == 403 and "Give your name" in answer.body and "<script" not in answer.body
+
+
+def test_a_form_larger_than_forms_are_is_not_read() -> None:
+    body = urlencode({"name": "ben", "token": TOKEN, "more": "x" * 20_000}).encode()
+    assert ask(Gate(None, SHARED, KEY), "/lab/sign-in", "POST", body=body).status == 403
+
+
+def test_a_cookie_that_was_changed_or_is_old_says_nothing() -> None:
+    cookie = tokens.seal(Person("ben", Role.RUN), KEY, now=1000.0)
+    assert tokens.unseal(cookie, KEY, now=2000.0) == Person("ben", Role.RUN)
+    assert tokens.unseal(cookie, KEY, now=2000.0 + tokens.SECONDS_SIGNED_IN) is None
+    other = tokens.seal(Person("ben", Role.ADMINISTER), KEY, now=1000.0)
+    mixed = other.split(".")[0] + "." + cookie.split(".")[1]
+    assert [tokens.unseal(word, KEY, now=2000.0) for word in (mixed, "", ".", "a.b", "ü.ü", cookie[:-1])] == [None] * 6

@@ -1,0 +1,113 @@
+"""A lab file says what it means, or what is wrong with it in one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kvlab.errors import UserError
+from kvlab.lab import tokens
+from kvlab.lab.person import Role
+from kvlab.lab.serving import check_serving, is_loopback, server_options
+from kvlab.lab.settings import lab, read_lab
+
+HASH = tokens.hash_token("a token for this test", b"0" * 16)
+
+
+def test_without_a_file_there_is_no_lab(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KVLAB_LAB", raising=False)
+    assert lab() is None
+
+
+def test_roles_come_from_the_lists_and_else_from_the_default(write_lab: Callable[..., Path]) -> None:
+    write_lab()
+    found = lab()
+    assert found is not None
+    roles = {name: found.people.role(name) for name in ("anna", "ben", "dora", "Anna", "")}
+    assert roles == {
+        "anna": Role.ADMINISTER, "ben": Role.RUN, "dora": Role.LOOK, "Anna": Role.LOOK, "": Role.LOOK
+    }  # fmt: skip
+    assert Role.NOBODY < Role.LOOK < Role.RUN < Role.ADMINISTER
+
+
+def test_a_changed_file_is_read_again(write_lab: Callable[..., Path]) -> None:
+    file = write_lab()
+    assert read_lab(file).people.role("dora") is Role.LOOK
+    file.with_suffix(".new").write_text(file.read_text().replace('default = "look"', 'default = "nobody"'))
+    file.with_suffix(".new").replace(file)
+    assert read_lab(file).people.role("dora") is Role.NOBODY
+
+
+def test_files_are_named_beside_the_lab_file(write_lab: Callable[..., Path], tmp_path: Path) -> None:
+    file = write_lab('people = {way = "oidc", secrets = "secrets.toml"}\nmodels = {folders = ["models", "/data"]}')
+    found = read_lab(file)
+    assert found.people.secrets == tmp_path / "secrets.toml"
+    assert found.models.folders == (tmp_path / "models", Path("/data"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("people = ", "is no TOML"),
+        ("", "people cannot be"),
+        ('people = {way = "magic"}', "people.way cannot be 'magic'"),
+        ('people = {way = "proxy", proxy = ["everywhere"]}', "is no address of a proxy"),
+        ('people = {way = "proxy", header = "a: b"}', "is no name of a header"),
+        ('people = {way = "oidc"}', "name the file with the table [auth]"),
+        ('people = {way = "token", administer = ["anna"]}', "anybody may take any name"),
+        ('people = {way = "token", tokens = {run = "plain text"}}', "given by its hash"),
+        ('people = {way = "token", tokens = {boss = "' + HASH + '"}}', "There is no role 'boss'"),
+        ('people = {way = "proxy", default = "administer"}', "people.default"),
+        ('people = {way = "proxy"}\npoeple = {}', "poeple"),
+    ],
+)
+def test_a_mistake_is_one_sentence(text: str, said: str, write_lab: Callable[..., Path]) -> None:
+    file = write_lab(text)
+    with pytest.raises(UserError) as error:
+        read_lab(file)
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_gone_lets_nobody_in(write_lab: Callable[..., Path]) -> None:
+    write_lab().unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        lab()
+
+
+@pytest.mark.parametrize(
+    ("host", "local"), [("localhost", True), ("127.0.0.1", True), ("::1", True), ("0.0.0.0", False)]
+)
+def test_another_address_than_this_machines_has_to_be_told_twice(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+    if local:
+        assert check_serving(host, None, False) == ""
+        return
+    with pytest.raises(UserError, match="--open-to-everyone"):
+        check_serving(host, None, False)
+    assert "asks nobody who they are" in check_serving(host, None, True)
+    assert server_options(host, 1, None)["client.showErrorDetails"] == "none"
+
+
+def test_a_lab_of_tokens_does_not_start_without_one(
+    write_lab: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = read_lab(write_lab('people = {way = "token"}'))
+    with pytest.raises(UserError, match="KVLAB_TOKEN"):
+        check_serving("0.0.0.0", found, False)
+    (tmp_path / "secret").write_text("from a mounted file\n")
+    monkeypatch.setenv("KVLAB_TOKEN_FILE", str(tmp_path / "secret"))
+    assert "in the clear" in check_serving("0.0.0.0", found, False)
+    assert tokens.role_of("from a mounted file", tokens.hashes_from_environment()) is Role.RUN
+    monkeypatch.setenv("KVLAB_ADMIN_TOKEN", "short")
+    with pytest.raises(UserError, match="shorter than"):
+        check_serving("0.0.0.0", found, False)
+
+
+def test_the_token_opens_its_role_and_no_other_word_does() -> None:
+    hashes = {"run": HASH, "administer": tokens.hash_token("another token")}
+    assert tokens.role_of("a token for this test", hashes) is Role.RUN
+    assert tokens.role_of("another token", hashes) is Role.ADMINISTER
+    assert [tokens.role_of(word, hashes) for word in ("", "a token for this tes", HASH)] == [None] * 3
+    assert "a token" not in HASH and tokens.new_token() != tokens.new_token()

@@ -1,0 +1,95 @@
+"""The page of the administrator: jobs in their order with owners, cancel, people, and room."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.person import current_person
+from kvlab import jobs
+from kvlab.errors import UserError
+from kvlab.jobs import overview, places, store
+from kvlab.lab.person import ALONE, Person, Role, ask_who
+from kvlab.lab.settings import VARIABLE
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace.synthetic import write_synthetic_run
+
+ASKED = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="")
+
+
+@pytest.fixture(autouse=True)
+def whoever_asks() -> Iterator[None]:
+    yield
+    ask_who(current_person)
+
+
+def submit(root: Path, owner: str, title: str) -> str:
+    ask_who(lambda: Person(owner, Role.RUN))
+    try:
+        return jobs.submit(root, ASKED.model_copy(update={"title": title}), "tab")
+    finally:
+        ask_who(current_person)
+
+
+def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: Path, open_page: Callable):
+    first, _ = submit(runs_root, "ann", "A one"), submit(runs_root, "ann", "A two")
+    other = submit(runs_root, "ben", "B one")
+    with store.database(runs_root) as connection:
+        places.take_place(connection, os.getpid())
+        assert store.claim(connection, os.getpid(), places.this_place())["job_id"] == first  # type: ignore[index]
+    write_synthetic_run(runs_root, comparison_id=first, prompt_tokens=16, steps=2)
+    page = open_page("admin")
+    assert not page.exception
+    words = [element.value for element in (*page.text, *page.caption)]
+    order = [word for word in words if word in ("ann", "ben")]
+    assert order == ["ann", "ben", "ann"], "the one that runs, then in turn"
+    assert any(word.startswith("worker 1") for word in words)
+    people = page.dataframe[0].value.set_index("who")
+    assert list(people.loc["ann", ["running", "waiting"]]) == [1, 1]
+    assert people.loc["ann", "disk"] != "0 bytes" and people.loc["ben", "disk"] == "0 bytes"
+    page.button(key=f"cancel-{other}").click().run()
+    assert jobs.status(runs_root, other).state == "cancelled"
+    assert not page.exception
+
+
+def test_only_an_administrator_sees_it(runs_root: Path):
+    ask_who(lambda: Person("ann", Role.RUN))
+    with pytest.raises(UserError, match="You may not administer the queue"):
+        overview.overview(runs_root)
+    with pytest.raises(UserError, match="You may not administer the queue"):
+        overview.stop_worker(runs_root, 1)
+    ask_who(lambda: ALONE)
+    with pytest.raises(UserError, match="Worker 1 does not run on this machine"):
+        overview.stop_worker(runs_root, 1)
+
+
+def test_the_bar_warns_before_the_folder_is_full(synthetic_runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("kvlab.jobs.usage.SECONDS_KNOWN", 0.0)
+    size = overview.folder_room(synthetic_runs, measured=True).used
+    file = tmp_path / "lab.toml"
+    file.write_text(f'[people]\nway = "proxy"\n[disk]\nlimit = {int(size * 1.05)}\n')
+    monkeypatch.setenv(VARIABLE, str(file))
+    page = AppTest.from_function(bar).run()
+    assert not page.exception and "delete or thin soon" in page.warning[0].value
+
+
+def bar() -> None:
+    from app.parts.room import say_room
+
+    say_room()
+
+
+def test_old_recordings_are_thinned_with_two_clicks_and_their_pages_say_so(synthetic_runs: Path, open_page: Callable):
+    page = open_page("admin")
+    page.number_input(key="thin_days").set_value(0).run()
+    page.button(key="thin").click().run()
+    assert not page.exception and any("freed" in element.value for element in page.success)
+    assert not list(synthetic_runs.glob("*/arrays"))
+    for name in ("similarity", "heads", "timeline"):
+        shown = open_page(name, comparison="newer")
+        assert not shown.exception, name
+        assert any("to make room" in element.value for element in (*shown.info, *shown.warning)), name

@@ -1,0 +1,128 @@
+"""A shared server's pages: who is there, what they are shown, and that a role holds whatever a browser sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.lab.person import ALONE, Person, Role, acting_for
+from kvlab.lab.serving import OPEN
+from kvlab.lab.settings import VARIABLE
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.synthetic import write_synthetic_run
+
+ROOT = Path(__file__).resolve().parents[2]
+PEOPLE = """
+[people]
+way = "proxy"
+administer = ["anna"]
+run = ["ben", "carl"]
+default = "nobody"
+look = ["dora"]
+"""
+Visit = Callable[..., AppTest]
+
+
+@pytest.fixture
+def visit(runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
+    """Opens a page as the server would for this person."""
+    file = tmp_path / "lab.toml"
+    file.write_text(PEOPLE)
+    monkeypatch.setenv(VARIABLE, str(file))
+    small = {"layers": 1, "heads": 1, "steps": 2, "prompt_tokens": 8}
+    write_synthetic_run(runs_root, comparison_id="open", owner="ben", title="an open one", **small)  # type: ignore[arg-type]
+    write_synthetic_run(runs_root, comparison_id="hidden", owner="ben", private=True, title="a hush", **small)  # type: ignore[arg-type]
+
+    def opened(name: str, person: str, **query: str) -> AppTest:
+        page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=30)
+        page.user = {"kvlab_name": person.replace(" ", "%20"), "kvlab_role": "look"} if person else {}
+        page.query_params.update(query)
+        page.switch_page(f"../pages/{name}.py")
+        return page.run()
+
+    return opened
+
+
+def words(page: AppTest) -> str:
+    kinds = ("markdown", "caption", "error", "warning", "title", "text", "info")
+    return " ".join(str(element.value) for kind in kinds for element in page.get(kind))
+
+
+@pytest.mark.parametrize("person", ["", "mallory"])
+def test_who_is_nobody_sees_no_page(visit: Visit, person: str) -> None:
+    page = visit("runs", person)
+    assert "not on the list" in words(page) and "open one" not in words(page)
+    assert not page.title and not page.button and not page.dataframe
+
+
+def test_a_broken_lab_file_shows_nothing_but_that(visit: Visit, tmp_path: Path) -> None:
+    (tmp_path / "lab.toml").write_text("people = ")
+    page = visit("runs", "anna")
+    assert [box.value for box in page.error] and not page.dataframe and not page.exception
+
+
+@pytest.mark.parametrize(
+    ("person", "rows"), [("anna", {"open", "hidden"}), ("ben", {"open", "hidden"}), ("dora", {"open"})]
+)
+def test_the_table_of_runs_shows_whose_they_are(visit: Visit, person: str, rows: set[str]) -> None:
+    page = visit("runs", person)
+    assert not page.exception
+    table = page.dataframe[0].value
+    assert len(table) == len(rows) and set(table["who"]) == {"ben"}
+    assert ("a hush" in set(table["title"])) == ("hidden" in rows)
+    assert person in words(page)
+
+
+@pytest.mark.parametrize("name", ["compare", "timeline"])
+def test_a_link_to_a_private_comparison_shows_it_to_its_owner_alone(visit: Visit, name: str) -> None:
+    assert "a hush" not in words(visit(name, "carl", comparison="hidden"))
+    if name == "compare":
+        assert "private" in words(visit(name, "ben", comparison="hidden"))
+
+
+def test_the_job_of_another_is_not_told(visit: Visit, runs_root: Path) -> None:
+    asked = CompareRequest(prompt="hush hush", choices=(MethodChoice(method="h2o"),), private=True)
+    with acting_for(Person("ben", Role.RUN)):
+        job_id = jobs.submit(runs_root, asked)
+    assert "hush" in words(visit("new_run", "ben", job=job_id))
+    page = visit("new_run", "carl", job=job_id)
+    assert "There is no job" in words(page) and "hush" not in words(page)
+
+
+def press_run(form: AppTest) -> None:
+    next(button for button in form.button if button.label == "Run the comparison").click().run()
+
+
+def queued(root: Path) -> list[tuple[jobs.JobStatus, CompareRequest]]:
+    """All jobs, as an administrator sees them."""
+    with acting_for(ALONE):
+        return [(job, jobs.request_of(root, job.job_id)) for job in jobs.list_jobs(root)]  # type: ignore[misc]
+
+
+def test_who_looks_starts_nothing_though_the_button_is_sent(visit: Visit, runs_root: Path) -> None:
+    form = visit("new_run", "dora", source="Paste", text="some words to read")
+    press_run(form)
+    assert "ask an administrator for the role" in words(form)
+    assert queued(runs_root) == [] and not form.exception
+
+
+def test_a_private_run_is_asked_for_by_a_switch(visit: Visit, runs_root: Path) -> None:
+    form = visit("new_run", "ben", source="Paste", text="some words to read")
+    next(one for one in form.toggle if one.label == "Private").set_value(True)
+    press_run(form)
+    ((job, request),) = queued(runs_root)
+    assert (job.owner, request.private) == ("ben", True)
+
+
+def test_alone_nobody_is_asked_and_a_server_open_to_everyone_says_so(
+    open_page: Callable[..., AppTest], synthetic_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = open_page("runs")
+    assert "who" not in page.dataframe[0].value and not page.warning and len(list_comparisons(synthetic_runs)) == 2
+    monkeypatch.setenv(OPEN, "yes")
+    assert "asks nobody who they are" in words(open_page("runs"))
