@@ -9,12 +9,20 @@ from app.parts.runs_actions import actions, bin_and_import
 from app.parts.runs_filters import filters
 from app.parts.runs_table import begin_reading, count_line, runs_table, shelf
 from app.parts.text import plain
+from app.state import runs_root
 from kvlab.errors import UserError
+
+MOST_PROBLEMS = 5
 
 
 def main() -> None:
     page.heading("Runs", "Comparisons, evaluations and benchmarks of this folder. Choose rows to act on them.")
     kept = shelf()
+    for problem in kept.problems[:MOST_PROBLEMS]:
+        here = problem.replace(f"{runs_root()}/", "")  # a page tells no paths of the server
+        st.warning(f"Left out of the list: {plain(here)}", icon=":material/broken_image:")
+    if more := len(kept.problems[MOST_PROBLEMS:]):
+        st.caption(f"{more:,} more folders are left out: `kvlab doctor {runs_root().name}` names them all.")
     if kept.table.empty:
         st.info("Nothing is kept here yet. Make a comparison on the page **New run**, or import one.")
         bin_and_import()

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -238,6 +238,18 @@ def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
     in_database(
         root, lambda database: database.executemany(f"INSERT OR REPLACE INTO results VALUES ({places})", values)
     )
+
+
+def left_out(root: Path, listed: Collection[str]) -> list[str]:
+    """One sentence for each run folder that is not among those `listed`, as its record cannot be read."""
+    said = []
+    for item in sorted(os.scandir(root), key=lambda item: item.name) if Path(root).is_dir() else []:
+        if item.name not in listed and item.is_dir() and (Path(item) / "run.json").exists():
+            try:
+                read_record(Path(item))
+            except UserError as error:
+                said.append(str(error))
+    return said
 
 
 def rebuild(root: Path) -> list[str]:

@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 from app.parts import runs_actions
 from kvlab.library.bin import delete
 from kvlab.library.shelf import look, read_all
+from kvlab.trace.catalogue import FILE
 from kvlab.trace.labels import change_labels
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -111,3 +112,14 @@ def test_the_timer_reads_what_is_left(synthetic_runs: Path):
     assert len(look(synthetic_runs).unread) == 2
     page = AppTest.from_function(as_the_timer_does, default_timeout=30).run()
     assert not page.exception and not look(synthetic_runs).unread
+
+
+def test_a_folder_that_no_list_can_show_is_named_and_the_others_are_listed(synthetic_runs: Path, open_page: Open):
+    broken = next(synthetic_runs.glob("older*keepkv*"))
+    (broken / "run.json").write_text("{")
+    (synthetic_runs / FILE).unlink()  # else the list still knows the run, and its pages say what is wrong
+    page = open_page("runs")
+    assert not page.exception and titles(page) == ["the newer one", "the older one"]
+    (said,) = [box.value for box in page.warning]
+    told = said.replace("\\", "")  # Markdown's own signs are told as they are
+    assert broken.name in told and str(synthetic_runs) not in told
