@@ -18,6 +18,8 @@ from torch import Tensor
 from kvlab.attention.launch_shape import launch_shape, padded, shared_memory
 
 MOST_SPLITS = 64
+# Of the kernel that puts stretches together: with four, the assembler spills for one query head of width 64 on sm_80.
+TOGETHER_WARPS = 8
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # its matrix product does not know bfloat16
 
 
@@ -57,6 +59,7 @@ def ragged_attention(
         seen, logits, mass, parts, tops, sums, output, stretch, splits, **shape,
         bias_b=seen.stride(0), bias_h=seen.stride(1), bias_s=seen.stride(-1),
         BLOCK_P=triton.next_power_of_2(splits), HAS_BIAS=bias is not None, **blocks,
+        num_warps=TOGETHER_WARPS,
     )  # fmt: skip
     return output, mass, logits
 

@@ -102,12 +102,11 @@ def test_compiled_kernels_fit(tmp_path: Path) -> None:
         chosen = launch_shape(width, kind, case["shared"], group)
         stretch, together = kernels
         assert stretch["shared"] <= shared_bytes(width, kind, chosen.block, chosen.stages, group), case
-        # Triton 3.9's assembler gives the short one 32 registers for one query head of width 64 on sm_80: one too few.
-        assert stretch["spilled"] == 0 and together["spilled"] <= 4, case
-        for kernel in (stretch, together):
+        for kernel, warps in ((stretch, chosen.warps), (together, 8)):
+            assert kernel["spilled"] == 0, case
             assert kernel["shared"] <= case["shared"], case
             assert len(kernel["narrow"]) == 1, f"only a program's first slot is counted in 32 bits: {kernel['narrow']}"
-            assert kernel["registers"] * 32 * chosen.warps <= 65536 // 2, f"fewer than two programs at once: {case}"
+            assert kernel["registers"] * 32 * warps <= 65536 // 2, f"fewer than two programs at once: {case}"
 
 
 @needs_triton
