@@ -328,7 +328,7 @@ def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
     numbers = {entry.comparison_id: entry.number for entry in group}
     st.session_state["pick_repeat"] = wanted
     words = lambda name: f"{numbers[name]} of {len(set(numbers.values()))}"  # noqa: E731
-    help_text = "One text with a needle planted anew each time; Compare shows all of them together."
+    help_text = "One of the prompts that were asked for together; Compare shows all of them together."
     bar.choice("repeat", "Repeat", list(numbers), words, help_text, on_change=_choose_repeat)
 
 

@@ -62,9 +62,13 @@ def read_json(text: str | bytes) -> Any:
 
 def path_of(given: object, what: str) -> Path:
     """The path; raises UserError for what names none."""
-    if not isinstance(given, str | os.PathLike) or "\0" in str(given):
-        raise UserError(f"{what} cannot be {shown(given)}: give a path.")
-    return Path(given)
+    try:
+        if isinstance(given, str | os.PathLike) and "\0" not in str(given):
+            os.fsencode(given)
+            return Path(given)
+    except (UnicodeEncodeError, TypeError):  # half a sign, or a PathLike that gives no path
+        pass
+    raise UserError(f"{what} cannot be {shown(given)}: give a path.")
 
 
 def read_file(path: Path, what: str, most: int) -> bytes:

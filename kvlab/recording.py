@@ -9,6 +9,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kvlab.errors import UserError
+from kvlab.given import shown
 
 # Five runs of 32 layers x 8 KV heads x 128 numbers x 32,768 tokens x 256 steps stay under 24 GB of disk: keys and
 # values take 4.36 GB a run and are whole; attention rows, which would take 8.7 GB, get some of what is left.
@@ -55,7 +56,7 @@ class Recording(BaseModel):
             match = re.fullmatch(r"(?:(layers|heads|every)=)?(\d{1,6})(?:-(\d{1,6}))?", word)
             name = name if match is None else match[1] or name
             if match is None or not name or (match[1] and match[1] in found):
-                raise UserError(f"What to record cannot be {word!r}: {FORM}.")
+                raise UserError(f"What to record cannot be {shown(word)}: {FORM}.")
             first, last = int(match[2]), int(match[3] or match[2])
             if last < first or (name == "every" and (match[3] or name in found or first < 1)):
                 raise UserError(f"What to record cannot be {word!r}: {FORM}.")

@@ -1,4 +1,4 @@
-"""Repeats of a comparison: one needle question after another in the same text, each a comparison of one batch.
+"""Repeats of a comparison, each a comparison of one batch: a needle again and again in one text, or several prompts.
 
 Free of everything, so that requests and records can name a repeat.
 """
@@ -34,14 +34,20 @@ class Planting(BaseModel):
 
 
 class Repeat(BaseModel):
-    """Which repeat of which batch a comparison is."""
+    """Which repeat of which batch a comparison is: of a needle that is planted, or of a prompt of its own."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     batch: BatchName
     number: int = Field(ge=1)
     of: int = Field(ge=1, le=MOST_REPEATS)
-    planting: Planting
+    planting: Planting | None = Field(None, description="of the needle; none: another prompt each time")
+    name: str = Field("", max_length=200, description="of the prompt")
+
+    @property
+    def words(self) -> str:
+        """What tells it from the others."""
+        return self.planting.words if self.planting else self.name
 
     @model_validator(mode="after")
     def _is_among(self) -> Repeat:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -16,18 +17,23 @@ from pydantic import (
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.budget import Budget
-from kvlab.given import Seed, Text
+from kvlab.given import Seed, Text, check_text
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
 from kvlab.returns import Return, token_words
+from kvlab.turns import MOST_TURNS, Turn, as_text, check_turns
 
 LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
+LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request
 
 MOST_NEW_TOKENS = 4096
 MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
 
 RecordLevel = Literal["off", "light", "full"]
 
+ModelName = Annotated[str, AfterValidator(partial(check_text, what="The model"))]
+Revision = Annotated[str, AfterValidator(partial(check_text, what="The revision"))]
+Folder = Annotated[str, AfterValidator(partial(check_text, what="The folder of downloads"))]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
 Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
@@ -78,13 +84,13 @@ class ModelRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = "mini"
+    model: ModelName = "mini"
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
     load_in: Literal["4bit", "8bit"] | None = Field(None, description="pack the weights; none: as they are")
-    revision: str | None = Field(None, description="a branch, tag or commit of a hub name")
-    cache_dir: str | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
+    revision: Revision | None = Field(None, description="a branch, tag or commit of a hub name")
+    cache_dir: Folder | None = Field(None, description="where a hub model's files are kept; none: the hub's own folder")
     chat: Literal["auto", "no"] = Field("auto", description="auto: in the model's chat template where it has one")
     system: Text = Field("", max_length=LARGEST_PROMPT_BYTES, description="a system prompt, before the user's turn")
     thinking: bool | None = Field(None, description="the template's enable_thinking; none: as the template has it")
@@ -98,10 +104,64 @@ class ModelRequest(BaseModel):
 LOADING = ("device", "dtype", "placement", "load_in", "revision", "cache_dir")
 
 
-class CompareRequest(ModelRequest):
+class ChatRequest(ModelRequest):
+    """A model that is asked something, and the turns of the conversation where it is more than one prompt."""
+
+    turns: tuple[Turn, ...] = Field(
+        (), max_length=MOST_TURNS, description="a conversation, its system prompt too; none: the prompt is a turn"
+    )
+
+
+class OnePrompt(BaseModel):
+    """One of the prompts of a request that has several."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Text = Field("", max_length=200, description="what lists call it")
+    prompt: Text
+    turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
+    answer: str | None = None
+    facts: tuple[Fact, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, given: Any) -> Any:
+        return _filled_in(given)
+
+    @field_validator("answer")
+    @classmethod
+    def _answer_says_something(cls, answer: str | None) -> str | None:
+        return answer if answer is None else check_answer(answer)
+
+    @model_validator(mode="after")
+    def _turns_can_be_answered(self) -> OnePrompt:
+        _check_turns(self.turns, self.prompt)
+        return self
+
+
+def _check_turns(turns: tuple[Turn, ...], prompt: str) -> None:
+    if turns and prompt != as_text(check_turns(turns)):
+        raise ValueError("a conversation is given as its turns alone, and its prompt follows from them")
+
+
+def _filled_in(given: Any) -> Any:
+    """The fields of a prompt: its text is that of its turns, and facts that are words are found in it."""
+    if not isinstance(given, dict):
+        return given
+    turns, prompts = given.get("turns") or (), given.get("prompts") or ()
+    if turns and "prompt" not in given:
+        given = given | {"prompt": as_text(tuple(Turn.model_validate(turn) for turn in turns))}
+    if prompts and "prompt" not in given:
+        given = given | {"prompt": OnePrompt.model_validate(prompts[0]).prompt}
+    if given.get("facts") and isinstance(given.get("prompt"), str):
+        given = given | {"facts": find_facts(given["prompt"], given["facts"])}
+    return given
+
+
+class CompareRequest(ChatRequest):
     """Several methods over one prompt; all decode the full cache's continuation (forced) and their own (free)."""
 
-    prompt: Text
+    prompt: Text = Field(description="what is read; of a conversation `kvlab.turns.as_text`")
     choices: tuple[MethodChoice, ...]
     max_new_tokens: int = Field(64, ge=1, le=MOST_NEW_TOKENS)
     level: RecordLevel = "full"
@@ -117,6 +177,9 @@ class CompareRequest(ModelRequest):
     repeats: tuple[Planting, ...] = Field(
         (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
     )
+    prompts: tuple[OnePrompt, ...] = Field(
+        (), max_length=MOST_REPEATS, description="several prompts: one comparison each, `prompt` being the first"
+    )
     batch: BatchName | None = Field(None, description="the batch that repeats go on with; none: a new one")
     repeat: Repeat | None = Field(None, description="which repeat of a batch this comparison is")
     private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
@@ -124,16 +187,24 @@ class CompareRequest(ModelRequest):
 
     @model_validator(mode="before")
     @classmethod
-    def _find_facts(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("facts") and isinstance(given.get("prompt"), str):
-            return given | {"facts": find_facts(given["prompt"], given["facts"])}
-        return given
+    def _fill_in(cls, given: Any) -> Any:
+        return _filled_in(given)
 
     @property
     def runs(self) -> tuple[MethodChoice, ...]:
         """Every run that will be made, in order: beside several choices the full cache, first, where none is it."""
         alone = len(self.choices) == 1 or any(choice.method == "full" for choice in self.choices)
         return self.choices if alone else (FULL, *self.choices)
+
+    @property
+    def comparisons(self) -> int:
+        """How many there will be: one, or one a repeat or prompt."""
+        return len(self.repeats) or len(self.prompts) or 1
+
+    @property
+    def is_batch(self) -> bool:
+        """Whether it has repeats or several prompts: `kvlab.jobs.batch.run_batch` runs it."""
+        return bool(self.repeats or self.prompts)
 
     @field_validator("answer")
     @classmethod
@@ -148,6 +219,15 @@ class CompareRequest(ModelRequest):
             raise ValueError(f"{len(self.choices):,} runs were asked for: ask for at most {MOST_RUNS:,} at once")
         if self.repeats and (self.answer is not None or self.facts):
             raise ValueError("repeats plant their own answers and facts: leave out both")
+        if self.repeats and (self.prompts or self.turns):
+            raise ValueError("a needle is planted in one text: give several prompts or a conversation without repeats")
+        if self.prompts and (self.answer is not None or self.facts or self.turns):
+            raise ValueError("several prompts have an answer, facts and turns each: give them there")
+        if sum(len(one.prompt) for one in self.prompts) > LARGEST_PROMPTS_BYTES:
+            raise ValueError(f"all prompts together may have {LARGEST_PROMPTS_BYTES // 2**20} million characters")
+        if self.turns and self.system.strip():
+            raise ValueError("a conversation has its system prompt as its first turn: leave out the other")
+        _check_turns(self.turns, self.prompt)
         return self
 
 

@@ -62,8 +62,8 @@ def queue(found: Overview) -> None:
         with state:
             badge(job.state)
         with title:
-            link("new_run", plain(shorten(job.title, 60)) or "a job", job=job.job_id)
-        owner.markdown(plain(job.owner or NOBODY))
+            link("new_run", plain(shorten(job.title, 40)) or "a job", job=job.job_id)
+        owner.text(job.owner or NOBODY)
         stage = job.progress.stage if job.progress else "starting"
         where.caption(plain(f"worker {job.worker}: {stage}" if job.state == "running" else f"place {job.position}"))
         since.caption(duration(job.elapsed) if job.state == "running" else ago(job.created))
@@ -79,7 +79,7 @@ def workers(found: Overview) -> None:
         st.caption("No worker lives: one is started with the next job.")
     for worker in found.workers:
         name, what, memory, button = st.columns([2, 5, 2, 2], vertical_alignment="center")
-        name.markdown(f"**Worker {worker.place}** · process {worker.pid}")
+        name.markdown(f"**Worker {worker.place}**", help=f"Process {worker.pid}")
         doing = "waits for a job" if worker.job is None else f"runs {shorten(worker.job.title, 60) or 'a job'}"
         what.markdown(plain(f"{doing} · devices: {worker.devices}"))
         memory.caption("on another machine" if worker.bytes is None else f"{in_words(worker.bytes)} of memory")

@@ -80,12 +80,14 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
     tokentext(
         texts,
         codes,
-        state_classes(page_theme()),
+        state_classes(),
         identity=str(run.path),
         key=TEXT,
         chosen=span,
         on_chosen=remember_span,
         scroll=span[0] if span else None,
+        title=f"{run.record.label}: what became of each token",
+        source=page.source(run),
     )
     return span
 

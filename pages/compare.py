@@ -17,6 +17,7 @@ from app.parts.links import link
 from app.parts.reference import warn_of_reference
 from app.parts.repeats import batch_section
 from app.parts.report import report_menu
+from app.parts.shown import Offer, titled
 from app.parts.tables import csv_button
 from app.parts.text import plain
 from app.state import current_comparison
@@ -31,6 +32,8 @@ from kvlab.figures import board as figures_of_board
 from kvlab.figures import compare as figures
 from kvlab.figures.template import MANY_LINES
 from kvlab.figures.words import byte_size, number
+from kvlab.report.contents import in_words
+from kvlab.report.views import Passages, table_of
 from kvlab.trace.reader import Run
 
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
@@ -56,6 +59,11 @@ COLUMNS = {
     "rehearsal s": NUMBER(format="%.2g", help="Part of the prompt's seconds spent reading the context again."),
     "own text": st.column_config.TextColumn(help="Where its own continuation first differs from the full cache's."),
 }
+ONE_ROW = "One row a run; KL in nats a token from the full cache, mean over its continuation of this prompt."
+MARKED = (
+    "Each method's own greedy continuation. Orange is what only this method wrote, struck out what only the full cache "
+    "wrote."
+)
 STYLE = """<style>
 .kv-text { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6; max-height: 340px; overflow-y: auto; }
 .kv-own { background: rgba(200, 80, 10, 0.22); text-decoration: none; border-bottom: 2px solid rgb(200, 80, 10); }
@@ -106,6 +114,8 @@ def headline(runs: Sequence[Run], table: pd.DataFrame, beyond: str) -> None:
     if left_out:
         reasons = "; ".join(f"**{plain(label)}**: {reason}" for label, reason in left_out)
         st.caption(f"Not ranked: {reasons}.")
+    offer = Offer("The runs in numbers", lambda: table_of(in_words(table)), ONE_ROW, comparison_origin(runs))
+    titled(offer, "compare-table")
     st.dataframe(readable(table), hide_index=True, column_config=COLUMNS, alt="One row a run: bytes, speed, closeness")
     if beyond:
         st.caption(plain(beyond))
@@ -127,6 +137,8 @@ def what_differs(runs: Sequence[Run]) -> None:
     further = table.drop(index=["method", "budget"], errors="ignore")
     if len(further):
         with st.expander(f"What differs between these runs: {', '.join(further.index)}", expanded=len(further) <= 6):
+            make = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
+            titled(Offer("Settings that differ", make, source=comparison_origin(runs)), "compare-settings")
             st.dataframe(table, alt="One row a setting, one column a run")
 
 
@@ -244,10 +256,10 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
     if not any(run.record.free_text for run in runs):
         st.caption("No run has written its own continuation yet.")
         return
-    st.caption(
-        "Each method's own greedy continuation. Orange is what only this method wrote, struck out what only the "
-        "full cache wrote."
-    )
+    st.caption(MARKED)
+    written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
+    make = lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))  # noqa: E731
+    titled(Offer("What each run wrote", make, MARKED, comparison_origin(runs)), "compare-texts")
     st.html(STYLE)
     columns = st.columns(2, gap="large")
     for place, (run, row) in enumerate(zip(runs, table.itertuples(), strict=True)):

@@ -80,7 +80,11 @@ def words(a: Run, b: Run, kept_a: difference.Kept, kept_b: difference.Kept, laye
     codes = difference.classes(kept_a, kept_b, layer, head, len(texts))
     first, second = names(a, b)
     st.caption(f"A is {plain(first)}, B is {plain(second)}; layer {layer}, head {head}")
-    tokentext(texts, codes, difference_classes(page_theme(), hues(a, b)), identity=str(a.path), key="difference-text")
+    title = f"Tokens that A ({first}) and B ({second}) hold"
+    tokentext(
+        texts, codes, difference_classes(hues(a, b)), identity=str(a.path), key="difference-text",
+        title=title, source=origin(a, b),
+    )  # fmt: skip
 
 
 def names(a: Run, b: Run) -> tuple[str, str]:

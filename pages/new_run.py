@@ -9,12 +9,14 @@ import streamlit as st
 
 from app.parts.answer import Question, answer_section, planted
 from app.parts.asked import number_of
+from app.parts.fit_section import fit_section
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
 from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section, placement_section
 from app.parts.mini_card import mini_card
 from app.parts.plan_panel import show_plan
+from app.parts.prompt_library import save_section
 from app.parts.prompt_preview import cut_as_html
 from app.parts.prompt_source import further_down, prompt_section
 from app.parts.text import plain
@@ -66,8 +68,11 @@ def model_section() -> str:
     return model
 
 
-def count_section(prompt: str, how: Manner) -> int:
-    """How many tokens the model will be given (0 without a prompt, or where its template refuses it), and says so."""
+def count_section(prompt: str, how: Manner, of: int = 0) -> int:
+    """How many tokens the model will be given (0 without a prompt, or where its template refuses it), and says so.
+
+    Of several prompts, `of` so many, it is the longest.
+    """
     if not prompt.strip():
         return 0
     try:
@@ -80,7 +85,8 @@ def count_section(prompt: str, how: Manner) -> int:
     known += ", its chat template included" if templated else ""
     room = models.context_length(how.model)
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
-    st.markdown(f"The prompt has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
+    which = f"The longest of {of} prompts" if of else "The prompt"
+    st.markdown(f"{which} has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
     return count
 
 
@@ -98,8 +104,18 @@ def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
     """
     new_tokens = room + (number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS)
     over = cutting.tokens_over(prompt, how, new_tokens) if prompt.strip() else 0
-    if not over:
+    kept = what_to_keep(over) if over else None
+    if kept is None:
         return prompt
+    cut = cutting.cut_to_fit(prompt, how, new_tokens, kept)
+    st.caption(f"{len(cut.removed):,} characters will not be read; here is where the text is cut:")
+    with st.container(height=180, border=True):
+        st.html(cut_as_html(cut))
+    return cut.text
+
+
+def what_to_keep(over: int) -> cutting.Keep | None:
+    """Which part of a text that is `over` tokens too long stays, where it is to be cut."""
     st.warning(f"Prompt and new tokens are {over:,} tokens more than the model reads.", icon=":material/content_cut:")
     keep = st.segmented_control(
         "Cut it, and keep",
@@ -109,14 +125,28 @@ def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
         bind="query-params",
         required=True,
     )
-    kept = next((part for part in cutting.KEEPS if part == keep), None)
+    return next((part for part in cutting.KEEPS if part == keep), None)
+
+
+def too_long(prompt: str, how: Manner) -> int:
+    """How many tokens a prompt is too long; says of a conversation that its turns are for the reader to shorten."""
+    new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
+    over = cutting.tokens_over(prompt, how, new_tokens)
+    if over and how.turns:
+        st.warning(f"The conversation and new tokens are {over:,} tokens more than the model reads: shorten a turn.")
+    return over
+
+
+def cut_several(question: Question, how: Manner) -> Question:
+    """Each of several prompts cut where it is too long, and where the reader says so; conversations are not cut."""
+    over = too_long(question.prompt, how)
+    kept = what_to_keep(over) if over and not how.turns else None
     if kept is None:
-        return prompt
-    cut = cutting.cut_to_fit(prompt, how, new_tokens, kept)
-    st.caption(f"{len(cut.removed):,} characters will not be read; here is where the text is cut:")
-    with st.container(height=180, border=True):
-        st.html(cut_as_html(cut))
-    return cut.text
+        return question
+    new_tokens = number_of(str(further_down("max_new_tokens", NEW_TOKENS))) or NEW_TOKENS
+    cut, lost = cutting.cut_prompts(question.several, how, new_tokens, kept)
+    st.caption(f"{sum(lost.values()):,} characters of {len(lost)} of the prompts will not be read.")
+    return replace(question, several=cut)
 
 
 def cut_question(question: Question, prompt: str) -> Question:
@@ -155,7 +185,9 @@ def recording_section(default_title: str) -> dict[str, Any]:
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
         record = what_to_record() if level == "full" else ""
-    private = lab() is not None and st.toggle("Private", help="You and the administrators alone see its runs.")
+    private = lab() is not None and st.toggle(
+        "Private", key="private", bind="query-params", help="You and the administrators alone see its runs."
+    )
     return {
         "private": private,
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
@@ -236,16 +268,22 @@ def form() -> None:
     recall()
     left, right = st.columns([6, 5], gap="large")
     with left:
-        prompt, title = prompt_section()
+        given = prompt_section()
     with right:
-        question = answer_section(prompt)
+        question = answer_section(given)
         prompt = question.prompt
+        if (kept := question.as_prompt) is not None:
+            save_section(kept)
         model = model_section()
         chat = chat_section()
-        how = Manner(model.strip(), **intake.meant(chat))
-        prompt_tokens = count_section(prompt, how)
+        how = Manner(model.strip(), **intake.meant(chat), turns=question.turns)
+        prompt_tokens = count_section(prompt, how, len(question.several))
         if prompt_tokens and question.repeats:
             question = cut_repeats(question, how)
+        elif prompt_tokens and question.several:
+            question = cut_several(question, how)
+        elif prompt_tokens and question.turns:
+            too_long(prompt, how)
         elif prompt_tokens:
             question = cut_question(question, cut_section(prompt, how))
         try:
@@ -254,11 +292,12 @@ def form() -> None:
             st.error(plain(str(error)))
             return
         typed = hyper_parameter_section(chosen)
-        options = recording_section(title) | placement_section()
-        if question.prompt.strip() and not question.error:
+        fit_section(model, chosen)
+        options = recording_section(given.title) | placement_section()
+        if question.prompt.strip() and not question.error and not question.several:
             full_answer(question, model, options | chat)
-        if question.repeats:
-            st.caption(f"For each of the {len(question.repeats)} prompts, which run one after another:")
+        if question.comparisons > 1:
+            st.caption(f"For each of the {question.comparisons} prompts, which run one after another:")
         show_plan(fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root()))
         if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
             submit(question, model, chosen, budgets, typed, **options, **chat)

@@ -21,8 +21,9 @@ from kvlab.trace.stories import Story, list_stories, load_story, parse_story, sa
 def main() -> None:
     page.heading(
         "Story",
-        "A talk in a few minutes: add a figure from its menu as a slide, or a whole view from the sidebar; put "
-        "them in order, present them, and take them away. Keys while presenting: arrows, F full screen, N origins.",
+        "A talk in a few minutes: add a figure, table or text from its menu as a slide, or a whole view from the "
+        "sidebar; put them in order, present them, and take them away. Keys while presenting: arrows, F full screen, "
+        "N where a slide came from.",
     )
     bring()
     names = list_stories(runs_root())
@@ -87,13 +88,17 @@ def view_row(story: Story, at: int) -> None:
         place, words, buttons = st.columns([2, 5, 2], vertical_alignment="center")
         with place:
             st.markdown(f"**{at + 1} · {plain(view.title)}**" + ("" if view.slide else "  \n:small[a page]"))
-            st.caption(plain(", ".join(f"{key} {value}" for key, value in view.query.items())))
+            of = view.slide.of if view.slide else ""
+            st.caption(plain(of or ", ".join(f"{key} {value}" for key, value in view.query.items())))
         with words:
             if view.slide:
                 title = st.text_input("Title", view.slide.title, key=f"title-{story.name}-{at}-{view.slide.title}")
                 if title.strip() and title != view.slide.title:
                     change(story.retitled(at, title.strip()))
-            caption = st.text_area("Caption", view.caption, key=f"caption-{story.name}-{at}-{view.caption}", height=80)
+            caption = st.text_area(
+                "Caption", view.caption, key=f"caption-{story.name}-{at}-{view.caption}", height=80,
+                placeholder=view.slide.reading if view.slide else "",
+            )  # fmt: skip
             if caption != view.caption:
                 change(story.recaptioned(at, caption))
         with buttons, st.container(horizontal=True):

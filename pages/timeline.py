@@ -102,6 +102,8 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         key=STRIP,
         on_step=remember_step,
         on_token=remember_token,
+        title=f"{run.record.label}: what the cache holds",
+        source=page.source(run),
     )
     slots, happened, flow = st.tabs(
         ["Slots at this step", "Events of this step", "What flowed into a slot"], key="tab", bind="query-params"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-SHOWING = ["lab", "trace", "analysis", "figures", "atlas", "jobs", "planning", "library", "report"]
+SHOWING = ["lab", "trace", "analysis", "figures", "atlas", "jobs", "planning", "library", "report", "documents"]
 # What each room may import of the project, beside itself and the shared modules at the top of the package.
 MAY_IMPORT = {
     "stores": set(),
@@ -36,6 +36,7 @@ MAY_IMPORT = {
     "atlas": {"figures", "analysis", "trace", "evaluate", "bench"},
     "plugins": set(),
     "lab": set(),
+    "documents": set(),  # what people bring, as text: it knows how large a prompt may be, and no more
     # What is kept, as a table and as files; of evaluations and benchmarks it reads the Parquet files alone.
     "library": {"analysis", "trace"},
     "report": {"figures", "analysis", "trace", "library"},
@@ -49,11 +50,11 @@ MAY_IMPORT = {
     "lmeval": {"evaluate", "tasks", "models", "cache", "methods", "engine"},
     "sweep": {"evaluate", "engine", "models", "trace"},
     # Of evaluate, bench, fitting the queue knows what is asked for, free of torch; the worker calls the rest by name.
-    "jobs": {"lab", "trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting"},
+    "jobs": {"lab", "trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting", "documents"},
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
-    "growth", "intervals", "model_files", "repeats", "returns", "shapes", "plugins",
+    "growth", "intervals", "model_files", "repeats", "returns", "shapes", "plugins", "turns",
     "lab",
 }  # fmt: skip
 

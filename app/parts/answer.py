@@ -7,23 +7,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import streamlit as st
+from pydantic import ValidationError
 
 from app.parts.facts import facts_section
-from app.parts.text import plain
+from app.parts.prompt_source import Given
+from app.parts.text import plain, shorten
 from kvlab.answers import check_answer, find_facts
 from kvlab.errors import UserError
 from kvlab.figures.words import plural
 from kvlab.models.mini import phrasing
 from kvlab.repeats import MOST_REPEATS, VARIED, Planting, plantings
+from kvlab.requests import OnePrompt
 from kvlab.tasks.plant import WORDINGS, plant
 from kvlab.tasks.shipped_samples import shipped_samples
+from kvlab.turns import Turn
 
 
 @dataclass(frozen=True)
 class Question:
     """The prompt as it will be read, and what is asked of it; `error` says in one sentence what cannot be used.
 
-    With `repeats` the prompt is the first of them, and `text` what their needles are planted in.
+    With `repeats` the prompt is the first of them, and `text` what their needles are planted in. With `turns` it is a
+    conversation; of `several` prompts it is the longest.
     """
 
     prompt: str
@@ -32,13 +37,34 @@ class Question:
     error: str = ""
     repeats: tuple[Planting, ...] = ()
     text: str = ""
+    turns: tuple[Turn, ...] = ()
+    several: tuple[OnePrompt, ...] = ()
 
     @property
     def asked(self) -> dict[str, Any]:
         """The fields of a request that it fills."""
         if self.repeats:
             return {"prompt": self.text, "repeats": self.repeats}
-        return {"prompt": self.prompt, "answer": self.answer, "facts": self.facts}
+        if self.several:
+            return {"prompt": self.several[0].prompt, "prompts": self.several}
+        chat = {"turns": self.turns} if self.turns else {}
+        return {"prompt": self.prompt, "answer": self.answer, "facts": self.facts, **chat}
+
+    @property
+    def as_prompt(self) -> OnePrompt | None:
+        """What can be saved of it; None for several prompts or repeats, and for what cannot be used."""
+        if self.repeats or self.several or self.error or not self.prompt.strip():
+            return None
+        fields = {"turns": self.turns} if self.turns else {"prompt": self.prompt}
+        try:
+            return OnePrompt(**fields, answer=self.answer, facts=self.facts)
+        except ValidationError:
+            return None
+
+    @property
+    def comparisons(self) -> int:
+        """How many it asks for."""
+        return len(self.repeats) or len(self.several) or 1
 
 
 def planted(text: str, repeats: tuple[Planting, ...]) -> Question:
@@ -53,13 +79,18 @@ def planted(text: str, repeats: tuple[Planting, ...]) -> Question:
     return Question(found.prompt, found.answer, facts, repeats=repeats if len(repeats) > 1 else (), text=text)
 
 
-def answer_section(prompt: str) -> Question:
-    """The prompt with its answer and facts: a sample has its own, other texts get them typed here or planted."""
+def answer_section(given: Given) -> Question:
+    """The prompt with its answer and facts: some have their own, other texts get them typed here or planted."""
     st.subheader("Answer")
+    one, prompt = given.one, given.one.prompt
+    if given.several:
+        return _of_several(given)
+    if given.brings_answer:
+        return _brought(one)
     sample = next((sample for sample in shipped_samples() if sample.text == prompt), None)
     if sample is not None and sample.answer is not None:
         return _of_sample(prompt, sample.answer, sample.facts)
-    if st.toggle(
+    if not one.turns and st.toggle(
         "Plant a needle in my text",
         key="plant",
         bind="query-params",
@@ -74,9 +105,30 @@ def answer_section(prompt: str) -> Question:
     )
     try:
         facts = facts_section(prompt, opened=bool(answer.strip()))
-        return Question(prompt, check_answer(answer) if answer.strip() else None, facts)
+        return Question(prompt, check_answer(answer) if answer.strip() else None, facts, turns=one.turns)
     except UserError as error:
         return _unusable(prompt, error)
+
+
+def _of_several(given: Given) -> Question:
+    asked = sum(one.answer is not None for one in given.several)
+    told = "each has its answer" if asked == len(given.several) else f"{asked} of them have an answer"
+    alone = "none has an answer, so the runs are told apart by how close they stay to the full cache"
+    st.caption(
+        f"**{len(given.several)} prompts**, one comparison each, and what they say together; "
+        f"{told if asked else alone}. A row's answer stands in its field `answer`, its facts in `facts`. Level "
+        "light is enough."
+    )
+    return Question(given.one.prompt, turns=given.one.turns, several=given.several)
+
+
+def _brought(one: OnePrompt) -> Question:
+    """Answer and facts as they came with the prompt."""
+    words = [one.prompt[start:stop] for start, stop in one.facts]
+    rests = f", which rests on “{plain(shorten(words[0], 120))}”" if words else ""
+    told = f"The right answer is **{plain(one.answer)}**{rests}." if one.answer else "No answer was given with it."
+    st.caption(told)
+    return Question(one.prompt, one.answer, one.facts, turns=one.turns)
 
 
 def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:

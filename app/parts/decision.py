@@ -76,6 +76,8 @@ def played_decision(run: Run, layer: int, head: int) -> None:
         on_step=remember_frame,
         on_token=remember_token,
         phases=words,
+        title=f"{run.record.label}: the prompt's decision",
+        source=page.source(run),
     )
 
 

@@ -11,6 +11,7 @@ import streamlit as st
 
 from app.parts.slides import add_slide
 from app.parts.text import plain
+from app.parts.told import address, for_picture
 from app.state import theme as page_theme
 from kvlab.figures import export
 from kvlab.figures.marks import has_colour_bar, same_lines
@@ -119,8 +120,11 @@ def _downloads(
         st.caption(export.NO_BROWSER)
     writer = image_writer()
 
+    asked = address()
+
     def image(kind: export.ImageFormat) -> bytes:
-        return writer.image(draw(), kind, reading, source, theme)
+        figure = draw()
+        return writer.image(figure, kind, reading, for_picture(source, asked, figure), theme)
 
     # In one row, so that the menu of a figure at the foot of the window stays inside it.
     with st.container(horizontal=True, gap="small", width="content"):
@@ -131,7 +135,8 @@ def _downloads(
     if st.button(
         "Add to story", icon=":material/bookmark_add:", key=f"{key}-slide", help="As a slide that stays alive"
     ):
-        add_slide(draw(), reading, source)
+        figure = draw()
+        add_slide(str(figure.layout.title.text or "Figure"), figure, reading, source)
 
 
 def _button(label: str, make: Callable[[], bytes], file_name: str, key: str, disabled: bool = False) -> None:

@@ -55,7 +55,7 @@ def _submit(question: Question, model: str, options: dict[str, Any]) -> str:
         "private": True,
     }
     choice = MethodChoice(method="full", budget=1.0)
-    request = intake.make_request(question.prompt, model, (choice,), **(options | changed))
+    request = intake.make_request(question.prompt, model, (choice,), turns=question.turns, **(options | changed))
     job_id = jobs.submit(runs_root(), request, session_id())
     jobs.ensure_worker(runs_root())
     return job_id

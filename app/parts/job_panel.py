@@ -16,6 +16,7 @@ from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs import JobStatus
 from kvlab.jobs.batch import missing_repeats
+from kvlab.jobs.registry import methods
 from kvlab.jobs.work import Work
 from kvlab.lab.person import Role, acting
 from kvlab.lab.said import hide_paths
@@ -71,14 +72,17 @@ def _request(request: Work) -> None:
         file, method = fitted_file(runs_root(), request.name), request.request.method
         if file.exists():
             st.caption("Its file is ready. In the form of a run, or on the command line:")
-            here = f"fit:{request.name}" if lab() else file
+            here = f"fit:{request.name}" if lab() else str(file.absolute())
             st.code(f"{method}:{SETTING[method]}={here}", language=None, wrap_lines=True)
+            if st.button("Use it in a new run", type="primary", key="use_fitted"):
+                title = next((entry.title for entry in methods() if entry.name == method), method)
+                go("new_run", model=request.request.model, methods=title, **{f"{method}.{SETTING[method]}": here})
         return
     if isinstance(request, SampleJob):
         return
     count = len(request.choices)
     facts = [request.model, f"{count} {'run' if count == 1 else 'runs'}", f"{request.max_new_tokens} new tokens"]
-    facts += [f"{len(request.repeats)} repeats"] if request.repeats else []
+    facts += [f"{request.comparisons} {_parts(request)}"] if request.is_batch else []
     with st.expander("What was asked for"):
         st.caption(plain(" · ".join([*facts, f"level {request.level}", f"seed {request.seed}"])))
         st.caption(plain(", ".join(choice.label for choice in request.choices)))
@@ -118,7 +122,7 @@ def _log(lines: tuple[str, ...]) -> str:
 
 def _actions(status: JobStatus) -> None:
     request = jobs.request_of(runs_root(), status.job_id)
-    if isinstance(request, CompareRequest) and request.repeats:
+    if isinstance(request, CompareRequest) and request.is_batch:
         _batch_actions(status, request)
     if status.state in ("cancelled", "failed") and not isinstance(request, RescueRequest):
         _go_on(status, request)
@@ -154,18 +158,22 @@ def _left(status: JobStatus, request: Work) -> str:
     """`Go on with 3 of 7`, where it can be counted."""
     if not isinstance(request, CompareRequest):
         return "Go on"
-    if request.repeats:
+    if request.is_batch:
         missing = missing_repeats(runs_root(), request.batch or status.job_id, request)
-        return f"Go on with {len(missing)} of {len(request.repeats)}"
+        return f"Go on with {len(missing)} of {request.comparisons}"
     made = list_runs(runs_root(), comparison_id=status.job_id, status="complete")
     return f"Go on with {len(request.runs) - len(made)} of {len(request.runs)}"
+
+
+def _parts(request: CompareRequest) -> str:
+    return "repeats" if request.repeats else "prompts"
 
 
 def _batch_actions(status: JobStatus, request: CompareRequest) -> None:
     """Of a job with repeats: a way to those that are there, and to go on with those that are not."""
     batch = request.batch or status.job_id
     made = list_repeats(runs_root(), batch)
-    if made and st.button("Compare the repeats", type="primary", key="open_batch"):
+    if made and st.button(f"Compare the {_parts(request)}", type="primary", key="open_batch"):
         go("compare", comparison=made[0].comparison_id)
 
 
@@ -175,8 +183,8 @@ def _repeats(status: JobStatus, request: CompareRequest) -> None:
     for entry in made:
         with st.container(horizontal=True, vertical_alignment="center"):
             badge(entry.status)
-            link("compare", plain(f"{entry.number} of {len(request.repeats)}"), comparison=entry.comparison_id)
-    if left := len(request.repeats) - len(made):
+            link("compare", plain(f"{entry.number} of {request.comparisons}"), comparison=entry.comparison_id)
+    if left := request.comparisons - len(made):
         st.text(f"{left} {'has' if left == 1 else 'have'} not begun.")
 
 
@@ -195,7 +203,7 @@ def _progress(status: JobStatus) -> None:
     else:
         request = jobs.request_of(runs_root(), status.job_id)
         # Repeats and evaluations say themselves what is left.
-        tells = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and bool(request.repeats))
+        tells = isinstance(request, EvalJob) or (isinstance(request, CompareRequest) and request.is_batch)
         left = [] if tells else told_left(share, status.elapsed)
         stage = " · ".join([*told_runs(status), stage, *left, duration(status.elapsed)])
     st.progress(min(max(share, 0.0), 1.0), plain(stage))
@@ -226,8 +234,8 @@ def _runs(status: JobStatus) -> None:
                 badge(run.status, run.message)
                 link("timeline", plain(run.label), run=run.run_id)
         return
-    if request.repeats:
-        st.caption("Repeats")
+    if request.is_batch:
+        st.caption(_parts(request).capitalize())
         _repeats(status, request)
         return
     planned = request.runs

@@ -1,26 +1,50 @@
-"""Where the prompt of a new run comes from: a sample, pasted text or a file; shown as it is, tokens on demand."""
+"""Where the prompt of a new run comes from: a sample, text, turns, files or what was saved; tokens on demand."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import streamlit as st
 
+from app.parts.prompt_chat import chat_prompt
+from app.parts.prompt_library import from_the_address, saved_prompt
 from app.parts.prompt_preview import tokens_as_html
-from app.parts.text import plain
+from app.parts.text import plain, shorten
+from kvlab.documents.document import LARGEST_BYTES
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, uploads
+from kvlab.jobs.prompts import check_prompt
 from kvlab.jobs.spoken import Manner, spoken
+from kvlab.repeats import MOST_REPEATS
+from kvlab.requests import OnePrompt
 from kvlab.tasks.shipped_samples import shipped_samples
+from kvlab.turns import Turn
 
-SOURCES = ("Sample", "Paste", "Upload")
+SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
+NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
 LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the address
 
 
-def prompt_section() -> tuple[str, str]:
-    """The prompt from the chosen source, shown as it is, and a title for it; empty when it cannot be used."""
+@dataclass(frozen=True)
+class Given:
+    """A prompt and its title; of several prompts all of them, and the longest as the one.
+
+    `brings_answer` where answer and facts came with it, as those of a saved prompt or of a row do.
+    """
+
+    one: OnePrompt = NOTHING
+    title: str = ""
+    several: tuple[OnePrompt, ...] = ()
+    brings_answer: bool = False
+
+
+def prompt_section() -> Given:
+    """The prompt from the chosen source, shown as it is; empty when it cannot be used."""
     st.subheader("Prompt")
+    from_the_address()
     source = st.segmented_control(
         "Where from",
         SOURCES,
@@ -30,16 +54,16 @@ def prompt_section() -> tuple[str, str]:
         required=True,
         label_visibility="collapsed",
     )
-    read = {"Paste": pasted_prompt, "Upload": uploaded_prompt}.get(source, sample_prompt)
+    read = {"Paste": pasted_prompt, "Chat": typed_chat, "Upload": uploaded_prompt, "Saved": saved_one}
     try:
-        return read()
+        return read.get(source, sample_prompt)()
     except UserError as error:
         st.error(plain(str(error)))
-        return "", ""
+        return Given()
 
 
-def sample_prompt() -> tuple[str, str]:
-    """The text and title of a prompt that ships with kvlab."""
+def sample_prompt() -> Given:
+    """A prompt that ships with kvlab."""
     by_title = {sample.title: sample for sample in shipped_samples()}
     chosen = by_title[st.selectbox("Sample", list(by_title), key="sample", bind="query-params")]
     st.markdown(plain(chosen.description))
@@ -49,7 +73,7 @@ def sample_prompt() -> tuple[str, str]:
         st.caption(f"Suggested: a budget of {budget} and {chosen.max_new_tokens} new tokens.", width="content")
         st.button("Use these", on_click=suggest, args=(budget, chosen.max_new_tokens), type="tertiary", key="suggest")
     preview(chosen.text)
-    return chosen.text, chosen.title
+    return Given(OnePrompt(prompt=chosen.text), chosen.title)
 
 
 def suggest(budget: str, new_tokens: int) -> None:
@@ -57,18 +81,36 @@ def suggest(budget: str, new_tokens: int) -> None:
     st.session_state["budgets"], st.session_state["max_new_tokens"] = budget, new_tokens
 
 
-def pasted_prompt() -> tuple[str, str]:
-    """What is typed or pasted; checked when the run is asked for. The address carries it while it is short."""
+def typed_chat() -> Given:
+    """A conversation, shown as the model reads it."""
+    one = chat_prompt()
+    if one.prompt and tokens_wanted():
+        show_tokens(one.prompt, one.turns)
+    return Given(one)
+
+
+def saved_one() -> Given:
+    """A prompt of one's own library."""
+    one, name = saved_prompt()
+    if one.prompt:
+        preview(one.prompt, one.turns)
+    return Given(one, name, brings_answer=True)
+
+
+def pasted_prompt() -> Given:
+    """What is typed or pasted. The address carries it while it is short; raises UserError where it cannot be run."""
     if "pasted" not in st.session_state:
         st.session_state["pasted"] = st.query_params.get("text", "")
     text = st.text_area(
         "Text", key="pasted", height=640, placeholder="Paste a prompt", persist_state="page", on_change=remember_pasted
     )
+    if text.strip():
+        check_prompt(text)
     if len(text) > LINKED_CHARACTERS:
         st.caption(f"A link to this page leaves the text out: it carries at most {LINKED_CHARACTERS:,} characters.")
     if text.strip() and tokens_wanted():
         show_tokens(text)
-    return text, ""
+    return Given(OnePrompt.model_construct(name="", prompt=text, turns=(), answer=None, facts=()))
 
 
 def remember_pasted() -> None:
@@ -79,36 +121,112 @@ def remember_pasted() -> None:
         st.query_params.pop("text", None)
 
 
-def uploaded_prompt() -> tuple[str, str]:
-    """The text and name of an uploaded file; of a table, the text of one row."""
-    label = "Text or Markdown, or a table of prompts as JSON lines or CSV; UTF-8, up to 2 MB"
-    file = st.file_uploader(label, type=list(uploads.TYPES), key="upload")
-    if file is None:
-        return "", ""
-    upload = uploads.read_upload(file.name, file.getvalue())
-    if not upload.rows:
-        preview(upload.text)
-        return upload.text, file.name
+def uploaded_prompt() -> Given:
+    """The text of an uploaded file; of a table one row; of several files, or several rows, all of them."""
+    label = "Text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON lines, JSON or CSV; one or several"
+    files = st.file_uploader(
+        label,
+        type=list(uploads.TYPES),
+        key="upload",
+        accept_multiple_files=True,
+        on_change=_lighter,
+        max_upload_size=LARGEST_BYTES // 2**20,
+    )
+    found = [_read(file) for file in files or ()]
+    if not found:
+        return Given()
+    tables = [upload for upload in found if upload.rows]
+    fields = list(dict.fromkeys(name for upload in tables for name in upload.fields))
     left, right = st.columns([2, 1])
     with left:
-        column = st.selectbox(
-            "Column" if file.name.endswith(".csv") else "Field", upload.fields, key="upload_field", bind="query-params"
+        field = st.selectbox("Field", fields, key="upload_field", bind="query-params") if fields else ""
+    if len(found) == 1 and (not tables or len(tables[0].rows) == 1 or not _several_rows(tables[0], right)):
+        return _one_of(found[0], field)
+    rows = _rows(tables[0]) if len(found) == 1 else slice(None)
+    chosen = uploads.prompts_of(found, field if len(tables) == len(found) == 1 else "", rows)
+    if len(chosen) == 1:
+        return _shown(chosen[0], found[0])
+    names = [f"{number} of {len(chosen)}: {one.name}" for number, one in enumerate(chosen, 1)]
+    look = st.selectbox("Look at", names, key="upload_look", bind="query-params")
+    at = names.index(look) if look in names else 0
+    missing = [f"{upload.name}: {' '.join(upload.left_out)}" for upload in found if upload.left_out]
+    _shown(chosen[at], None, missing)
+    longest = max(chosen, key=lambda one: len(one.prompt))
+    title = found[0].name if len(found) == 1 else f"{len(found)} files: {', '.join(one.name for one in found)}"
+    return Given(longest, shorten(title, 90), tuple(chosen))
+
+
+def _read(file: Any) -> uploads.Upload:
+    uploads.check_upload(file.name, file.size)
+    found = _uploaded(file.name, file.getvalue())
+    if isinstance(found, str):
+        raise UserError(found)
+    return found
+
+
+@st.cache_data(max_entries=64, show_spinner="Reading the file")
+def _uploaded(name: str, content: bytes) -> uploads.Upload | str:
+    """What the file holds, or the sentence that says why it cannot be used: either is found once."""
+    try:
+        return uploads.read_upload(name, content)
+    except UserError as error:
+        return str(error)
+
+
+def _lighter() -> None:
+    """Called before the script runs again: several prompts are recorded lightly, unless the reader says otherwise."""
+    if len(st.session_state.get("upload") or ()) > 1 or st.session_state.get("upload_many"):
+        st.session_state["level"] = "light"
+
+
+def _several_rows(table: uploads.Upload, beside: Any) -> bool:
+    with beside:
+        st.space("small")
+        return st.toggle(
+            f"Several of {len(table.rows):,} rows",
+            key="upload_many",
+            bind="query-params",
+            on_change=_lighter,
+            help="One comparison a row, one after another, and what they say together with intervals",
         )
+
+
+def _rows(table: uploads.Upload) -> slice:
+    count, left, right = len(table.rows), *st.columns(2)
+    with left:
+        first = int(st.number_input("From row", 1, count, 1, key="upload_first", bind="query-params"))
     with right:
-        row = int(
-            st.number_input(
-                f"Row of {len(upload.rows):,}", 1, len(upload.rows), 1, key="upload_row", bind="query-params"
-            )
+        last = int(
+            st.number_input("To row", 1, count, min(count, MOST_REPEATS), key="upload_last", bind="query-params")
         )
-    text = upload.pick(row - 1, column)
-    preview(text)
-    return text, f"{file.name}, row {row}"
+    if last < first:
+        raise UserError(f"The rows end before they begin: give a last row of {first} or more.")
+    return slice(first - 1, last)
 
 
-def preview(text: str) -> None:
+def _one_of(upload: uploads.Upload, field: str) -> Given:
+    """The file's text, or one row of it."""
+    row, count = 0, len(upload.rows)
+    if count > 1:
+        row = int(st.number_input(f"Row of {count:,}", 1, count, 1, key="upload_row", bind="query-params")) - 1
+    one = upload.one(row, field)
+    title = f"{upload.name}, row {row + 1}" if count > 1 else upload.name
+    return _shown(one, upload, upload.left_out_of(row, field), title)
+
+
+def _shown(one: OnePrompt, upload: uploads.Upload | None, left_out: Sequence[str] = (), title: str = "") -> Given:
+    """The prompt as the model will read it, under what of the file is not in it."""
+    told = [*left_out] or [*(upload.left_out if upload else ())]
+    if told:
+        st.info(plain(" ".join(told)), icon=":material/content_cut:")
+    preview(one.prompt, one.turns)
+    return Given(one, title or one.name, brings_answer=one.answer is not None)
+
+
+def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
     """The beginning of the prompt, letter by letter: nothing in it is read as Markdown or HTML."""
     if tokens_wanted():
-        show_tokens(text)
+        show_tokens(text, turns)
         return
     with st.container(height=560, border=True):
         st.text(text[:PREVIEW_CHARACTERS])
@@ -122,9 +240,9 @@ def tokens_wanted() -> bool:
     return st.toggle("Show tokens", key="show_tokens", bind="query-params", help=explanation)
 
 
-def show_tokens(prompt: str) -> None:
+def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
     """The prompt as the model will be given it, token by token: in its chat template where it has one."""
-    how = manner_further_down()
+    how = replace(manner_further_down(), turns=turns)
     try:
         read = spoken(prompt, how)
     except UserError as error:

@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
+from app.parts.fit_section import fit_section
 from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section, placement_section
 from app.parts.queued import queued
 from app.parts.text import duration, plain
 from app.state import runs_root
 from kvlab.errors import UserError
-from kvlab.evaluate.request import EvalJob
-from kvlab.jobs import evaluating
+from kvlab.evaluate.request import EvalJob, FileChoice
+from kvlab.jobs import evaluating, prompt_files
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.task_list import TaskEntry, TaskList, task_list
 
 FIRST_TASKS = ("needle", "key_value")
 BUDGETS = "10%, 20%, 40%"
-UPLOAD = "Prompts with answers as JSON lines: context (or prompt), answer, and question where there is one; up to 2 MB"
+UPLOAD = (
+    "Prompts with answers: JSON lines, JSON, Parquet or CSV with context (or prompt) and answer, or a benchmark's own "
+    "file; up to 4 MB"
+)
+BY_FIELDS = "told by its fields"
 
 
 def evaluation_form(rows: pd.DataFrame) -> None:
@@ -40,6 +44,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
             )
             chosen, budgets = method_section(0, BUDGETS, "Evaluate")
             typed = hyper_parameter_section(chosen)
+            fit_section(model, chosen)
             options |= placement_section()
             name = st.text_input(
                 "Name of the results",
@@ -65,7 +70,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
         submit(job)
 
 
-def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Path | None]:
+def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, FileChoice | None]:
     """The tasks with their difficulty, the files named, and the file uploaded."""
     st.subheader("Tasks")
     known = {task.name: task for task in listed.tasks}
@@ -81,11 +86,7 @@ def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Pat
         st.caption(plain(f"{name}: {known[name].summary}."))
     with_parameters = [known[name] for name in names if known[name].parameters]
     difficulty = _difficulty(with_parameters) if with_parameters else {}
-    file = st.file_uploader(UPLOAD, type=["jsonl"], key="eval_upload")
-    uploaded = None
-    if file is not None:
-        uploaded, count = evaluating.save_prompts(runs_root(), file.name, file.getvalue())
-        st.caption(plain(f"{file.name}: {count:,} prompts."))
+    uploaded = _uploaded(listed)
     with st.expander("Files on this machine", key="eval_files_open", bind="query-params"):
         files = st.text_area(
             f"One a line as format=path; formats: {', '.join(listed.formats)}",
@@ -94,6 +95,20 @@ def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Pat
             placeholder="ruler=/data/niah_single_1/validation.jsonl",
         )
     return {name: difficulty.get(name, {}) for name in names}, files, uploaded
+
+
+def _uploaded(listed: TaskList) -> FileChoice | None:
+    """The file uploaded, and what it was found to be."""
+    file = st.file_uploader(UPLOAD, type=list(prompt_files.TYPES), key="eval_upload")
+    if file is None:
+        return None
+    form = st.selectbox("Format of the file", [BY_FIELDS, *listed.formats], key="eval_upload_form", bind="query-params")
+    with st.spinner("Reading every line"):
+        choice, checked = prompt_files.save_prompts(
+            runs_root(), file.name, file.getvalue(), "" if form == BY_FIELDS else form
+        )
+    st.caption(plain(f"{file.name} is read as {checked.form}. {checked.words}."))
+    return choice
 
 
 def _difficulty(tasks: list[TaskEntry]) -> dict[str, dict[str, int]]:

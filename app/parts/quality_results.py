@@ -12,6 +12,7 @@ import streamlit as st
 from app.parts.asked import forget_unknown
 from app.parts.figure import show, slug
 from app.parts.links import go
+from app.parts.shown import Offer, titled
 from app.parts.sweeps import planned, sweep_progress
 from app.parts.text import plain
 from app.state import runs_root, session_id
@@ -23,7 +24,9 @@ from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
+from kvlab.figures.words import plural
 from kvlab.jobs import evaluating
+from kvlab.report.views import table_of
 
 RANKS = "quality-ranks"
 COLUMNS = {
@@ -218,6 +221,8 @@ def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
         return
     shown = found.assign(index=found["index"] + 1)[list(COLUMNS)].rename(columns=COLUMNS)
     shown = shown.dropna(axis="columns", how="all")
+    told = f"evaluation · task {task} · {plural(len(found), 'prompt')}"
+    titled(Offer(f"{arm}: prompts of {task}, the worst first", partial(table_of, shown), source=told), "cell-table")
     picked = st.dataframe(
         shown, hide_index=True, height=38 + 35 * min(len(shown), 7), key="cell_prompts", on_select="rerun",
         selection_mode="single-row", alt="One row a prompt, the worst first",

@@ -1,8 +1,9 @@
-"""A batch of repeats on a page: how often each cell is right, the ranking over all prompts, the prompts of a cell."""
+"""A batch on a page: how often each cell is right or how close, the ranking over all prompts, a cell's prompts."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -10,6 +11,7 @@ import streamlit as st
 from app.opened import runs_root
 from app.parts.figure import show
 from app.parts.links import go
+from app.parts.shown import Offer, titled
 from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.analysis import repeats as analysis
@@ -18,7 +20,8 @@ from kvlab.counted import prompts
 from kvlab.errors import UserError
 from kvlab.figures import repeats as figures
 from kvlab.figures.board import verdict_words
-from kvlab.figures.words import byte_size
+from kvlab.figures.words import byte_size, plural
+from kvlab.report.views import table_of
 from kvlab.trace.catalogue import ComparisonEntry, list_repeats
 from kvlab.trace.labels import Labels, load_labels
 from kvlab.trace.reader import open_run
@@ -41,31 +44,38 @@ def batch_section(record: RunRecord) -> None:
         return
     begun = len(batch.references)
     of = f" of {repeat.of} asked for" if begun < repeat.of else ""
-    references, about = figures.read_references(batch), "a needle of its own is planted in the same text each time."
+    references = figures.read_references(batch) if batch.is_asked else ""
+    about = (
+        "a needle of its own is planted in the same text each time." if repeat.planting else "each is run by itself."
+    )
     failing = NO_REFERENCE in references
     st.markdown(f"**{prompts(begun).capitalize()}**{of}: {about} {'' if failing else plain(references)}")
     if failing:
         st.warning(plain(references), icon=":material/warning:")
     if len(batch.cells):
-        figure = figures.board(batch.cells, page_theme())
+        drawn, read = (
+            (figures.board, figures.read_board) if batch.is_asked else (figures.closeness, figures.read_closeness)
+        )
         origin = f"batch {repeat.batch}, {prompts(begun)}"
-        show(figure, batch.prompts, figures.read_board(batch), CHART, "repeats", origin, on_click=choose_clicked)
+        figure = drawn(batch.cells, page_theme())
+        show(figure, batch.prompts, read(batch), CHART, "repeats", origin, on_click=choose_clicked)
         ranking(batch)
         cell_section(batch, record.comparison_id)
     st.subheader(f"Prompt {repeat.number} of {repeat.of}")
-    st.caption(plain(f"The needle's {repeat.planting.words}."))
+    st.caption(plain(f"The needle's {repeat.words}." if repeat.planting else repeat.words))
 
 
 def ranking(batch: analysis.Batch) -> None:
     """At equal bytes the most often right first, what the prompts tell apart, and every cell that is left out."""
     groups, left_out = analysis.ranked(batch.cells)
     if groups:
-        st.markdown("**Ranking over all prompts**, most often right first, at equal live bytes:")
+        first = "most often right" if batch.is_asked else "closest to the full cache"
+        st.markdown(f"**Ranking over all prompts**, {first} first, at equal live bytes:")
     for group in groups:
         size = byte_size(group["live_bytes"].median())
         st.markdown(
             f"{plain(size)}: "
-            + ", ".join(f"**{plain(row.label)}** {plain(figures.share_words(row))}" for row in group.itertuples())
+            + ", ".join(f"**{plain(row.label)}** {plain(figures.score_words(row))}" for row in group.itertuples())
         )
         if apart := figures.read_apart(batch, group):
             st.caption(plain(apart))
@@ -88,11 +98,11 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
         st.session_state[CELL] = _telling(batch.cells)
     chosen = st.selectbox("Prompts of (or click a cell)", list(places), key=CELL)
     single = analysis.single_prompts(batch, *places[chosen])
+    source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
+    offer = Offer(f"{chosen}: one row a prompt", lambda: table_of(_readable(single)), source=source)
+    titled(offer, "repeats-table")
     st.dataframe(_readable(single), hide_index=True, column_config=COLUMNS, alt="One row a prompt of the chosen cell")
-    names = {
-        row.comparison_id: f"{row.number} of {row.of}: depth {100 * row.depth:g} %, wording {row.wording}"
-        for row in single.itertuples()
-    }
+    names = {row.comparison_id: f"{row.number} of {row.of}: {_apart(row)}" for row in single.itertuples()}
     if comparison_id not in names:
         names[comparison_id] = "the one in view"
     place = list(names).index(comparison_id)
@@ -106,23 +116,30 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
 def _telling(cells: pd.DataFrame) -> str:
     """The cell to look into first: the one that is right on some prompts and wrong on others, nearest to half."""
     share = cells["share"].astype(float).fillna(1.0)
+    if not cells["n"].any():
+        return "{row} | {column}".format(**cells.iloc[0])
     row = cells.loc[(share - 0.5).abs().idxmin()]
     return f"{row['row']} | {row['column']}"
 
 
+def _apart(row: Any) -> str:
+    """What tells a prompt from the others."""
+    return row.name if pd.isna(row.depth) else f"depth {100 * row.depth:g} %, wording {row.wording:.0f}"
+
+
 def _readable(single: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "prompt": single["number"],
-            "answer": [verdict_words(row) for row in single.itertuples()],
-            "expected": single["answer"],
-            "full cache": single["reference"],
-            "depth": 100 * single["depth"],
-            "wording": single["wording"],
-            "KL answer": single["kl_answer"].astype(float),
-            "KL all": single["mean_kl"].astype(float),
-        }
-    )
+    asked = single["reference"].ne(analysis.NOT_ASKED)
+    table = {"prompt": single["number"]}
+    if single["depth"].isna().any():
+        table["name"] = single["name"]
+    if asked.any():
+        answers = [verdict_words(row) if known else "" for row, known in zip(single.itertuples(), asked, strict=True)]
+        table |= {"answer": answers, "expected": single["answer"], "full cache": single["reference"]}
+    if single["depth"].notna().all():
+        table |= {"depth": 100 * single["depth"], "wording": single["wording"]}
+    if asked.any():
+        table["KL answer"] = single["kl_answer"].astype(float)
+    return pd.DataFrame(table | {"KL all": single["mean_kl"].astype(float)})
 
 
 def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:

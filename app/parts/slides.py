@@ -1,7 +1,8 @@
-"""A figure becomes a slide of a story; a story becomes a talk: presented, or taken away as a file."""
+"""A figure, a table or a text becomes a slide of a story; a story a talk: presented, or taken away as a file."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -9,15 +10,18 @@ import streamlit as st
 
 from app.opened import runs_root
 from app.parts.text import plain
+from app.parts.told import address, of_and_source
+from app.state import theme
 from kvlab.errors import UserError
+from kvlab.figures.palette import Theme
 from kvlab.report.deck import deck
+from kvlab.report.views import Shown, kind_of
 from kvlab.report.written import talk
-from kvlab.trace.stories import LARGEST_FIGURE, Slide, Story, View, list_stories, load_story, save_story
+from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
 
 STATIC = Path(__file__).parent / "static"
 STORY, NEW = "story-name", "My story"
 PAGE = "page_in_view"
-NOT_KEPT = ("job", "embed", "embed_options", "telling", "place")
 
 _present = st.components.v2.component(
     "kvlab_present",
@@ -27,18 +31,27 @@ _present = st.components.v2.component(
 )
 
 
-def add_slide(figure: go.Figure, reading: str, source: str) -> None:
-    """Put the figure at the end of the story that was added to last."""
-    drawn = str(figure.to_json())
-    name = st.session_state.get(STORY) or next(iter(list_stories(runs_root())), NEW)
+def slide_of(
+    title: str, shown: go.Figure | Shown, reading: str, source: str, asked: Mapping[str, str], ground: Theme
+) -> Slide:
+    """What is seen, at the address `asked`, as a slide, with what it is of and where it came from."""
+    of, notes = of_and_source(source, asked, shown)
+    if isinstance(shown, go.Figure):
+        drawn: str = str(shown.to_json())
+        kind: Kind = "figure"
+    else:
+        drawn, kind = shown.model_dump_json(), kind_of(shown)
     if len(drawn) > LARGEST_FIGURE:
-        st.error("This figure is too large for a slide: add the view from the sidebar, or narrow what is shown.")
-        return
-    title = str(figure.layout.title.text or "Figure")
-    query = {key: value for key, value in st.query_params.to_dict().items() if key not in NOT_KEPT}
-    slide = Slide(title=title, reading=reading, source=source, figure=drawn)
+        raise UserError("This is too large for a slide: add the view from the sidebar, or narrow what is shown.")
+    return Slide(title=title, reading=reading, of=of, source=notes, kind=kind, figure=drawn, theme=ground)
+
+
+def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: str) -> None:
+    """Put what is seen at the end of the story that was added to last."""
+    name = st.session_state.get(STORY) or next(iter(list_stories(runs_root())), NEW)
     try:
-        story = load_story(runs_root(), name).with_view(View(page=_page(), query=query, slide=slide))
+        view = View(page=_page(), query=address(), slide=slide_of(title, shown, reading, source, address(), theme()))
+        story = load_story(runs_root(), name).with_view(view)
         save_story(runs_root(), story)
     except UserError as error:
         st.error(plain(str(error)))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
 import streamlit as st
 
-from kvlab.figures.words import MARKS
+from app.parts.figure import slug
+from app.parts.shown import Offer, titled
+from kvlab.figures.words import MARKS, percent
+from kvlab.report.views import table_of
 
 MOST_ROWS = 4000  # all of them go to the browser, whether someone scrolls there or not
 SHARES = {  # columns that hold shares of one: what each is, for the tip at its head
@@ -36,8 +41,11 @@ PLAIN = {
 }
 
 
-def show_table(table: pd.DataFrame, alt: str, **options: Any) -> None:
-    """The table without its index, its first `MOST_ROWS` at most; token texts show their white space."""
+def show_table(table: pd.DataFrame, alt: str, source: str = "", **options: Any) -> None:
+    """The table without its index, its first `MOST_ROWS` at most, under a title; token texts show their white space.
+
+    `alt` says what it is. `source` is where it came from; without it, it is of the run that the address names.
+    """
     if len(table) > MOST_ROWS:
         st.caption(f"The first {MOST_ROWS:,} of {len(table):,} rows.")
         table = table.head(MOST_ROWS)
@@ -50,10 +58,22 @@ def show_table(table: pd.DataFrame, alt: str, **options: Any) -> None:
     shown = shown.assign(**{name: shown[name].astype("string").fillna("") for name in gaps})
     texts = [name for name in shown if name == "text" or str(name).endswith(" text")]
     shown = shown.assign(**{name: [text.translate(MARKS) for text in shown[name]] for name in texts})
+    offer = Offer(alt, lambda: table_of(_in_per_cent(shown, parts)), source=source)
+    titled(offer, f"table-{slug(without_numbers(alt))}")
     shares = {name: st.column_config.NumberColumn(format="%.3f %%", help=text) for name, text in SHARES.items()}
     features = {name: st.column_config.NumberColumn(format="%.1f %%", help=text) for name, text in FEATURES.items()}
     plain = {name: st.column_config.NumberColumn(format="%.3g", help=text) for name, text in PLAIN.items()}
     st.dataframe(shown, hide_index=True, column_config=shares | features | plain, alt=alt, **options)
+
+
+def _in_per_cent(shown: pd.DataFrame, shares: Mapping[str, pd.Series]) -> pd.DataFrame:
+    """The table with the unit in its cells, for where no column can carry one."""
+    return shown.assign(**{name: [percent(value / 100) for value in values] for name, values in shares.items()})
+
+
+def without_numbers(text: str) -> str:
+    """The same name for a table whatever the step it is of, so that its menu stays."""
+    return re.sub(r"\d+", "", text)
 
 
 def csv_button(table: pd.DataFrame, file: str) -> None:

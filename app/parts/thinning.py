@@ -17,7 +17,9 @@ def thinning() -> None:
     st.subheader("Old recordings")
     try:
         rule = disk_rules().thin_older_than
-        days = st.number_input("Older than … days", 0, 3650, round(rule / DAY) if rule else 30, key="thin_days")
+        days = st.number_input(
+            "Older than … days", 0, 3650, round(rule / DAY) if rule else 30, key="thin_days", width=200
+        )
         found = thinnable(runs_root(), days * DAY)
     except UserError as error:
         st.error(plain(str(error)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,40 +11,26 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.parts.packing import UNPACK, packed
+from app.parts.shown import Offer, titled
+from app.state import theme as page_theme
 from kvlab.analysis.difference import NAMES
 from kvlab.figures.difference import HUES_OF_TWO, Hues, class_looks
-from kvlab.figures.palette import HUES, STATE_COLOURS, STATE_NAMES, Theme, pick
+from kvlab.figures.palette import HUES, pick
+from kvlab.report.views import Cue, Text, TokenClass
+from kvlab.report.views import state_classes as state_classes
 
 STATIC = Path(__file__).parent / "static"
-Cue = Literal["fill", "under", "dashed", "strike", "faint", "none"]
-HTML = """
-<div class="kv-text-panel" data-testid="tokentext">
-  <div class="legend" data-part="legend"></div>
-  <canvas data-part="map" role="img" aria-label="The whole text as a strip; click to go there"></canvas>
-  <div class="detail" data-part="detail" aria-live="off"></div>
-  <div class="text" data-part="text" tabindex="0" aria-label="Text of the run"></div>
-</div>
-"""
-STATE_CUES: tuple[Cue, ...] = ("faint", "fill", "fill", "fill", "under", "dashed", "strike")
+READING = "Every token of the text, shaded by what became of it."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
 
 _component = st.components.v2.component(
     "kvlab_tokentext",
-    html=HTML,
+    html=(STATIC / "tokentext.html").read_text(encoding="utf-8"),
     css=(STATIC / "tokentext.css").read_text(encoding="utf-8"),
     js="\n".join(
         [UNPACK, *((STATIC / name).read_text(encoding="utf-8") for name in ("charts.js", "blocks.js", "tokentext.js"))]
     ),
 )
-
-
-@dataclass(frozen=True)
-class TokenClass:
-    """What a shading means: its name in the legend, its colour, and a second cue that is not colour."""
-
-    name: str
-    colour: str
-    cue: Cue
 
 
 def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0, place: str = "") -> go.Figure:
@@ -58,17 +43,11 @@ def along_text(figure: go.Figure, axis: Literal["x", "y"] = "x", offset: int = 0
     return figure.update_layout(meta={**known, "tokens": {"axis": axis, "offset": offset}, "place": place})
 
 
-def state_classes(theme: Theme) -> list[TokenClass]:
-    """The classes of `kvlab.analysis.lineage.states.State`, in its order."""
-    names = zip(STATE_COLOURS, STATE_CUES, strict=True)
-    return [TokenClass(STATE_NAMES[state], pick(STATE_COLOURS[state], theme), cue) for state, cue in names]
-
-
-def difference_classes(theme: Theme, hues: Hues = HUES_OF_TWO) -> list[TokenClass]:
+def difference_classes(hues: Hues = HUES_OF_TWO) -> tuple[TokenClass, ...]:
     """The classes of `kvlab.analysis.difference.NAMES`, in its order; `hues` as the figures beside the text have."""
     named = class_looks(hues)
     looks = zip(NAMES, [named.get(name, ("grey", ""))[0] for name in NAMES], DIFFERENCE_CUES, strict=True)
-    return [TokenClass(name, pick(HUES[hue], theme), cue) for name, hue, cue in looks]
+    return tuple(TokenClass(name=name, colour=HUES[hue], cue=cue) for name, hue, cue in looks)
 
 
 def tokentext(
@@ -81,17 +60,22 @@ def tokentext(
     chosen: tuple[int, int] | None = None,
     on_chosen: Callable[[], None] | None = None,
     scroll: int | None = None,
+    title: str = "The text, token by token",
+    source: str = "",
 ) -> Any:
-    """Mounts the panel: token i is shaded as `classes[codes[i]]`.
+    """Mounts the panel under its title with a menu: token i is shaded as `classes[codes[i]]`.
 
     With `on_chosen` words can be chosen (click, then shift-click); the result's `chosen` is [first, last] just then.
     `identity` names the text: while it stays the same the panel keeps its place. `scroll` brings a token into view.
     """
+    make = lambda: Text(texts=tuple(texts), codes=tuple(codes.tolist()), classes=tuple(classes), chosen=chosen)  # noqa: E731
+    titled(Offer(title, make, READING, source, pictured=True), key)
     hint = "Hover a word or a chart: both light the same token."
+    theme = page_theme()
     data = {
         "texts": texts,
         "codes": codes.astype(np.uint8),
-        "classes": [vars(token_class) for token_class in classes],
+        "classes": [{"name": one.name, "colour": pick(one.colour, theme), "cue": one.cue} for one in classes],
         "identity": identity,
         "chosen": None if chosen is None else list(chosen),
         "choosing": on_chosen is not None,

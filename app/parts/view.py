@@ -9,7 +9,7 @@ from app.parts import page
 from app.parts.keys import page_keys
 from app.parts.scrubber import scrubber
 from app.parts.tokentext import state_classes, tokentext
-from app.state import chosen_step, last_step, pick_head, pick_layer, step_reason, theme
+from app.state import chosen_step, last_step, pick_head, pick_layer, step_reason
 from kvlab.analysis.lineage import states_at
 from kvlab.analysis.steps import step_words, steps_with_events
 from kvlab.trace.reader import Run
@@ -35,7 +35,11 @@ def head_text(run: Run, layer: int, head: int, step: int, key: str, shown: int |
     lineage, _, texts = page.head_history(run, layer, head)
     codes = states_at(lineage, step)
     chosen = None if shown is None else (shown, shown)
-    tokentext(texts, codes, state_classes(theme()), identity=str(run.path), key=key, chosen=chosen, scroll=shown)
+    title = f"{run.record.label}: what became of each token by step {step}"
+    tokentext(
+        texts, codes, state_classes(), identity=str(run.path), key=key, chosen=chosen, scroll=shown,
+        title=title, source=page.source(run),
+    )  # fmt: skip
 
 
 def nothing_recorded(run: Run) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pandas as pd
 from kvlab.analysis.autopsy import Links
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
+from kvlab.turns import said_in
 
 FATES = ("kept", "merged", "dropped")
 
@@ -26,19 +28,47 @@ def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int,
         return np.zeros(0, np.int64)
     read = tokens[tokens["phase"] == "prompt"]
     texts = read["text"].fillna("").tolist()
-    joined = "".join(texts)
-    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
-    place = len(joined) - len(prompt) if joined.endswith(prompt) else joined.find(prompt.strip())
-    if place < 0:
-        raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
-    before = place if joined.endswith(prompt) else place - (len(prompt) - len(prompt.lstrip()))
-    stops = np.cumsum([len(text) for text in texts]) - before
-    starts = np.concatenate([[-before], stops[:-1]])
+    moved = _moved(texts, prompt)
+    stops = np.cumsum([len(text) for text in texts])
+    starts = np.concatenate([[0], stops[:-1]])
     inside = np.zeros(len(texts), bool)
-    for start, stop in facts:
+    parts = [
+        (max(start, first) + by, min(stop, last) + by)
+        for start, stop in facts
+        for first, last, by in moved
+        if start < last and stop > first
+    ]
+    for start, stop in parts:
         inside |= (starts < stop) & (stops > start) & (stops > starts)
         inside |= (starts == stops) & (starts > start) & (starts <= stop)
     return read["position"].to_numpy(np.int64)[inside]
+
+
+def _moved(texts: Sequence[str], prompt: str) -> list[tuple[int, int, int]]:
+    """(start, stop, by): the prompt's characters from start to stop stand in what was read, `by` further on."""
+    read = "".join(texts)
+    # What stands before the prompt are special tokens such as BOS; a chat template stands around it and may strip it.
+    if read.endswith(prompt):
+        return [(0, len(prompt), len(read) - len(prompt))]
+    stripped = len(prompt) - len(prompt.lstrip())
+    if (place := read.find(prompt.strip())) >= 0:
+        return [(0, len(prompt), place - stripped)]
+    found, end, begins = [], 0, _begins(texts)
+    for start, stop in said_in(prompt):  # the turns of a conversation, each where the template puts it
+        place = read.find(prompt[start:stop], end)
+        while place >= 0 and place not in begins:  # a short turn may stand inside of the template's own words
+            place = read.find(prompt[start:stop], place + 1)
+        if place < 0:
+            raise UserError("The recorded tokens do not spell the prompt, so the fact's tokens are not known.")
+        end = place + stop - start
+        found.append((start, stop, place - start))
+    return found
+
+
+def _begins(texts: Sequence[str]) -> set[int]:
+    """The places where a token's text begins, white space before it left out."""
+    ends = [0, *accumulate(len(text) for text in texts)]
+    return {end + len(text) - len(text.lstrip()) for end, text in zip(ends, texts, strict=False)}
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:

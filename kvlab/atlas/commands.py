@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -61,8 +62,9 @@ def amounts(budgets: Budgets) -> str:
 
 
 def with_options(method: str, options: Mapping[str, JsonValue]) -> str:
-    """A method with its options as the command line takes them: `kvmerger:sigma=1`."""
-    return ":".join([method, *(f"{name}={value}" for name, value in options.items())])
+    """A method with its options as the command line reads them back: `kvmerger:sigma=1`, `h2o:flag=true`."""
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in options.items()}
+    return ":".join([method, *(f"{name}={value}" for name, value in values.items())])
 
 
 def _line(*words: str) -> str:

@@ -64,7 +64,8 @@ class Experiment:
 
     Rows under the papers' settings are taken where there are any, else those of the same options under the defaults.
     `only_budgets` leaves rows of other budgets out; otherwise budgets are what the command asks for, and what was
-    evaluated at others is shown too. The full cache always belongs to it.
+    evaluated at others is shown too. The full cache always belongs to it. The question is in sight when the prompt is
+    compressed, unless `more` has "question-aware": "no"; rows of the other kind are left out.
     """
 
     name: str
@@ -95,6 +96,7 @@ class Experiment:
         rows = sources.evaluations
         if rows.empty:
             return rows
+        rows = rows[rows["question_aware"] == (self.more.get("question-aware") != "no")]
         found = self._under(rows, [arm.published for arm in self.arms])
         if found.empty:
             found = self._under(rows, [dict(arm.options) for arm in self.arms])

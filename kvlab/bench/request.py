@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvlab.errors import UserError
-from kvlab.given import Text, shown
-from kvlab.requests import MethodChoice
+from kvlab.given import Seed, Text, shown
+from kvlab.requests import MOST_NEW_TOKENS, MethodChoice
 
 Mode = Literal["decode", "prefill", "memory", "batch", "generate", "overhead", "compress", "profile", "pages"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 Fill = Literal["synthetic", "prefill"]
+MOST_SIZE = 2**24  # of a context or a batch
 
 
 class BenchRequest(BaseModel):
@@ -29,24 +30,28 @@ class BenchRequest(BaseModel):
     choices: tuple[MethodChoice, ...] = ()
     contexts: tuple[int, ...] = Field((4096,), min_length=1)
     batches: tuple[int, ...] = Field((1,), min_length=1)
-    new_tokens: int = Field(0, ge=0, description="mode generate; memory: decode steps before the bytes are read")
+    new_tokens: int = Field(
+        0, ge=0, le=MOST_SIZE, description="mode generate; memory: decode steps before the bytes are read"
+    )
     repeats: int = Field(5, ge=1, le=1000)
     steps: int = Field(8, ge=1, le=100_000, description="decode steps in one timed repeat")
     warmup: int = Field(2, ge=0, le=1000)
     points: int = Field(3, ge=2, le=50, description="mode generate: lengths at which a step is timed")
     fill: Fill = "synthetic"
-    prefill_chunk: int | None = Field(None, ge=1, description="tokens a pass of a real prompt; none: all in one")
-    compress_every: int = Field(1, ge=1)
+    prefill_chunk: int | None = Field(
+        None, ge=1, le=MOST_SIZE, description="tokens a pass of a real prompt; none: all in one"
+    )
+    compress_every: int = Field(1, ge=1, le=MOST_NEW_TOKENS)
     capture: Literal["auto", "on", "off"] = "auto"
-    scale: int = Field(1, ge=1, description="layers and width of a shape are divided by this")
-    shorten: int = Field(1, ge=1)
+    scale: int = Field(1, ge=1, le=MOST_SIZE, description="layers and width of a shape are divided by this")
+    shorten: int = Field(1, ge=1, le=MOST_SIZE)
     device: str = "auto"
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     placement: Literal["single", "auto"] = Field("single", description="auto: spread over all devices by accelerate")
     load_in: Literal["4bit", "8bit"] | None = None
     revision: str | None = None
     cache_dir: str | None = None
-    seed: int = Field(0, ge=0)
+    seed: Seed = 0
     preset: str = ""
 
     @property
@@ -88,8 +93,11 @@ def make_request(**fields: object) -> BenchRequest:
         given = "an empty list" if first["input"] in ((), []) else shown(first["input"])
         raise UserError(f"{option} cannot be {given}: {first['msg'].lower()}.") from None
     for name, numbers in (("--contexts", request.contexts), ("--batches", request.batches)):
-        if min(numbers) < 1:
-            raise UserError(f"{name} takes whole numbers of at least 1, not {min(numbers)}.")
+        wrong = [number for number in numbers if not 1 <= number <= MOST_SIZE]
+        if wrong:
+            raise UserError(
+                f"{name} takes whole numbers of at least 1 and at most {MOST_SIZE:,}, not {shown(wrong[0])}."
+            )
     if request.mode == "generate" and request.new_tokens < 1:
         raise UserError("Mode generate needs --new-tokens of at least 1.")
     if request.placement == "auto" and request.model.startswith("shape:"):

@@ -21,6 +21,7 @@ from kvlab.cli.models import models
 from kvlab.cli.plan import plan
 from kvlab.cli.plugin import plugin_commands
 from kvlab.cli.profile import profile
+from kvlab.cli.prompts import prompts_commands
 from kvlab.cli.report import report
 from kvlab.cli.runs import export, runs_commands, take_in
 from kvlab.cli.sweep import sweep_commands
@@ -30,6 +31,7 @@ from kvlab.cli.train_mini import train_mini
 from kvlab.cli.with_plugins import with_plugins
 from kvlab.cli.written import table
 from kvlab.errors import UserError
+from kvlab.given import check_text
 
 commands = typer.Typer(
     help="A visual laboratory for KV-cache compression in LLM inference.",
@@ -59,6 +61,7 @@ commands.command("report")(report)
 commands.command("export")(export)
 commands.command("import")(take_in)
 commands.add_typer(runs_commands, name="runs")
+commands.add_typer(prompts_commands, name="prompts")
 commands.add_typer(plugin_commands, name="plugin")
 commands.add_typer(sweep_commands, name="sweep")
 commands.add_typer(atlas_commands, name="atlas")
@@ -68,6 +71,8 @@ commands.add_typer(data_commands, name="data")
 def main() -> None:
     """Run the command line; a UserError becomes one sentence on standard error."""
     try:
+        for word in sys.argv[1:]:
+            check_text(word, "An argument")
         commands()
     except UserError as error:
         print(f"kvlab: {error}", file=sys.stderr)

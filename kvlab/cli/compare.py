@@ -14,7 +14,7 @@ from kvlab.cli.loading import ModelOptions
 from kvlab.cli.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.repeats import RepeatsOptions, Resume
 
-LevelOfMany = Annotated[str, typer.Option(help="what to record: off, light or full; full, or light with --repeats")]
+LevelOfMany = Annotated[str, typer.Option(help="what to record: off, light or full; full, light for several prompts")]
 Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
 Force = Annotated[bool, typer.Option("--force", help="start also what is planned to be too big for this machine")]
 
@@ -36,10 +36,11 @@ def run(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Run one method, named or composed, over one prompt and record it."""
-    asked = answer.asked(text) | running.as_asked | model.as_asked
+    """Run one method, named or composed, over one prompt, or over each of several, and record it."""
+    found = text.read_all(out)
+    asked = answer.asked(found) | running.as_asked | model.as_asked
     asked |= {"level": level, "seed": seed}
-    execute(parts.added_to(method), budget, text, out, as_json, force, kept, **asked)
+    execute(parts.added_to(method), budget, text.title_of(found), out, as_json, force, kept, **asked)
 
 
 @grouped
@@ -63,11 +64,12 @@ def compare(
     force: Force = False,
     as_json: Json = False,
 ) -> None:
-    """Compare several methods and budgets, and the full cache, over one prompt, or over repeats of a needle in it."""
+    """Compare several methods and budgets, and the full cache, over one prompt, several, or repeats of a needle."""
     if resume:
         go_on(resume, out, as_json)
         return
     methods, planted = parts.added_to(methods), repeats.plantings(seed)
-    asked = answer.asked(text, bool(planted)) | running.as_asked | model.as_asked
-    asked |= {"level": level or ("light" if planted else "full"), "seed": seed}
-    execute(methods, budgets, text, out, as_json, force, kept, repeats=planted, **asked)
+    found = text.read_all(out)
+    asked = answer.asked(found, bool(planted)) | running.as_asked | model.as_asked
+    asked |= {"level": level or ("light" if planted or len(found) > 1 else "full"), "seed": seed}
+    execute(methods, budgets, text.title_of(found), out, as_json, force, kept, repeats=planted, **asked)

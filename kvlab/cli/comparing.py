@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kvlab.cli.prompt import PromptOptions
 from kvlab.cli.repeats import new_batch_id, run_repeats, show_batch
 
 if TYPE_CHECKING:
@@ -72,15 +71,17 @@ def make_request(methods: str, budgets: str, **fields: Any) -> CompareRequest:
 def execute(
     methods: str,
     budgets: str,
-    prompt: PromptOptions,
+    title: str,
     out: Path,
     as_json: bool,
     force: bool,
     kept: KeptOptions | None = None,
     **options: Any,
 ) -> None:
-    """Run it and print what came of it. Raises UserError for what cannot be, or does not fit (without `force`)."""
-    from kvlab.answers import find_facts
+    """Run it and print what came of it; `title` is for where none is given.
+
+    Raises UserError for what cannot be, or does not fit (without `force`).
+    """
     from kvlab.cli.fitting import check_fits
     from kvlab.evaluate.parse import own_bytes
     from kvlab.trace import unfinished
@@ -90,14 +91,13 @@ def execute(
 
     kept = kept or KeptOptions()
     check_tags(kept.tag or ())
-    text = prompt.read()
-    options["facts"] = find_facts(text, options["facts"])
-    request = make_request(methods, budgets, prompt=text, title=kept.title or prompt.title, **options)
+    request = make_request(methods, budgets, title=kept.title or title, **options)
     if told := own_bytes(methods, budgets):
         typer.echo(told, err=True)
     if not force:
-        check_fits(request, out)
-    if request.repeats:
+        longest = max((one.prompt for one in request.prompts), key=len, default=request.prompt)
+        check_fits(request.model_copy(update={"prompt": longest}), out)
+    if request.is_batch:
         batch = _batch_with_progress(request, out)
         _tag(out, kept, [entry.comparison_id for entry in list_repeats(out, batch)])
         show_batch(out, batch, as_json)

@@ -14,6 +14,7 @@ from kvlab.cli.groups import grouped
 from kvlab.cli.loading import LoadingOptions
 from kvlab.cli.prompt import PromptOptions
 from kvlab.errors import UserError
+from kvlab.given import shown
 
 if TYPE_CHECKING:
     from kvlab.planning import Machine, Plan
@@ -69,7 +70,7 @@ def parse_memory(text: str) -> int:
     try:
         return bytes_of(text)
     except UserError:
-        raise UserError(f"--memory {text!r} is no amount of memory: write it like 24GB.") from None
+        raise UserError(f"--memory {shown(text)} is no amount of memory: write it like 24GB.") from None
 
 
 def _show(made: Plan) -> None:

@@ -1,11 +1,13 @@
-"""Where a prompt on the command line comes from: text, a file, or a sample that ships with kvlab; and its answer."""
+"""Where prompts on the command line come from: text, files, a sample, one's own library; and what is asked of them."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,29 +16,83 @@ from kvlab.errors import UserError
 from kvlab.given import check_text, read_file
 from kvlab.requests import LARGEST_PROMPT_BYTES
 
+if TYPE_CHECKING:
+    from kvlab.jobs.uploads import Upload
+    from kvlab.requests import OnePrompt
+
+TABLES = (".jsonl", ".json", ".csv")
+
 
 @dataclass(frozen=True)
 class PromptOptions:
-    """Exactly one of these is the prompt."""
+    """Exactly one of these is the prompt, or the prompts: several files, or the rows of a table, make a batch."""
 
     prompt: Annotated[str | None, typer.Option(help="the prompt's text")] = None
-    file: Annotated[Path | None, typer.Option(help="a UTF-8 text file with the prompt; - for standard input")] = None
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="a text, PDF, DOCX or HTML file with the prompt, - for standard input; or prompts as .jsonl, .json or "
+            ".csv, one a row; give it again for more"
+        ),
+    ] = None
+    messages: Annotated[
+        Path | None, typer.Option(help="a conversation: JSON with messages of role and content, the last the user's")
+    ] = None
     sample: Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")] = None
+    saved: Annotated[str | None, typer.Option(help="a prompt of your own, by the name `kvlab prompts ls` shows")] = None
+    field: Annotated[str, typer.Option(help="of a table: which field is the prompt; else the one of the longest")] = ""
+    rows: Annotated[str, typer.Option(help="of a table: which rows, such as 3 or 1-20; empty for all")] = ""
 
     @property
     def given(self) -> bool:
         """Whether there is any."""
-        return (self.prompt, self.file, self.sample) != (None, None, None)
-
-    def read(self) -> str:
-        """The prompt's text. Raises UserError unless exactly one source is given and it can be read."""
-        return read_prompt(self.prompt, self.file, self.sample)
+        return (self.prompt, self.file or None, self.messages, self.sample, self.saved) != (None,) * 5
 
     @property
-    def title(self) -> str:
-        """What a comparison of it is called."""
-        named = self.sample or (self.file.stem if self.file is not None else "")
-        return named.replace("_", " ").capitalize() if named else " ".join((self.prompt or "").split())[:60]
+    def files(self) -> list[Path]:
+        """Those that are given, a conversation too."""
+        return self.file or ([self.messages] if self.messages else [])
+
+    def read(self) -> str:
+        """The prompt's text. Raises UserError unless exactly one source is given, of one prompt that can be read."""
+        found = self.read_all(Path("runs"))
+        if len(found) > 1:
+            raise UserError(f"There are {len(found)} prompts where one is needed: choose one with --rows.")
+        return found[0].prompt
+
+    def read_all(self, root: Path) -> list[OnePrompt]:
+        """Every prompt; says on standard error what of a document was left out.
+
+        Raises:
+            UserError: not exactly one source is given, or it cannot be read.
+        """
+        from kvlab.jobs.uploads import prompts_of
+        from kvlab.library.prompts import load_prompt
+        from kvlab.requests import OnePrompt
+
+        sources = (self.prompt, self.file or None, self.messages, self.sample, self.saved)
+        if sum(source is not None for source in sources) != 1:
+            raise UserError(
+                "Give exactly one prompt: --prompt TEXT, --file PATH, --messages PATH, --sample NAME, or --saved NAME."
+            )
+        if self.prompt is not None:
+            return [OnePrompt(prompt=check_text(self.prompt))]
+        if self.sample is not None:
+            return [_of_sample(self.sample)]
+        if self.saved is not None:
+            return [load_prompt(root, self.saved).asked]
+        uploads = [_uploaded(path, bool(self.messages)) for path in self.files]
+        for upload in uploads:
+            for sentence in upload.left_out:
+                typer.echo(f"{upload.name}: {sentence}", err=True)
+        return prompts_of(uploads, "messages" if self.messages else self.field, _rows(self.rows))
+
+    def title_of(self, found: Sequence[OnePrompt]) -> str:
+        """What a comparison of these prompts is called."""
+        named = self.sample or self.saved or ""
+        if files := self.files:
+            named = files[0].stem if len(files) == 1 else f"{len(files)} files"
+        return named.replace("_", " ").capitalize() if named else " ".join(found[0].prompt.split())[:60]
 
 
 @dataclass(frozen=True)
@@ -53,41 +109,71 @@ class AnswerOptions:
         ),
     ] = None
 
-    def asked(self, prompt: PromptOptions, planted: bool = False) -> dict[str, Any]:
-        """`answer` and `facts` as given, else those of the sample; what is planted brings its own.
+    def asked(self, found: Sequence[OnePrompt], planted: bool = False) -> dict[str, Any]:
+        """The fields of a request that the prompts and these options fill; what is planted brings its own answer.
 
-        Raises UserError for an answer beside repeats, or one that cannot be looked for.
+        Raises UserError for an answer beside repeats or several prompts, or one that cannot be looked for.
         """
-        from kvlab.answers import check_answer
-        from kvlab.tasks.shipped_samples import shipped_samples
+        from kvlab.answers import check_answer, find_facts
 
-        name = prompt.sample
-        own = next((sample for sample in shipped_samples() if name and sample.name == Path(name).stem), None)
+        one = found[0]
+        given = self.answer is not None or bool(self.fact)
         if planted:
-            if self.answer is not None or self.fact or (own is not None and own.answer is not None):
+            if given or one.answer is not None:
                 raise UserError(
                     "Repeats plant their own needle: give a text without --answer, --fact or a sample's question."
                 )
-            return {"answer": None, "facts": ()}
-        answer = own.answer if self.answer is None and own is not None else self.answer
-        return {
-            "answer": None if answer is None else check_answer(answer),
-            "facts": tuple(self.fact or (own.facts if own else ())),
+            if len(found) > 1 or one.turns:
+                raise UserError("A needle is planted in one text: give one, and no conversation.")
+            return {"prompt": one.prompt}
+        if len(found) > 1:
+            if given:
+                raise UserError("Several prompts have an answer each, in the field answer: leave out --answer, --fact.")
+            return {"prompts": tuple(found)}
+        text = {"turns": one.turns} if one.turns else {"prompt": one.prompt}
+        return text | {
+            "answer": one.answer if self.answer is None else check_answer(self.answer),
+            "facts": find_facts(one.prompt, self.fact or one.facts),
         }
 
 
-def read_prompt(prompt: str | None, file: Path | None, sample: str | None) -> str:
-    """The prompt's text. Raises UserError unless exactly one source is given and it can be read."""
-    if sum(source is not None for source in (prompt, file, sample)) != 1:
-        raise UserError("Give exactly one prompt: --prompt TEXT, --file PATH, or --sample NAME.")
-    if prompt is not None:
-        return check_text(prompt)
-    path = file if file is not None else _sample(str(sample))
+def _of_sample(name: str) -> OnePrompt:
+    from kvlab.requests import OnePrompt
+    from kvlab.tasks.shipped_samples import shipped_samples
+
+    path = _sample(name)
+    text = check_text(path.read_text(encoding="utf-8"), "The sample")
+    own = next((sample for sample in shipped_samples() if sample.name == path.stem), None)
+    return OnePrompt(prompt=text, answer=own.answer if own else None, facts=own.facts if own else ())
+
+
+def _uploaded(path: Path, is_chat: bool) -> Upload:
+    """A file as `kvlab.jobs.uploads` reads it; without an ending it knows, as text."""
+    from kvlab.documents.document import LARGEST_BYTES
+    from kvlab.documents.read import is_document
+    from kvlab.jobs.uploads import Upload, read_messages, read_upload
+
+    most = LARGEST_BYTES if is_document(path.name) else LARGEST_PROMPT_BYTES
+    raw = _standard_input() if str(path) == "-" else read_file(path, "The prompt file", most)
+    if is_chat:
+        return read_messages(path.name, raw)
+    if path.suffix.lower() in TABLES or is_document(path.name):
+        return read_upload(path.name, raw)
     try:
-        raw = _standard_input() if str(path) == "-" else read_file(path, "The prompt file", LARGEST_PROMPT_BYTES)
-        return check_text(raw.decode("utf-8"), "The prompt file")
+        return Upload(path.name, text=check_text(raw.decode("utf-8"), "The prompt file"))
     except UnicodeDecodeError as error:
         raise UserError(f"The prompt file is not UTF-8 text (byte {error.start:,}); save it as UTF-8.") from None
+
+
+def _rows(words: str) -> slice:
+    """Rows as `3` or `1-20`, from 1; all where nothing is said."""
+    if not words.strip():
+        return slice(None)
+    found = re.fullmatch(r"\s*(\d{1,9})\s*(?:-\s*(\d{1,9})\s*)?", words)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
+    if not 1 <= first <= last:
+        raise UserError(f"Rows cannot be {words[:40]!r}: write 3 or 1-20, the first row being 1.")
+    return slice(first - 1, last)
 
 
 def _standard_input() -> bytes:

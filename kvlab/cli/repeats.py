@@ -1,4 +1,4 @@
-"""`kvlab compare --repeats N` and `--resume BATCH`: a needle planted again and again in one text."""
+"""`kvlab compare --repeats N` and `--resume BATCH`: a needle again and again in one text; and several prompts."""
 
 from __future__ import annotations
 
@@ -76,7 +76,8 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
         return
     print_batch(found.cells)
     groups, left_out = ranked(found.cells)
-    typer.echo(read_references(found))
+    if found.is_asked:
+        typer.echo(read_references(found))
     for group in groups:
         typer.echo(f"At {rank_line(group)}. {read_apart(found, group)}".rstrip())
     for label, reason in left_out:

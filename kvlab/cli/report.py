@@ -9,30 +9,37 @@ import typer
 
 from kvlab.errors import UserError
 
-KINDS = (".html", ".pptx", ".pdf")
+KINDS = (".html", ".pptx", ".pdf", ".gif")
 
 
 def report(
     comparison: Annotated[
-        str, typer.Argument(metavar="COMPARISON", help="of `kvlab runs ls`; a run's id names its own")
+        str, typer.Argument(metavar="COMPARISON", help="of `kvlab runs ls`; a run's id names its own; of a GIF the run")
     ],
-    out: Annotated[Path, typer.Option(help="FILE.html, FILE.pptx or FILE.pdf; repeat the command for several")],
+    out: Annotated[Path, typer.Option(help="FILE.html, .pptx or .pdf; FILE.gif plays one head of a run step by step")],
     story: Annotated[str, typer.Option(help="a story by its name, as a talk")] = "",
+    layer: Annotated[int | None, typer.Option(help="of a GIF; without it a telling one")] = None,
+    head: Annotated[int | None, typer.Option(help="KV head of a GIF; without it a telling one")] = None,
     runs: Annotated[Path, typer.Option("--runs", help="the folder of runs")] = Path("runs"),
 ) -> None:
-    """Write a comparison as a page, slides or a PDF (answers, table, telling figures, what to distrust), or a story."""
+    """Write a comparison (answers, table, figures, what to distrust) or a story as HTML, PPTX or PDF; a run as GIF."""
     from kvlab.figures.words import byte_size
-    from kvlab.report.written import talk, written
+    from kvlab.report.written import played, talk, written
     from kvlab.trace.atomic import replace_file
     from kvlab.trace.stories import load_story
 
     if out.suffix.lower() not in KINDS:
-        raise UserError(f"A report is an HTML, PPTX or PDF file: end {out.name!r} with one of {', '.join(KINDS)}.")
+        raise UserError(f"A report is an HTML, PPTX, PDF or GIF file: end {out.name!r} with one of {', '.join(KINDS)}.")
     if not runs.is_dir():
         raise UserError(f"There is no folder {runs}: name the folder of runs by --runs.")
     if bool(story) == bool(comparison):
         raise UserError("Name a comparison of `kvlab runs ls`, or a story by --story NAME.")
     kind = out.suffix.lower().lstrip(".")
-    data = talk(load_story(runs, story), kind) if story else written(runs, comparison, kind)
+    if kind == "gif":
+        if story:
+            raise UserError("A GIF plays a run: name the run instead of a story.")
+        data = played(runs, comparison, layer, head, lambda told: typer.echo(told, err=True))
+    else:
+        data = talk(load_story(runs, story), kind) if story else written(runs, comparison, kind)
     replace_file(out, lambda temporary: temporary.write_bytes(data))
     typer.echo(f"{out}: {byte_size(len(data))}")

@@ -29,12 +29,25 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
 
 def print_batch(cells: pd.DataFrame) -> None:
     """One line a method and budget of a batch (`kvlab.analysis.repeats.cells`): shares and means over its prompts."""
+    if not cells["n"].any():
+        _print_closeness(cells)
+        return
     table = Table("run", "n", "right", "share (95 %)", "live kB", "KL on answer, nats/token", "KL on all", "agreement")
     for row in cells.to_dict("records"):
         size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
         means = [_mean(row, name) for name in ("kl_answer", "mean_kl", "top1_agreement")]
         table.add_row(row["label"], str(row["n"]), str(row["right"]), _mean(row, "share", 2), size, *means)
     table.caption = "means over prompts with 95 % intervals; share: of the prompts whose answer is right (Wilson)"
+    print_wide(table)
+
+
+def _print_closeness(cells: pd.DataFrame) -> None:
+    """The same of prompts without an answer."""
+    table = Table("run", "n", "live kB", "KL to full, nats/token", "agreement")
+    for row in cells.assign(n=cells["ended"]).to_dict("records"):
+        size = "–" if pd.isna(row["live_bytes"]) else f"{row['live_bytes'] / 1000:,.0f}"
+        table.add_row(row["label"], str(row["n"]), size, *(_mean(row, name) for name in ("mean_kl", "top1_agreement")))
+    table.caption = "means over prompts with 95 % intervals; no answer was given, so nothing says which is right"
     print_wide(table)
 
 

@@ -63,8 +63,11 @@ def compare(
     if not isinstance(request, CompareRequest):
         raise UserError(f"A comparison cannot be made of {shown(request)}: give a kvlab.requests.CompareRequest.")
     root = path_of(root, "The folder of runs")
-    if request.repeats:
-        raise UserError("A request with repeats makes several comparisons: give it to kvlab.jobs.batch.run_batch.")
+    if request.is_batch:
+        raise UserError(
+            "A request with repeats or several prompts makes several comparisons: give it to "
+            "kvlab.jobs.batch.run_batch."
+        )
     comparison_id = check_id(comparison_id or f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{uuid.uuid4().hex[:6]}")
     choices = request.runs
     there = finished(request, root, comparison_id) if resume else {}

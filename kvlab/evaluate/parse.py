@@ -12,7 +12,7 @@ from pydantic import JsonValue, ValidationError
 from kvlab.budget import Amount, Budget, not_bound
 from kvlab.errors import UserError
 from kvlab.evaluate.request import FULL, EvalRequest, FileChoice, TaskChoice, split_file, value_of
-from kvlab.given import as_option, in_one_sentence
+from kvlab.given import as_option, in_one_sentence, shown
 from kvlab.methods import make_method
 from kvlab.requests import MethodChoice
 from kvlab.tasks.loaders import LOADERS
@@ -35,6 +35,8 @@ def parse_named(text: str) -> tuple[str, dict[str, JsonValue]]:
         key, equals, value = part.partition("=")
         if not key or not equals or not value:
             raise UserError(f"'{text}' cannot be read: write name:parameter=value, such as key_value:pairs=64.")
+        if key in values:
+            raise UserError(f"{shown(text)} says {key} twice: give it once.")
         values[key] = value_of(value)
     return name, values
 
@@ -86,9 +88,12 @@ def _file(text: str) -> FileChoice:
 def parse_numbers(text: str | None, option: str, kind: type[Number]) -> tuple[Number, ...] | None:
     """Return the numbers of a list, or None for none; raises UserError naming the option."""
     try:
-        return tuple(kind(part) for part in split_list(text)) if text else None
-    except ValueError as error:
-        raise UserError(f"{option} takes numbers with commas between them, not '{text}'.") from error
+        numbers = tuple(kind(part) for part in split_list(text)) if text else None
+    except ValueError:
+        numbers = ()
+    if numbers == ():
+        raise UserError(f"{option} takes numbers with commas between them, not {shown(text)}.")
+    return numbers
 
 
 def parse_whole(number: int | None, option: str, least: int) -> int | None:

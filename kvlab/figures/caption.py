@@ -50,7 +50,7 @@ def wrapped(text: str, size: float, width: float) -> list[str]:
 
 def below_svg(picture: bytes, text: bytes) -> bytes:
     """One SVG with `text` under `picture`; both are SVG and keep their size."""
-    (width, height), (_, more) = _size_of_svg(picture), _size_of_svg(text)
+    (width, height), (_, more) = size_of_svg(picture), size_of_svg(text)
     size = f'width="{width:g}" height="{height + more:g}" viewBox="0 0 {width:g} {height + more:g}"'
     opening = f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {size}>'
     return opening.encode() + picture + f'<g transform="translate(0,{height:g})">'.encode() + text + b"</g></svg>"
@@ -67,7 +67,8 @@ def below_png(picture: bytes, text: bytes) -> bytes:
     return file.getvalue()
 
 
-def _size_of_svg(picture: bytes) -> tuple[float, float]:
+def size_of_svg(picture: bytes) -> tuple[float, float]:
+    """Width and height in pixels."""
     found = SIZE_OF_SVG.match(picture.lstrip())
     if found is None:
         raise ValueError("an SVG must begin with its width and height")

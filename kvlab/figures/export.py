@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooSlow
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.errors import UserError
-from kvlab.figures.caption import below_png, below_svg, caption
+from kvlab.figures.caption import below_png, below_svg, caption, size_of_svg
 from kvlab.figures.palette import SURFACES, Theme
 from kvlab.figures.template import FONT, INK, for_export
 
@@ -50,10 +51,19 @@ class ImageWriter:
         """
         if find_browser() is None:
             raise UserError(NO_BROWSER)
-        try:
-            return self._worker.submit(self._captioned, figure, kind, reading, source, theme).result(SECONDS)
-        except TooSlow as error:
-            raise UserError("Chromium did not draw the figure within a minute: take the HTML file instead.") from error
+        return self._answer(self._captioned, figure, kind, reading, source, theme)
+
+    def picture(
+        self, svg: bytes, kind: ImageFormat, reading: str = "", source: str = "", theme: Theme = "light", scale: int = 2
+    ) -> bytes:
+        """An SVG of kvlab's own as PNG (`scale` times the pixels) or SVG, with the same words under it; as `image`."""
+        if kind == "svg" and not (reading or source):
+            return svg
+        if find_browser() is None:
+            raise UserError(NO_BROWSER)
+        # The words are drawn at twice the pixels too, so only a picture without them may be smaller.
+        scale = 2 if reading or source else scale
+        return self._answer(self._pictured, svg, kind, reading, source, theme, scale)
 
     def close(self) -> None:
         """Stop the browser."""
@@ -63,6 +73,20 @@ class ImageWriter:
             kaleido.stop_sync_server(silence_warnings=True)
         self._worker.shutdown(wait=False, cancel_futures=True)
 
+    def _answer(self, draw: Callable[..., bytes], *given: Any) -> bytes:
+        try:
+            return self._worker.submit(draw, *given).result(SECONDS)
+        except TooSlow as error:
+            raise UserError("Chromium did not draw the figure within a minute: take the HTML file instead.") from error
+
+    def _pictured(self, svg: bytes, kind: ImageFormat, reading: str, source: str, theme: Theme, scale: int) -> bytes:
+        figure = of_svg(svg)
+        picture = svg if kind == "svg" else self._draw(figure, kind, scale)
+        if not (reading or source):
+            return picture
+        text = self._draw(caption(reading, source, theme, figure.layout.width), kind)
+        return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
+
     def _captioned(self, figure: go.Figure, kind: ImageFormat, reading: str, source: str, theme: Theme) -> bytes:
         picture = self._draw(for_export(figure, theme), kind)
         if not (reading or source):
@@ -70,7 +94,7 @@ class ImageWriter:
         text = self._draw(caption(reading, source, theme), kind)
         return below_svg(picture, text) if kind == "svg" else below_png(picture, text)
 
-    def _draw(self, figure: go.Figure, kind: ImageFormat) -> bytes:
+    def _draw(self, figure: go.Figure, kind: ImageFormat, scale: int = 2) -> bytes:
         import kaleido
 
         if not self._started:
@@ -78,8 +102,19 @@ class ImageWriter:
             self._started = True
         size = {"width": figure.layout.width, "height": figure.layout.height or 400}
         return kaleido.calc_fig_sync(
-            figure.to_dict(), opts={"format": kind, "scale": 2 if kind == "png" else 1, **size}
+            figure.to_dict(), opts={"format": kind, "scale": scale if kind == "png" else 1, **size}
         )
+
+
+def of_svg(svg: bytes) -> go.Figure:
+    """A figure of nothing but an SVG, as large as it, by which the browser that draws figures draws it too."""
+    width, height = size_of_svg(svg)
+    figure = go.Figure().update_xaxes(visible=False).update_yaxes(visible=False)
+    source = f"data:image/svg+xml;base64,{base64.b64encode(svg).decode()}"
+    everywhere = {"xref": "paper", "yref": "paper", "x": 0, "y": 1, "sizex": 1, "sizey": 1, "sizing": "stretch"}
+    figure.add_layout_image(source=source, **everywhere)
+    nothing = {"l": 0, "r": 0, "t": 0, "b": 0, "pad": 0}
+    return figure.update_layout(template="none", width=width, height=height, margin=nothing)
 
 
 def csv(frame: pd.DataFrame) -> bytes:

@@ -1,4 +1,7 @@
-"""The board over repeats: in each cell how many prompts are right, with the interval, and means of bytes and KL."""
+"""The board over repeats: in each cell how many prompts are right, with the interval, and means of bytes and KL.
+
+Where nothing was asked of the prompts, how close each method stays to the full cache instead.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.repeats import Batch, told_apart
-from kvlab.analysis.verdict import NO_REFERENCE
-from kvlab.counted import prompts
+from kvlab.analysis.verdict import KINDS, NO_REFERENCE
+from kvlab.counted import mean_words, prompts
 from kvlab.figures.board import FATES, always_clear, budgets_in_order
 from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.template import INK, QUIET, finish
@@ -44,6 +47,42 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(ticktext=["<br>".join(textwrap.wrap(name, 16)) for name in rows])
 
 
+def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
+    """A row a method and budget: mean KL over the prompts as a point, its interval as a bar; row and column first."""
+    known = cells[cells["mean_kl"].notna()]
+    mean, low, high = (known[name].astype(float) for name in ("mean_kl", "mean_kl_low", "mean_kl_high"))
+    spread = {"type": "data", "symmetric": False, "array": high - mean, "arrayminus": mean - low, "thickness": 2,
+              "width": 5}  # fmt: skip
+    told = [
+        [row.row, row.column, mean_words(row.mean_kl, row.mean_kl_low, row.mean_kl_high, row.ended)]
+        for row in known.itertuples()
+    ]
+    points = go.Scatter(
+        x=mean, y=known["label"], mode="markers", error_x=spread, customdata=told, **always_clear(),
+        marker={"size": 11, "symbol": "diamond", "color": pick(HUES["blue"], theme)},
+        hovertemplate="%{y}: %{customdata[2]} nats a token<extra></extra>",
+    )  # fmt: skip
+    figure = finish(
+        go.Figure(points), title="How close does it stay to the full cache?", x="KL to the full cache, nats a token",
+        y="method and budget", theme=theme, height=150 + 44 * len(known), legend=False,
+    )  # fmt: skip
+    figure.update_layout(clickmode="event+select", dragmode=False)
+    return figure.update_yaxes(autorange="reversed", type="category").update_xaxes(rangemode="tozero")
+
+
+def read_closeness(batch: Batch) -> str:
+    """Which stays closest, on how many prompts."""
+    known = batch.cells[batch.cells["mean_kl"].notna()]
+    if known.empty:
+        return "No prompt has ended yet."
+    best = known.loc[known["mean_kl"].astype(float).idxmin()]
+    words = mean_words(best["mean_kl"], best["mean_kl_low"], best["mean_kl_high"], int(best["ended"]))
+    return (
+        f"Each point is a mean over {prompts(int(known['ended'].max()))}, the bar its 95 % interval over them. Closest "
+        f"is {best['label']}, {words} nats a token. These prompts have no answer, so nothing says which is right."
+    )
+
+
 def read_board(batch: Batch) -> str:
     """What the cells show, and on how many prompts they rest."""
     cells = batch.cells[batch.cells["n"] > 0]
@@ -75,7 +114,7 @@ def _read_fates(cells: pd.DataFrame) -> str:
 
 def read_references(batch: Batch) -> str:
     """On how many of the prompts the full cache answers, and a warning with the numbers of those it does not."""
-    known = batch.references[batch.references["reference"] != "unfinished"]
+    known = batch.references[batch.references["reference"].isin(KINDS[:3])]
     failed = known.loc[known["reference"] != "right", "number"]
     told = f"The full cache itself answers {len(known) - len(failed)} of {plural(len(known), 'prompt')}."
     if failed.empty:
@@ -86,7 +125,7 @@ def read_references(batch: Batch) -> str:
 
 def rank_line(group: pd.DataFrame) -> str:
     """A group of `analysis.repeats.ranked` in words."""
-    runs = ", ".join(f"{row.label} {share_words(row)}" for row in group.itertuples())
+    runs = ", ".join(f"{row.label} {score_words(row)}" for row in group.itertuples())
     return f"about {byte_size(group['live_bytes'].median())}: {runs}"
 
 
@@ -96,13 +135,23 @@ def read_apart(batch: Batch, group: pd.DataFrame) -> str:
     if rivals.empty:
         return ""
     first, parts = group.iloc[0]["label"], []
-    for apart, words in ((True, "more often right than"), (False, "not told apart from")):
+    better = "more often right than" if batch.is_asked else "closer to the full cache than"
+    for apart, words in ((True, better), (False, "not told apart from")):
         here = rivals[rivals["apart"] == apart]
         told = ", ".join(f"{row.label} ({row.first} to {row.other})" for row in here.itertuples())
         parts += [f"{words} {told}"] if told else []
-    return (
-        f"{first} is {'; '.join(parts)}: prompts that only it gets right to those that only the other does, sign test."
-    )
+    counted = (
+        "that only it gets right to those that only the other does" if batch.is_asked
+        else "on which it is closer to those on which the other is"
+    )  # fmt: skip
+    return f"{first} is {'; '.join(parts)}: prompts {counted}, sign test."
+
+
+def score_words(line: Any) -> str:
+    """`share_words`, or where nothing was asked the mean KL with its interval."""
+    if line.n:
+        return share_words(line)
+    return f"KL {mean_words(line.mean_kl, line.mean_kl_low, line.mean_kl_high, line.ended)}"
 
 
 def share_words(line: Any) -> str:

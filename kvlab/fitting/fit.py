@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
+from itertools import count
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -36,9 +39,15 @@ def fit(
     `kept` is a folder for what a stopped fit goes on from; none: it begins anew. Raises UserError for bad input.
     """
     if request.method == "less":
-        fit_less(_for(LessRequest, request), out, say=say)
+        begun, seconds = time.process_time(), round(60 * request.minutes)
+        heard = _following(say, progress, cancelled, seconds, lambda: round(time.process_time() - begun))
+        with suppress(_Stopped):
+            fit_less(_for(LessRequest, request), out, say=heard)
     elif request.method == "duoattention":
-        make_profile(_for(ProfileRequest, request), out, say=say)
+        read = count(1)
+        heard = _following(say, progress, cancelled, request.windows, lambda: next(read))
+        with suppress(_Stopped):
+            make_profile(_for(ProfileRequest, request), out, say=heard)
     else:
         loaded = held_model(request)
         with TemporaryDirectory() as scratch:
@@ -46,6 +55,28 @@ def fit(
             fit_kvzap(request, loaded, out, windows=windows, progress=progress, cancelled=cancelled, say=say)
     if out.exists():
         say(f"written to {out}: use it as {request.method}:{SETTING[request.method]}={out}")
+
+
+class _Stopped(Exception):
+    """The fit was cancelled."""
+
+
+def _following(
+    say: Callable[[str], None],
+    progress: Callable[[Progress], None],
+    cancelled: Callable[[], bool],
+    total: int,
+    done: Callable[[], int],
+) -> Callable[[str], None]:
+    """`say` for a fit that only talks: each line is progress, `done` of `total`, and ends it once it is cancelled."""
+
+    def heard(line: str) -> None:
+        say(line)
+        progress(Progress(stage=line, done=min(done(), total), total=total))
+        if cancelled():
+            raise _Stopped
+
+    return heard
 
 
 def run_fit(

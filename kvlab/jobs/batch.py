@@ -1,4 +1,7 @@
-"""A batch: the comparisons of a request with repeats, one after another. What is done stays, and is not run again."""
+"""A batch: the comparisons of a request with repeats or several prompts, one after another.
+
+What is done stays, and is not run again.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from pydantic import ValidationError
 from kvlab.answers import find_facts
 from kvlab.errors import UserError
 from kvlab.repeats import Repeat
-from kvlab.requests import CompareRequest, Progress
+from kvlab.requests import CompareRequest, OnePrompt, Progress
 from kvlab.tasks.plant import plant
 from kvlab.trace.atomic import replace_text
 from kvlab.trace.catalogue import list_comparisons
@@ -42,7 +45,7 @@ def run_batch(
     """
     root = Path(root)
     batch = check_id(request.batch or comparison_id)
-    prompts = [repeat_request(request, batch, number) for number in range(1, len(request.repeats) + 1)]
+    prompts = [repeat_request(request, batch, number) for number in range(1, request.comparisons + 1)]
     save_batch(root, batch, request)
     there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
     missing = [one for one in prompts if one.repeat and one.repeat.number not in there]
@@ -56,31 +59,37 @@ def run_batch(
                 one, root, comparison_id=_free_id(root, one.repeat), progress=clock.of(one.repeat), cancelled=cancelled
             )
         except UserError as error:
-            raise UserError(f"Repeat {one.repeat.number} of {one.repeat.of}: {error}") from error
+            what = "Repeat" if one.repeat.planting else "Prompt"
+            raise UserError(f"{what} {one.repeat.number} of {one.repeat.of}: {error}") from error
         paths += made
     return paths
 
 
 def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareRequest:
-    """The comparison that is repeat `number` (from 1) of the request: its needle planted, answer and fact with it.
+    """The comparison that is number `number` (from 1) of the request: its needle planted, or its own prompt.
 
     Raises:
         UserError: as `kvlab.tasks.plant.plant`.
     """
+    own = _prompt_of(request, number) if request.prompts else _planted(request, number)
+    of, planting = request.comparisons, None if request.prompts else request.repeats[number - 1]
+    repeat = Repeat(batch=batch, number=number, of=of, planting=planting, name=own.name)
+    named = request.title or own.name or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
+    changed = {name: getattr(own, name) for name in ("prompt", "turns", "answer", "facts")}
+    changed |= {"title": f"{number} of {of}: {named}", "repeats": (), "prompts": (), "batch": None, "repeat": repeat}
+    return request.model_copy(update=changed)
+
+
+def _planted(request: CompareRequest, number: int) -> OnePrompt:
     planting = request.repeats[number - 1]
     planted = plant(request.prompt, planting.depth, planting.draw, planting.wording)
-    repeat = Repeat(batch=batch, number=number, of=len(request.repeats), planting=planting)
-    named = request.title or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
-    changed = {
-        "prompt": planted.prompt,
-        "answer": planted.answer,
-        "facts": find_facts(planted.prompt, [planted.fact]),
-        "title": f"{number} of {repeat.of}: {named}",
-        "repeats": (),
-        "batch": None,
-        "repeat": repeat,
-    }
-    return request.model_copy(update=changed)
+    facts = find_facts(planted.prompt, [planted.fact])
+    return OnePrompt(prompt=planted.prompt, answer=planted.answer, facts=facts)
+
+
+def _prompt_of(request: CompareRequest, number: int) -> OnePrompt:
+    one = request.prompts[number - 1]
+    return one if one.name else one.model_copy(update={"name": f"prompt {number}"})
 
 
 def save_batch(root: Path, batch: str, request: CompareRequest) -> Path:
@@ -106,13 +115,13 @@ def load_batch(root: Path, batch: str) -> CompareRequest:
     except FileNotFoundError:
         raise UserError(f"There is no batch {batch!r} in {root}: name one from {Path(root) / FOLDER}.") from None
     except (OSError, ValidationError) as error:
-        raise UserError(f"{file} is damaged: ask for the repeats anew.") from error
+        raise UserError(f"{file} is damaged: ask for the batch anew.") from error
 
 
 def missing_repeats(root: Path, batch: str, request: CompareRequest) -> list[int]:
     """Numbers of the repeats that have not come to their end."""
     there = {number for number, complete in _made(root, batch, len(request.runs)) if complete}
-    return [number for number in range(1, len(request.repeats) + 1) if number not in there]
+    return [number for number in range(1, request.comparisons + 1) if number not in there]
 
 
 def _made(root: Path, batch: str, runs: int) -> Iterator[tuple[int, bool]]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kvlab.answers import find_facts
 from kvlab.jobs.models import context_length
-from kvlab.jobs.prompts import count_tokens, tokenizer_of
+from kvlab.jobs.prompts import count_tokens, encoded, tokenizer_of
 from kvlab.jobs.spoken import Manner, Spoken
+from kvlab.requests import OnePrompt
 
 Keep = Literal["end", "beginning", "both ends"]
 KEEPS: tuple[Keep, ...] = ("both ends", "end", "beginning")
@@ -33,7 +36,7 @@ def token_spans(text: str, model: str) -> list[tuple[int, int]] | None:
     tokenizer = tokenizer_of(model)
     if tokenizer is None:
         return None
-    return [span for span in tokenizer.encode(text, add_special_tokens=False).offsets if span[1] > span[0]]
+    return [span for span in encoded(tokenizer, text, False).offsets if span[1] > span[0]]
 
 
 def shortened(read: Spoken, most: int) -> Spoken:
@@ -66,3 +69,22 @@ def cut_to_fit(text: str, how: Manner, new_tokens: int, keep: Keep) -> Cut:
     start = spans[head - 1][1] if head else 0
     stop = spans[len(spans) - tail][0] if tail else len(text)
     return Cut(text[:start], text[start:stop], text[stop:])
+
+
+def cut_prompts(
+    several: Sequence[OnePrompt], how: Manner, new_tokens: int, keep: Keep
+) -> tuple[tuple[OnePrompt, ...], dict[int, int]]:
+    """Several prompts, each cut where it is too long; and of each that was cut, by its place, how many characters.
+
+    Facts are found again in what is left; those that were cut away are facts no more. Conversations stay whole.
+    """
+    found, lost = [], {}
+    for place, one in enumerate(several):
+        cut = Cut(one.prompt) if one.turns else cut_to_fit(one.prompt, how, new_tokens, keep)
+        if cut.removed:
+            lost[place] = len(cut.removed)
+            words = [one.prompt[start:stop] for start, stop in one.facts]
+            facts = find_facts(cut.text, [fact for fact in words if fact in cut.text])
+            one = one.model_copy(update={"prompt": cut.text, "facts": facts})
+        found.append(one)
+    return tuple(found), lost

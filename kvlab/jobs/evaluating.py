@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,21 +15,16 @@ from pydantic import ValidationError
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice, split_file
 from kvlab.given import in_one_sentence
-from kvlab.jobs import intake, parameters
+from kvlab.jobs import intake, parameters, prompt_files
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.fitting import plan_of
 from kvlab.jobs.models import check_model, context_length
-from kvlab.jobs.prompts import decode_upload
 from kvlab.jobs.registry import MethodEntry
-from kvlab.jobs.store import FOLDER
 from kvlab.jobs.task_list import TaskList
 from kvlab.lab.settings import lab
 from kvlab.requests import LARGEST_PROMPT_BYTES, MethodChoice
-from kvlab.tasks.prompt_table import TableRecord
-from kvlab.trace.atomic import replace_text
 
 HARNESS = "lm-eval:"  # begins the names of tasks whose prompts lm-eval makes
-PROMPTS = "prompts"  # the folder with the queue where uploaded tables of prompts lie
 SPREAD = 1.6  # seconds seen on other prompts may be off by this factor, either way
 ANSWER_TOKENS = 24
 Number = TypeVar("Number", int, float)
@@ -59,7 +52,7 @@ def make_job(
     model: str,
     tasks: Mapping[str, Mapping[str, int]],
     files: str,
-    uploaded: Path | None,
+    uploaded: FileChoice | None,
     chosen: Sequence[MethodEntry],
     typed: Mapping[str, Mapping[str, Any]],
     budgets: str,
@@ -72,7 +65,7 @@ def make_job(
     Raises:
         UserError: for the first thing that cannot be used.
     """
-    found = [*read_files(files), *([FileChoice(form="table", path=uploaded)] if uploaded else [])]
+    found = [*read_files(files), *([uploaded] if uploaded else [])]
     if not tasks and not found:
         raise UserError("There is nothing to evaluate: choose a task, upload prompts, or name a file.")
     changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
@@ -129,29 +122,6 @@ def _file(line: str) -> FileChoice:
     if not file.is_file():
         raise UserError(f"There is no file {str(file)[:200]!r} on this machine: give its whole path.")
     return FileChoice(form=form, path=file.absolute(), options=options)
-
-
-def save_prompts(root: Path, name: str, content: bytes) -> tuple[Path, int]:
-    """Keep an uploaded table of prompts with the queue; returns the file and how many prompts it has.
-
-    Raises:
-        UserError: it is too large, no text, or a line is no prompt with an answer.
-    """
-    text = decode_upload(name, content)
-    lines = [(number, line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
-    for number, line in lines:
-        try:
-            TableRecord.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "the line"
-            raise UserError(f"Line {number} of {name} is no prompt with an answer ({field}: {first['msg']}).") from None
-    stem = re.sub(r"[^A-Za-z0-9._-]+", "-", Path(name).stem).strip(".-") or "prompts"
-    digest = hashlib.sha256(text.encode()).hexdigest()[:12]
-    file = root / FOLDER / PROMPTS / digest / f"{stem}.jsonl"
-    if not file.exists():
-        replace_text(file, text)
-    return file, len(lines)
 
 
 def cost(
@@ -216,8 +186,7 @@ def _seen_seconds(seen: pd.DataFrame, choices: Sequence[MethodChoice], lengths: 
 
 def known_files(root: Path) -> dict[str, FileChoice]:
     """Files of prompts by name: what was uploaded, and what evaluations in the queue named; the newest of a name."""
-    uploaded = sorted((root / FOLDER / PROMPTS).glob("*/*.jsonl"), key=lambda path: path.stat().st_mtime)
-    found = {path.name: FileChoice(form="table", path=path) for path in uploaded}
+    found = prompt_files.known_files(root)
     for status in reversed(list_jobs(root)):
         request = request_of(root, status.job_id)
         if isinstance(request, EvalJob):

@@ -18,6 +18,7 @@ from kvlab.tasks.excerpts import excerpts
 
 FOLDER = "atlas"  # of the evaluations, in the runs' `eval`
 NEW_TOKENS = 32
+USUAL = 20  # prompts a task that an exhibit asks for
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,15 @@ class Small:
 
 
 def small_evaluation(work: EvalJob, small: Small) -> EvalJob:
-    """The evaluation at few prompts and short lengths; one over lengths or depths keeps their number."""
+    """The evaluation at few prompts and short lengths; one over lengths or depths keeps their number.
+
+    One that asks for more prompts than the others gets as many times more.
+    """
     asked = work.request
     lengths = small.over_depths if asked.depths else small.over_lengths if asked.lengths else small.lengths
     depths = asked.depths[:: max(1, len(asked.depths) // 2)] if asked.depths else None
-    samples = min(3, small.samples) if asked.depths else small.samples
+    times = max(1, asked.samples // USUAL)
+    samples = min(3, small.samples) if asked.depths else times * small.samples
     request = asked.model_copy(update={"samples": samples, "lengths": lengths, "depths": depths})
     return work.model_copy(update={"name": FOLDER, "request": request})
 

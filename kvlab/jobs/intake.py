@@ -95,25 +95,30 @@ def _takes_budget(entry: MethodEntry, changed: Mapping[str, Any]) -> bool:
 def make_request(prompt: str, model: str, chosen: tuple[MethodChoice, ...], **options: Any) -> CompareRequest:
     """The request for the queue; `options` are further fields of `CompareRequest`, or words of the form for them.
 
+    Of several `prompts` in them the first is `prompt`.
+
     Raises:
         UserError: the prompt, the model or an option cannot be used.
     """
     try:
         known = meant(options)
         request = CompareRequest(prompt=check_prompt(prompt), model=check_model(model), choices=chosen, **known)
-        for text in _prompts(request):
-            check_fits(text, Manner.of(request), request.max_new_tokens)
+        for one in _prompts(request):
+            check_fits(one.prompt, Manner.of(one), request.max_new_tokens, one.repeat.words if one.repeat else "")
         return request
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
 
 
-def _prompts(request: CompareRequest) -> list[str]:
-    """What will be read: the prompt, or the first repeats, whose wordings differ."""
-    if not request.repeats:
-        return [request.prompt]
-    numbers = range(1, 1 + min(len(request.repeats), WORDINGS))
-    return [repeat_request(request, "-", number).prompt for number in numbers]
+def _prompts(request: CompareRequest) -> list[CompareRequest]:
+    """What is looked at before the start: the prompt, the longest of several, or repeats with different wordings."""
+    if not request.is_batch:
+        return [request]
+    if request.prompts:
+        numbers = [max(range(1, 1 + len(request.prompts)), key=lambda number: len(request.prompts[number - 1].prompt))]
+    else:
+        numbers = list(range(1, 1 + min(len(request.repeats), WORDINGS)))
+    return [repeat_request(request, "-", number) for number in numbers]
 
 
 def meant(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,8 +140,8 @@ def record_words(layers: str, heads: str, every: int) -> str:
     return ",".join(f"{name}={value}" for name, value in fields.items() if value)
 
 
-def check_fits(prompt: str, how: Manner, max_new_tokens: int) -> None:
-    """Nothing, as far as can be told without loading the model.
+def check_fits(prompt: str, how: Manner, max_new_tokens: int, named: str = "") -> None:
+    """Nothing, as far as can be told without loading the model; `named` tells the prompt from others.
 
     Raises:
         UserError: the prompt and the new tokens are more than the model was trained to read, or its chat template does
@@ -144,8 +149,9 @@ def check_fits(prompt: str, how: Manner, max_new_tokens: int) -> None:
     """
     model, room, (count, exact) = how.model, context_length(how.model), count_tokens(prompt, how)
     if exact and room is not None and count + max_new_tokens > room:
+        which = f"The prompt {named}" if named else "The prompt"
         raise UserError(
-            f"The prompt has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
+            f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
             f"{room:,}: shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
         )
 

@@ -106,12 +106,8 @@ def ask(what: str) -> Any:
     Raises:
         UserError: the command failed, took too long, or printed no JSON.
     """
-    command = (*COMMAND, what, "--json")
     advice = "run it in a terminal to see why."
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise UserError(f"`kvlab {what} --json` gave no answer in {SECONDS_ALLOWED} seconds: {advice}") from error
+    done = run_command(what, "--json")
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"The list of {what} could not be read, as `kvlab {what} --json` failed ({reason}): {advice}")
@@ -119,6 +115,17 @@ def ask(what: str) -> Any:
         return json.loads(done.stdout)
     except json.JSONDecodeError as error:
         raise UserError(_no_list(what)) from error
+
+
+def run_command(*words: str) -> subprocess.CompletedProcess[str]:
+    """`kvlab WORDS` in a process of its own, with what it printed; raises UserError where it takes too long."""
+    try:
+        return subprocess.run((*COMMAND, *words), capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=False)
+    except subprocess.TimeoutExpired as error:
+        told = " ".join(words)
+        raise UserError(
+            f"`kvlab {told}` gave no answer in {SECONDS_ALLOWED} seconds: run it in a terminal to see why."
+        ) from error
 
 
 def _no_list(what: str) -> str:

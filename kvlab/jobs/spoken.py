@@ -11,7 +11,8 @@ from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.model_files import model_file
-from kvlab.requests import ModelRequest
+from kvlab.requests import ChatRequest, ModelRequest
+from kvlab.turns import Turn
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab.models.render")
 SECONDS_ALLOWED = 20
@@ -26,11 +27,13 @@ class Manner:
     chat: str = "auto"
     system: str = ""
     thinking: bool | None = None
+    turns: tuple[Turn, ...] = ()
 
     @classmethod
     def of(cls, request: ModelRequest) -> Manner:
         """That of a request."""
-        return cls(request.model, request.chat, request.system, request.thinking)
+        turns = request.turns if isinstance(request, ChatRequest) else ()
+        return cls(request.model, request.chat, request.system, request.thinking, turns)
 
 
 @dataclass(frozen=True)
@@ -61,8 +64,11 @@ def spoken(prompt: str, how: Manner) -> Spoken:
         raise UserError(error)
     if text is None:
         return Spoken(prompt, (0, len(prompt)))
-    start = text.find(prompt.strip())  # -1: the template changed it, and nobody can tell which part it is
-    return Spoken(text, (start, start + len(prompt.strip())) if start >= 0 else (0, len(text)), templated=True)
+    first, last = (how.turns[0].content, how.turns[-1].content) if how.turns else (prompt, prompt)
+    start, stop = text.find(first.strip()), text.rfind(last.strip())
+    if min(start, stop) < 0:  # the template changed it, and nobody can tell which part it is
+        return Spoken(text, (0, len(text)), templated=True)
+    return Spoken(text, (start, stop + len(last.strip())) if how.turns else (start, start + len(prompt.strip())), True)
 
 
 def has_template(model: str) -> bool:
@@ -88,7 +94,7 @@ def _rendered(prompt: str, how: Manner, _changed: tuple[float, ...]) -> tuple[st
 
     Raises UserError, which is not kept, where the second process gives no answer.
     """
-    asked = json.dumps(asdict(how) | {"prompt": prompt})
+    asked = json.dumps(asdict(how) | {"prompt": prompt, "turns": [turn.model_dump() for turn in how.turns]})
     try:
         done = subprocess.run(COMMAND, input=asked, capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=True)
         answer = json.loads(done.stdout)

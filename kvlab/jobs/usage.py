@@ -64,7 +64,7 @@ def bytes_by_owner(connection: sqlite3.Connection, root: Path) -> dict[str, int]
     owners = _owners(connection)
     found: dict[str, int] = {}
     for run in list_runs(root):
-        owner = owners.get(run.batch or run.comparison_id, owners.get(run.comparison_id, ""))
+        owner = run.owner or owners.get(run.batch or run.comparison_id, "")
         found[owner] = found.get(owner, 0) + path_bytes(Path(root) / run.run_id)
     for row in connection.execute("SELECT owner, request FROM jobs WHERE owner != '' AND request LIKE '%\"kind\"%'"):
         if name := _result(row["request"]):

@@ -142,7 +142,7 @@ def _work(request: Work, root: Path, compare: str, again: bool) -> tuple[Callabl
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
         store.clear_aside(runs)
-    return (partial(run_batch, compare=_load(compare)) if request.repeats else _resumed(compare, again)), runs
+    return (partial(run_batch, compare=_load(compare)) if request.is_batch else _resumed(compare, again)), runs
 
 
 def _resumed(compare: str, again: bool) -> Callable[..., Any]:

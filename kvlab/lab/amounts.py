@@ -9,6 +9,7 @@ from pydantic import BeforeValidator
 
 from kvlab.errors import UserError
 
+MOST = 10**15
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 
@@ -16,7 +17,7 @@ SPANS = {"h": 3600, "d": 86400, "w": 7 * 86400}
 def bytes_of(text: str) -> int:
     """Bytes in words such as 24GB, 512 MB or 800000; raises UserError for anything else."""
     match = re.fullmatch(r"\s*(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
-    if match is None or float(match[1]) <= 0:
+    if match is None or not 0 < float(match[1]) * UNITS[match[2].upper()] <= MOST:
         raise UserError(f"{text[:40]!r} is no amount of bytes: write it like 24GB.")
     return int(float(match[1]) * UNITS[match[2].upper()])
 

@@ -10,21 +10,25 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    GetJsonSchemaHandler,
     JsonValue,
     SerializerFunctionWrapHandler,
     ValidationError,
     field_validator,
     model_serializer,
 )
+from pydantic_core import CoreSchema
 
+from kvlab.budget import Amount, Budget
 from kvlab.errors import UserError
 from kvlab.given import shown
+from kvlab.methods.bounds import in_bounds, with_bounds
 from kvlab.methods.packing import packed_sizes
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
-from kvlab.stores import NATIVE, STORES, store_of
+from kvlab.stores import NATIVE, STORES, store_of, store_under
 
 
 def offer_stores(schema: dict[str, Any]) -> None:
@@ -51,6 +55,15 @@ class Method(BaseModel, ABC):
     needs_budget: ClassVar[bool] = True
     presets: ClassVar[Mapping[str, Preset]] = {}
     reasons: ClassVar[Mapping[str, str]] = {}
+
+    @field_validator("*")
+    @classmethod
+    def _numbers_end(cls, value: Any) -> Any:
+        return in_bounds(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return with_bounds(handler.resolve_ref_schema(handler(core)))
 
     @field_validator("store")
     @classmethod
@@ -82,9 +95,13 @@ class Method(BaseModel, ABC):
         ours = self.model_dump(mode="json")
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
-    def holds(self) -> dict[str, JsonValue]:
-        """What a plan of memory needs to know of these settings, as data (`kvlab.planning.holds.Holds`)."""
+    def holds(self, budget: Amount | None = None) -> dict[str, JsonValue]:
+        """What a plan of memory needs to know of these settings, as data (`kvlab.planning.holds.Holds`).
+
+        Store `auto` is the one it means under `budget`, and native where none is given.
+        """
         pipeline = self.pipeline()
+        store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
         return {
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
@@ -103,7 +120,7 @@ class Method(BaseModel, ABC):
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
             **pipeline.scored_rows(),
-            "packed": packed_sizes(store_of(self.store), pipeline),
+            "packed": packed_sizes(store, pipeline),
         }
 
     @classmethod
@@ -193,4 +210,5 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
     known = ", ".join(method.model_fields) or "none"
     if first["type"] == "extra_forbidden":
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
-    return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {first['msg'].lower()}."
+    reason = first["msg"].removeprefix("Value error, ").lower()
+    return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."

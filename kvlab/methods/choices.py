@@ -6,7 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from kvlab.errors import UserError
+from kvlab.given import shown
 from kvlab.methods.base import Method, made, registered
+from kvlab.methods.bounds import MOST_WHOLE
 from kvlab.methods.parts import REGISTERED
 from kvlab.methods.pipeline import Pipeline, Selector
 from kvlab.methods.selectors.lowest_score import LowestScore
@@ -75,13 +77,13 @@ def pipeline_of(part: str, name: str, given: dict[str, Any]) -> Pipeline:
 def selector(name: str, given: dict[str, Any], recent: float | int = 0.5) -> Selector:
     """A selection by plain name, with `recent` where nothing is given; raises UserError for numbers out of range."""
     sinks, recent = given.get("sinks", 4), given.get("recent", recent)
-    if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
-        raise UserError(f"sinks is {sinks!r}; it must be a whole number of first tokens, 0 or more.")
+    if isinstance(sinks, bool) or not isinstance(sinks, int) or not 0 <= sinks <= MOST_WHOLE:
+        raise UserError(f"sinks is {shown(sinks)}; it must be a whole number of first tokens, 0 to {MOST_WHOLE:,}.")
     if name == "oldest":
         return Oldest(sinks)
     share = isinstance(recent, float) and 0 < recent < 1
-    if not share and (isinstance(recent, bool) or not isinstance(recent, int) or recent < 1):
-        raise UserError(f"recent is {recent!r}; it must be a share of the budget below 1, or a number of tokens.")
+    if not share and (isinstance(recent, bool) or not isinstance(recent, int) or not 1 <= recent <= MOST_WHOLE):
+        raise UserError(f"recent is {shown(recent)}; it must be a share of the budget below 1, or a number of tokens.")
     return LowestScore(sinks, recent)
 
 

@@ -24,6 +24,7 @@ from kvlab.methods.scorers.contents.none import Recency, Unscored
 from kvlab.methods.scorers.to_come.ballots import Ballots
 from kvlab.methods.scorers.to_come.predicted import PredictedScore
 from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
+from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
 from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
 from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
@@ -135,6 +136,9 @@ def _fitted(chosen: _Chosen) -> Pipeline:
             f"gvote's allocation counts the ballots of its own score, which {chosen.names['score']!r} does not cast; "
             "use score 'gvote' with it, or another allocation."
         )
+    *others, settled = chosen.names.values()
+    if type(settle) is Evict and settled not in ("evict", *others):  # a method's own four parts are the method
+        raise UserError(f"{settled} settles nothing, it only drops tokens: say settle 'evict'.")
     if isinstance(settle, Pool | GaussianSets | PairMerge) and not hasattr(chosen.select, "protected"):
         raise UserError(
             f"settle {chosen.names['settle']!r} needs a selection that names protected slots, such as 'topk'."

@@ -8,7 +8,8 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
-from kvlab.requests import ModelRequest
+from kvlab.requests import ChatRequest, ModelRequest
+from kvlab.turns import Turn
 
 SWITCH = "enable_thinking"
 PLACE = "kvlab-puts-the-prompt-here"
@@ -16,22 +17,30 @@ PLACE = "kvlab-puts-the-prompt-here"
 
 @dataclass(frozen=True)
 class Chat:
-    """A model's chat template with what may be set in it. `thinking` is for templates with a switch; None: theirs."""
+    """A model's chat template with what may be set in it. `thinking` is for templates with a switch; None: theirs.
+
+    With `turns` (a system prompt among them) these are what it renders, whatever prompt is given.
+    """
 
     tokenizer: PreTrainedTokenizerBase
     system: str = ""
     thinking: bool | None = None
+    turns: tuple[Turn, ...] = ()
 
     def rendered(self, prompt: str) -> str:
         """What the model is given to read, special tokens in it, up to where its answer begins.
 
         Raises UserError where the template does not take these messages (some know no system prompt).
         """
-        messages = [{"role": "system", "content": self.system}] if self.system else []
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        turns = [{"role": turn.role, "content": turn.content} for turn in self.turns]
         options: dict[str, Any] = {} if self.thinking is None else {SWITCH: self.thinking}
         try:
             text = self.tokenizer.apply_chat_template(
-                [*messages, {"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, **options
+                turns or [*system, {"role": "user", "content": prompt}],
+                tokenize=False,
+                add_generation_prompt=True,
+                **options,
             )
         except Exception as error:  # a template is a program of its own
             said = " ".join(str(error).split())[:160].rstrip(".")
@@ -52,11 +61,14 @@ class Chat:
     @property
     def settings(self) -> dict[str, Any]:
         """What a record says of it."""
-        return {"system": self.system, "thinking": self.thinking}
+        said = {"turns": [turn.model_dump() for turn in self.turns]} if self.turns else {}
+        return {"system": self.system, "thinking": self.thinking, **said}
 
 
 def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat | None:
     """The chat a request asks for; None for plain text: where it says so, or where the model has no template.
+
+    A conversation is then read as `kvlab.turns.as_text` writes it.
 
     Raises UserError for a system prompt or a switch that nothing would read.
     """
@@ -64,7 +76,8 @@ def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat |
     if template:
         if request.thinking is not None and SWITCH not in template:
             raise UserError(f"The chat template of {request.model!r} has no switch for thinking; leave it out.")
-        return Chat(tokenizer, request.system.strip(), request.thinking)
+        turns = request.turns if isinstance(request, ChatRequest) else ()
+        return Chat(tokenizer, request.system.strip(), request.thinking, turns)
     if request.system.strip() or request.thinking is not None:
         why = "chat is off" if request.chat == "no" else f"{request.model!r} has no chat template"
         raise UserError(f"Nothing would read the system prompt or the thinking switch: {why}.")

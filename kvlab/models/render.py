@@ -1,7 +1,8 @@
 """Puts a prompt into a model's chat template, for a process without torch: `python -m kvlab.models.render`.
 
-Reads a JSON object from standard input (prompt, model, chat, system, thinking) and writes one with `text`, null where
-the prompt is read as it stands, or with `error`. A template is a program of the model's, so whoever asks sets a limit.
+Reads a JSON object from standard input (prompt, model, chat, system, thinking, turns) and writes one with `text`, null
+where the prompt is read as it stands, or with `error`. A template is a program of the model's, so whoever asks sets a
+limit.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ import os
 import sys
 
 from kvlab.errors import UserError
-from kvlab.requests import ModelRequest
+from kvlab.requests import ChatRequest
 
 
 def main() -> None:
     """One question, one answer."""
     asked = json.load(sys.stdin)
-    prompt, request = asked.pop("prompt"), ModelRequest(**asked)
+    prompt, request = asked.pop("prompt"), ChatRequest(**asked)
     try:
         answer = {"text": rendered(prompt, request)}
     except UserError as error:
@@ -25,7 +26,7 @@ def main() -> None:
     json.dump(answer, sys.stdout)
 
 
-def rendered(prompt: str, request: ModelRequest) -> str | None:
+def rendered(prompt: str, request: ChatRequest) -> str | None:
     """What the tokenizer is given; None for the prompt itself. Raises UserError as `kvlab.models.chat` does."""
     from transformers import AutoTokenizer
 

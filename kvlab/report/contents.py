@@ -20,6 +20,7 @@ from kvlab.figures import regret
 from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import byte_size, number, percent
+from kvlab.report.caption import provenance, what_of
 from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
 
@@ -41,6 +42,8 @@ class Report:
         texts: each run's own continuation, held against the full cache's.
         distrust: what a careful reader should know before believing any of it.
         origin: comparison, model, device and versions.
+        of: methods, model and prompt, to be read under a picture.
+        provenance: run ids, settings and versions, for a speaker's notes.
     """
 
     title: str
@@ -54,6 +57,8 @@ class Report:
     texts: tuple[tuple[str, tuple[Segment, ...]], ...]
     distrust: tuple[str, ...]
     origin: str
+    of: str
+    provenance: str
 
 
 def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Report:
@@ -74,13 +79,15 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
         question=_end(record.prompt),
         prompt=record.prompt,
         lines=tuple(_lines(table, asked)),
-        table=_readable(table),
+        table=in_words(table),
         # Method and budget are in every run's name.
         settings=differing_settings([run.record for run in runs]).drop(index=["method", "budget"], errors="ignore"),
         figures=tuple(_figures(runs, asked, table, origin, theme)),
         texts=tuple(_texts(runs)),
         distrust=tuple(_distrust(runs, asked, table)),
         origin=origin,
+        of=what_of(runs, {}),
+        provenance=f"{origin}\n{provenance(runs)}",
     )
 
 
@@ -130,7 +137,8 @@ def _furthest(runs: Sequence[Run], table: pd.DataFrame) -> Run | None:
     return next(run for run in runs if run.record.run_id == name)
 
 
-def _readable(table: pd.DataFrame) -> pd.DataFrame:
+def in_words(table: pd.DataFrame) -> pd.DataFrame:
+    """The headline table of a comparison as a person reads it, a row a run."""
     columns = {
         "run": table["label"],
         "answer": [board_figures.verdict_words(row) for row in table.itertuples()] if "verdict" in table else None,

@@ -1,7 +1,8 @@
 """A story as a talk in one HTML file: a slide a view, alive, led through by keys, without kvlab and without a network.
 
-Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: hides or shows the figure's
-origin. A slide fills the window at any proportions; the next slide's figure is drawn while the one before is looked at.
+Right, Page Down, space: next; left, Page Up: previous; Home, End; F: full screen; N: shows or hides where a slide came
+from. While a part of a slide has the focus, such as a scrubber, the keys are its own, but for Page Up and Down; Escape
+gives them back. A slide fills the window at any proportions; the next figure is drawn while the one before is seen.
 """
 
 from __future__ import annotations
@@ -9,13 +10,16 @@ from __future__ import annotations
 import html
 import json
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 from plotly.offline import get_plotlyjs
 
 from kvlab.errors import UserError
-from kvlab.figures.palette import SURFACES, Theme
-from kvlab.figures.template import FONT, INK
+from kvlab.figures.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.template import FONT, GRID, INK, QUIET
+from kvlab.report.alive import data, in_script, markup, script, styles
+from kvlab.report.views import Passages, Shown, Table, shown_of
 from kvlab.trace.stories import Story, View
 
 FONT_SIZE = 15  # read from the back of a room
@@ -23,53 +27,98 @@ STATIC = Path(__file__).parent / "static"
 NO_FIGURE = "A view of the page {}: open it in kvlab."
 
 
-def deck(story: Story, theme: Theme = "light") -> bytes:
+THEMES: tuple[Theme, ...] = ("light", "dark")
+
+
+def deck(story: Story) -> bytes:
     """The talk (UTF-8).
 
     Raises:
-        UserError: the story has no views, or a figure in it cannot be read.
+        UserError: the story has no views, or what a slide shows cannot be read.
     """
     if not story.views:
         raise UserError("This story has no views yet: add figures to it from their menus.")
-    title, style = html.escape(story.name), (STATIC / "deck.css").read_text(encoding="utf-8")
-    colours = f":root {{ --ground: {SURFACES[theme]}; --ink: {INK[theme]}; --font: {FONT}; }}"
-    figures = [_figure(view, theme) if view.slide else None for view in story.views]
-    slides = "".join(_slide(view, at, len(story.views)) for at, view in enumerate(story.views))
-    # "</" would end the script that holds a figure's own texts.
-    given = json.dumps(figures).replace("</", "<\\/")
+    shown = [content(view) for view in story.views]
+    kinds = {type(one) for one in shown if isinstance(one, Shown)}
+    given = [_given(one, view, at) for at, (one, view) in enumerate(zip(shown, story.views, strict=True))]
+    slides = "".join(
+        _slide(view, one, at, len(story.views)) for at, (view, one) in enumerate(zip(story.views, shown, strict=True))
+    )
+    own = (STATIC / "deck.css").read_text(encoding="utf-8")
     parts = (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title><style>{colours}{style}</style>',
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{html.escape(story.name)}</title>',
+        f"<style>{_colours()}{styles(kinds)}{own}</style>",
         f"<main>{slides}</main>",
-        f"<script>{get_plotlyjs()}</script>" if any(figures) else "",
-        f"<script>const figures = {given};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
+        f"<script>{get_plotlyjs()}</script>" if any(isinstance(one, go.Figure) for one in shown) else "",
+        f"<script>{script(kinds)}</script>",
+        f"<script>const given = {in_script(given)};{(STATIC / 'deck.js').read_text(encoding='utf-8')}</script></html>",
     )
     return "\n".join(parts).encode()
 
 
-def figure_of(view: View) -> go.Figure:
-    """The figure of a slide; raises UserError where it cannot be read."""
+def content(view: View) -> go.Figure | Shown | None:
+    """What a slide shows; None for a view of a page. Raises UserError where it cannot be read."""
     if view.slide is None:
-        raise UserError(f"{view.title} is a view of a page and no slide: add its figures from their menus.")
+        return None
+    return figure_of(view) if view.slide.kind == "figure" else shown_of(view)
+
+
+def figure_of(view: View) -> go.Figure:
+    """The chart of a slide; raises UserError where it cannot be read."""
+    assert view.slide is not None
     try:
         return go.Figure(**json.loads(view.slide.figure))
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"The figure of the slide {view.title[:60]!r} is damaged: add it again.") from error
 
 
-def _figure(view: View, theme: Theme) -> dict:
-    figure = figure_of(view).update_layout(title=None, height=None, width=None, autosize=True)
+def untitled(figure: go.Figure) -> go.Figure:
+    """The figure without its title, which stands on the slide, and without the room for it."""
+    return figure.update_layout(title=None, margin_t=40 if figure.layout.annotations else 24)
+
+
+def words_of(view: View) -> str:
+    """What is said about a slide: its caption, else its reading, else that there is nothing to see here."""
+    return view.caption or (view.slide.reading if view.slide else NO_FIGURE.format(view.title))
+
+
+def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, Any] | None:
+    if isinstance(shown, go.Figure):
+        return {"view": "figure"} | _figure(shown, view)
+    return None if shown is None or view.slide is None else data(shown, view.slide.theme, str(at))
+
+
+def _figure(figure: go.Figure, view: View) -> dict[str, Any]:
+    assert view.slide is not None
+    untitled(figure).update_layout(height=None, width=None, autosize=True)
     figure.update_layout(font_size=FONT_SIZE, legend_font_size=FONT_SIZE)
     figure.update_xaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_yaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
-    figure.update_layout(paper_bgcolor=SURFACES[theme], margin_t=40 if figure.layout.annotations else 24)
+    figure.update_layout(paper_bgcolor=SURFACES[view.slide.theme])
     return json.loads(figure.to_json())
 
 
-def _slide(view: View, at: int, count: int) -> str:
-    words = view.caption or (view.slide.reading if view.slide else NO_FIGURE.format(view.title))
-    picture = f'<div class="figure" id="figure-{at}"></div>' if view.slide else '<div class="figure none"></div>'
-    source = html.escape(view.slide.source) if view.slide else ""
+def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> str:
+    slide, words = view.slide, html.escape
+    theme = slide.theme if slide else "light"
+    chart = f'<div class="chart" id="chart-{at}"></div>'
+    inside = markup(shown, theme) if isinstance(shown, Shown) else chart if shown is not None else ""
+    long = " long" if isinstance(shown, (Table, Passages)) else ""  # on paper it may take more than a page
+    of, source = (words(slide.of), words(slide.source)) if slide else ("", "")
     return (
-        f'<section id="slide-{at}"><h1>{html.escape(view.title)}</h1>{picture}<p>{html.escape(words)}</p>'
-        f'<footer><span class="source">{source}</span><span>{at + 1} / {count}</span></footer></section>'
+        f'<section id="slide-{at}" class="{theme}{long}"><h1>{words(view.title)}</h1>'
+        f'<div class="figure" id="figure-{at}">{inside}</div><p>{words(words_of(view))}</p>'
+        f'<footer><span>{of}<span class="source">{source}</span></span><span>{at + 1} / {count}</span></footer>'
+        "</section>"
+    )
+
+
+def _colours() -> str:
+    """The two grounds, under the names that the dashboard's components ask for."""
+    return "".join(
+        f".{theme} {{ --ground: {SURFACES[theme]}; --ink: {INK[theme]}; --st-text-color: {INK[theme]}; "
+        f"--st-font: {FONT}; --st-background-color: {SURFACES[theme]}; "
+        f"--st-secondary-background-color: {GRID[theme]}66; "
+        f"--st-primary-color: {pick(HUES['orange'], theme)}; --st-border-color: {QUIET[theme]}55; }}\n"
+        for theme in THEMES
     )

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from kvlab.analysis.textdiff import Segment
 from kvlab.figures.export import Section
 from kvlab.figures.palette import SURFACES, Theme
 from kvlab.figures.template import FONT, INK, for_export
+from kvlab.report.alive import passage
 from kvlab.report.contents import Report
 
-MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
 STYLE = """
 body {{ font-family: {font}; background: {ground}; color: {ink}; line-height: 1.5;
   max-width: 1120px; margin: 28px auto; padding: 0 14px; }}
@@ -50,7 +49,7 @@ def page(report: Report, theme: Theme = "light") -> bytes:
         "<h2>Figures</h2>", *(_figure(one, theme, first=not place) for place, one in enumerate(report.figures)),
         "<h2>What each wrote</h2><p><small>Marked is what only this run wrote, struck out what only the full cache "
         "wrote.</small></p>",
-        *(_text(label, segments) for label, segments in report.texts),
+        *(passage(label, segments) for label, segments in report.texts),
         "<h2>What to distrust</h2>", _listed(report.distrust),
         f"<details><summary>The whole prompt</summary><blockquote>{words(report.prompt)}</blockquote></details></html>",
     ]  # fmt: skip
@@ -70,8 +69,3 @@ def _figure(section: Section, theme: Theme, first: bool) -> str:
         full_html=False, include_plotlyjs=first, config={"displaylogo": False}
     )
     return f"<section>{chart}<p>{html.escape(section.reading)}</p></section>"
-
-
-def _text(label: str, segments: Sequence[Segment]) -> str:
-    marked = "".join(MARKS[segment.kind].format(html.escape(segment.text)) for segment in segments)
-    return f"<p><b>{html.escape(label)}</b></p><div class=text>{marked}</div>"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UserError
+from kvlab.given import read_json
 from kvlab.tasks.loaders.jsonl import numbered
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
 
@@ -61,7 +61,7 @@ def recognise(path: Path) -> Recognised:
 def _object(given: Any) -> Mapping[str, Any] | None:
     if isinstance(given, str):
         try:
-            given = json.loads(given)
+            given = read_json(given)
         except ValueError:
             return None
     return given if isinstance(given, Mapping) else None

@@ -12,10 +12,14 @@ DTYPES = ("float32", "bfloat16", "float16")
 
 
 def model_fields(record: RunRecord) -> dict[str, Any]:
-    """Fields of `ModelRequest`; where its weights go is left to the machine."""
+    """Fields of `ChatRequest`; where its weights go is left to the machine."""
     chat = record.chat
-    spoken = {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
+    spoken: dict[str, Any] = (
+        {"chat": "no"} if chat is None else {"system": chat["system"], "thinking": chat["thinking"]}
+    )
     dtype = record.model.dtype if record.model.dtype in DTYPES else "auto"
+    if chat is not None and chat.get("turns"):
+        spoken["turns"] = chat["turns"]
     return {"model": record.model.name, "dtype": dtype, **spoken, **record.loading}
 
 

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -240,6 +240,18 @@ def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
     )
 
 
+def left_out(root: Path, listed: Collection[str]) -> list[str]:
+    """One sentence for each run folder that is not among those `listed`, as its record cannot be read."""
+    said = []
+    for item in sorted(os.scandir(root), key=lambda item: item.name) if Path(root).is_dir() else []:
+        if item.name not in listed and item.is_dir() and (Path(item) / "run.json").exists():
+            try:
+                read_record(Path(item))
+            except UserError as error:
+                said.append(str(error))
+    return said
+
+
 def rebuild(root: Path) -> list[str]:
     """Read every run folder again and replace the index by what they say.
 
@@ -304,7 +316,7 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
     Raises:
         UserError: the folder does not let the index be opened, read or written.
     """
-    root, damage = Path(root), None
+    root, damage = Path(root), ""
     if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
         return _in_memory(root, work)
     for _ in range(2):
@@ -322,11 +334,11 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
                 raise UserError(
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
-            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, error)
-            damage = error.with_traceback(None)  # whose frames would keep the file open
+            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, str(error))
+            damage = str(error)  # kept itself, it would keep the connection's statements, and their locks
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
-    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.") from damage
+    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.")
 
 
 def index_note(root: Path) -> str:

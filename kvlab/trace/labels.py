@@ -84,7 +84,7 @@ def change_labels(root: Path, name: str, kind: Kind = "comparison", /, **changes
         UserError: a field cannot be used, the file is damaged, the disk is full, or another process holds the lock.
     """
     _check_owner(root, name, kind)
-    with _locked(root):
+    with locked(root):
         known = load_labels(root, name, kind)
         return _save(root, name, kind, known, changes)
 
@@ -94,7 +94,7 @@ def change_tags(
 ) -> Labels:
     """Add and remove tags of a result; raises as `change_labels`."""
     _check_owner(root, name, kind)
-    with _locked(root):
+    with locked(root):
         known = load_labels(root, name, kind)
         tags = tuple(tag for tag in (*known.tags, *add) if tag not in remove)
         return _save(root, name, kind, known, {"tags": tags})
@@ -124,7 +124,7 @@ def all_labels(root: Path) -> dict[tuple[Kind, str], Labels]:
 
 def remove_labels(root: Path, name: str, kind: Kind = "comparison") -> None:
     """Forget what was said of a result."""
-    with _locked(root):
+    with locked(root):
         _path(root, name, kind).unlink(missing_ok=True)
 
 
@@ -143,7 +143,7 @@ def take_name(root: Path, name: str, kind: Kind) -> None:
         UserError: it is another person's.
     """
     person = acting()
-    with _locked(root):
+    with locked(root):
         known = load_labels(root, name, kind)
         if known.owner and not is_owner(known.owner):
             raise UserError(f"There is something named {name[:60]} already, of {known.owner}: choose another name.")
@@ -175,7 +175,7 @@ def _save(root: Path, name: str, kind: Kind, known: Labels, changes: dict[str, A
 
 
 @contextmanager
-def _locked(root: Path) -> Iterator[None]:
+def locked(root: Path) -> Iterator[None]:
     folder = Path(root) / FOLDER
     with full_disk_sentence(folder):
         try:

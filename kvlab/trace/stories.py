@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -16,15 +17,24 @@ FOLDER = "stories"
 LARGEST_FIGURE = 8 << 20
 
 
+Kind = Literal["figure", "table", "text", "history", "passages"]
+
+
 class Slide(BaseModel):
-    """One figure as it was seen: it stays when its run is gone."""
+    """One figure, table or text as it was seen: it stays when its run is gone."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
     reading: str = ""
-    source: str = Field("", description="prompt, model, method, budget, layer, head, versions")
-    figure: str = Field(description="JSON of a plotly figure", max_length=LARGEST_FIGURE)
+    of: str = Field("", description="what it is of, to be read: method and budget, model, prompt, layer, head, words")
+    source: str = Field("", description="where it came from: run id, settings, device, versions")
+    kind: Kind = "figure"
+    figure: str = Field(
+        description="JSON of a plotly figure, or of the view in kvlab.report.views that `kind` names",
+        max_length=LARGEST_FIGURE,
+    )
+    theme: Literal["light", "dark"] = Field("light", description="the ground that its colours were chosen for")
 
 
 class View(BaseModel):

@@ -55,4 +55,5 @@ def can_be_run(experiment: Experiment, root: Path) -> None:
     )  # fmt: skip
     for choice in request.choices:
         make_method(choice.method, **choice.hyper_parameters).pipeline()
-    assert {choice.method for choice in request.choices} == {arm.method for arm in experiment.arms}
+    asked = {(choice.method, canonical_json(choice.hyper_parameters)) for choice in request.choices}
+    assert asked == {(arm.method, canonical_json(arm.published)) for arm in experiment.arms}  # so rows are found again

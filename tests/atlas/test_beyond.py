@@ -86,6 +86,8 @@ def test_the_command_of_a_claim_can_be_run(contest: Contest, tmp_path: Path) -> 
     )  # fmt: skip
     for choice in request.choices:
         make_method(choice.method, **choice.hyper_parameters).pipeline()
+    asked = {(choice.method, canonical_json(choice.hyper_parameters)) for choice in request.choices}
+    assert asked == {(arm.method, canonical_json(arm.published)) for arm in contest.experiment.arms}
 
 
 def test_shares_that_stay_are_told_from_those_that_follow_the_text() -> None:

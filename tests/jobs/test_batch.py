@@ -16,11 +16,12 @@ from kvlab import jobs
 from kvlab.errors import UserError
 from kvlab.jobs import store, worker
 from kvlab.jobs.batch import load_batch, missing_repeats, run_batch, time_left
-from kvlab.repeats import VARIED, Planting, plantings
-from kvlab.requests import CompareRequest, MethodChoice, Progress
+from kvlab.repeats import VARIED, Planting, Repeat, plantings
+from kvlab.requests import CompareRequest, MethodChoice, OnePrompt, Progress
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_repeats, list_runs
 from kvlab.trace.synthetic import write_synthetic_run
+from kvlab.turns import Turn
 
 TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in. She wrote a letter. Nobody read it."
 CHOICES = (MethodChoice(method="h2o", budget=0.2), MethodChoice(method="keepkv", budget=0.2))
@@ -192,3 +193,21 @@ def test_looks_before_a_comparison_do_not_pile_up(tmp_path: Path):
     store.clear_aside(folder, keep=2)
     left = sorted(path.parent.name for path in folder.glob("*/run.json"))
     assert [name[:6] for name in left] == ["look-4", "look-5"]
+
+
+def test_several_prompts_are_a_batch_too_each_with_its_own_answer_and_name(tmp_path: Path):
+    turns = (Turn(role="user", content="A lamp?"),)
+    asked = (OnePrompt(name="a.pdf", prompt="Rain. 17.", answer="17", facts=("17",)), OnePrompt(turns=turns))
+    request = CompareRequest(prompts=asked, choices=CHOICES, level="light")
+    engine = Engine(runs=4)
+    run_batch(request, tmp_path, engine, comparison_id="files", cancelled=engine.stopped)
+    assert missing_repeats(tmp_path, "files", request) == [2]
+    again = Engine()
+    run_batch(load_batch(tmp_path, "files"), tmp_path, again, comparison_id="other")
+    assert [(one.prompt, one.turns) for one in again.asked] == [("User: A lamp?\n\nAssistant:", turns)]
+    first, second = (open_run(tmp_path / entry.runs[0].run_id).record for entry in list_repeats(tmp_path, "files"))
+    assert (first.prompt, first.answer, first.facts) == ("Rain. 17.", "17", ((6, 8),))
+    assert first.repeat == Repeat(batch="files", number=1, of=2, name="a.pdf") and second.answer is None
+    assert (first.title, second.repeat and second.repeat.name) == ("1 of 2: a.pdf", "prompt 2")
+    with pytest.raises(UserError, match="Prompt 2 of 2: The device is full"):
+        run_batch(request, tmp_path / "else", Engine(fails=2), comparison_id="files")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -198,3 +200,25 @@ def test_words_of_the_form_become_settings_of_the_request() -> None:
     assert intake.make_request("a b", "mini", chosen, thinking="template", load_in="4bit").load_in == "4bit"
     with pytest.raises(UserError, match="device"):
         intake.make_request("a b", "mini", chosen, device="toaster")
+
+
+def test_other_threads_go_on_while_a_long_prompt_is_counted():
+    """A page of another visitor waits for nobody's prompt: the longest silence is a small part of the counting."""
+    text, silences, done = "The quick brown fox jumps over lazy dog 48213. " * 8_000, [0.0], threading.Event()
+
+    def listen() -> None:
+        last = time.perf_counter()
+        while not done.wait(0.001):
+            now = time.perf_counter()
+            silences.append(now - last)
+            last = now
+
+    prompts.count_tokens("warm", Manner("mini"))
+    listener = threading.Thread(target=listen)
+    listener.start()
+    begun = time.perf_counter()
+    prompts.count_tokens(text, Manner("mini"))
+    taken = time.perf_counter() - begun
+    done.set()
+    listener.join()
+    assert max(silences) < taken / 2

@@ -44,7 +44,7 @@ def test_jobs_stand_in_their_order_with_owners_and_can_be_cancelled(runs_root: P
     write_synthetic_run(runs_root, comparison_id=first, prompt_tokens=16, steps=2)
     page = open_page("admin")
     assert not page.exception
-    words = [element.value for element in (*page.markdown, *page.caption)]
+    words = [element.value for element in (*page.text, *page.caption)]
     order = [word for word in words if word in ("ann", "ben")]
     assert order == ["ann", "ben", "ann"], "the one that runs, then in turn"
     assert any(word.startswith("worker 1") for word in words)

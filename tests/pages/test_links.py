@@ -30,7 +30,8 @@ FUNCTIONS = {
 BY_HAND = {
     '"pasted"', "CELL", "PLACE", "SLOT", "PICKED", '"lineage-slot"', 'f"pick_{name}"',
     'f"{PROMPT}-{comparison_id}"', '"model_here"', '"runs_text"', '"runs_sort"', '"runs_turned"', 'f"runs_{name}"',
-    '"runs_since"', '"runs_until"', '"runs_starred"', '"runs_archived"', '"runs_columns"',
+    "role_key(number)", "text_key(number)", '"runs_since"', '"runs_until"', '"runs_starred"', '"runs_archived"',
+    '"runs_columns"',
 }  # fmt: skip
 # A file is not in an address; the others are typed and then saved in the folder of runs by a button.
 NOT_LINKED = {
@@ -41,6 +42,9 @@ NOT_LINKED = {
     '"story-caption"',
     "f'caption-{story.name}-{at}-{view.caption}'",
     "f'title-{story.name}-{at}-{view.slide.title}'",
+    '"prompt-save-name"',
+    '"prompt-save-replace"',
+    "f'prompt-name-{name}'",
     '"runs-file"',
     '"runs_view_name"',
     '"runs-add-tags"',
@@ -48,12 +52,14 @@ NOT_LINKED = {
     "f'runs-name-{first['id']}'",
     "f'runs-note-{first['id']}'",
     "f'answer-{record.comparison_id}'",
+    '"thin_days"',
 }
-SAVED = ("story-name", "story-caption", "caption-", "title-", "answer-", "runs")
+SAVED = ("story-name", "story-caption", "caption-", "title-", "answer-", "runs", "prompt-", "turn-")
 # Widgets that decide which others are there: checked where the address sets them.
 VARIANTS: dict[str, tuple[dict[str, str], ...]] = {
     "new_run": (
         {},
+        {"source": "Chat", "turns": '[["user", "some words"]]'},
         {"source": "Paste", "text": "some words"},
         {"source": "Paste", "text": "more words", "plant": "true"},
         {"methods": "KeepKV", "settings": "true"},

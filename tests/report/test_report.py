@@ -15,9 +15,12 @@ from kvlab.analysis.compare import headline
 from kvlab.bench.modes.pages_server import BROWSERS
 from kvlab.cli import commands
 from kvlab.errors import UserError
+from kvlab.figures.export import ImageWriter
 from kvlab.figures.words import number
 from kvlab.report.contents import Report, report
+from kvlab.report.native import kind_of
 from kvlab.report.page import page
+from kvlab.report.slide_parts import Picture
 from kvlab.report.slides import MOST_ROWS, slides
 from kvlab.report.written import in_format, written
 from kvlab.trace import open_run
@@ -75,25 +78,31 @@ def test_the_page_needs_nothing_else_and_reads_no_markup_of_a_prompt(told: Repor
         assert markup.escape(line) in text
 
 
-def picture(_: object) -> bytes:
+def picture(*_: object) -> Picture:
     from PIL import Image
 
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 900, 3), np.uint8))
     saved = io.BytesIO()
     image.save(saved, "png")
-    return saved.getvalue()
+    return Picture(saved.getvalue(), b'<svg xmlns="http://www.w3.org/2000/svg" width="900" height="300"></svg>')
 
 
-def test_slides_hold_all_of_it_inside_their_edges(told: Report):
+def test_slides_hold_all_of_it_inside_their_edges(told: Report, runs: list[Run]):
+    records = [run.record for run in runs]
     pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
     deck = pptx.Presentation(io.BytesIO(slides(told, picture)))
     titles = [slide.shapes.title.text for slide in deck.slides]
     assert titles[0] == told.title and titles.count("Runs") == -(-len(told.table) // MOST_ROWS)
     pictures = [shape for slide in deck.slides for shape in slide.shapes if shape.shape_type == 13]
-    assert len(pictures) == len(told.figures)
+    charts = [shape for slide in deck.slides for shape in slide.shapes if shape.has_chart]
+    simple = [bool(kind_of(section.figure)) for section in told.figures]
+    assert [len(charts), len(pictures)] == [sum(simple), len(simple) - sum(simple)] and any(simple) and not all(simple)
     assert all(abs(shape.width / shape.height - 3) < 0.01 for shape in pictures), "nothing is stretched"
     for slide in deck.slides:
-        assert "comparison one" in slide.notes_slide.notes_text_frame.text
+        notes = slide.notes_slide.notes_text_frame.text
+        assert "comparison one" in notes and all(record.run_id in notes for record in records)
+        assert all(f"{name} {value}" in notes for name, value in records[-1].hyper_parameters.items())
+        assert all(f"{name} {value}" in notes for name, value in records[-1].versions.items())
         for shape in slide.shapes:
             assert shape.left >= 0 and shape.top >= 0
             assert shape.left + shape.width <= deck.slide_width and shape.top + shape.height <= deck.slide_height
@@ -102,11 +111,11 @@ def test_slides_hold_all_of_it_inside_their_edges(told: Report):
 
 
 @needs_browser
-def test_pictures_of_slides_are_drawn_and_the_pdf_has_pages(told: Report):
+def test_pictures_of_slides_are_drawn_and_the_pdf_has_pages(told: Report, writer: ImageWriter):
     pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
     from PIL import Image
 
-    deck = pptx.Presentation(io.BytesIO(in_format(told, "pptx")))
+    deck = pptx.Presentation(io.BytesIO(in_format(told, "pptx", writer)))
     for slide in deck.slides:
         for shape in slide.shapes:
             if shape.shape_type == 13:
@@ -128,7 +137,7 @@ def test_bad_input_is_one_sentence(root: Path, tmp_path: Path):
     with pytest.raises(UserError, match="There is no comparison"):
         written(root, "../one", "html")
     for words, named in (
-        (("one", "--out", "x.docx"), "HTML, PPTX or PDF"),
+        (("one", "--out", "x.docx"), "HTML, PPTX, PDF or GIF"),
         (("two", "--out", "x.html"), "no comparison"),
     ):
         with pytest.raises(UserError, match=named):

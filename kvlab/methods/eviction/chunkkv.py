@@ -6,7 +6,7 @@ from pydantic import Field
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
-from kvlab.methods.eviction.window_scored import POOLED_EDGES, WindowEvicting
+from kvlab.methods.eviction.window_scored import POOLED_EDGES, Odd, WindowEvicting
 from kvlab.methods.going_on import GOING_ON
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import Preset
@@ -53,7 +53,7 @@ class ChunkKV(WindowEvicting):
     }
 
     length: int = Field(10, ge=1, description="tokens of a chunk")
-    kernel: int = Field(1, ge=1, description="width of the pooling over neighbours, odd")
+    kernel: Odd = Field(1, ge=1, le=1025, description="width of the pooling over neighbours, odd")
 
     def pipeline(self) -> Pipeline:
         """Window attention, chunks, the window protected, prefill only."""

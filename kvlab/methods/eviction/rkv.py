@@ -65,7 +65,7 @@ class RKV(GoesOn):
     }
 
     window: int = Field(8, ge=1, description="last queries that vote; these tokens always stay")
-    kernel: Odd = Field(7, ge=1, description="width of the maximum over neighbours, odd")
+    kernel: Odd = Field(7, ge=1, le=1025, description="width of the maximum over neighbours, odd")
     balance: float = Field(0.1, ge=0, le=1, description="weight of attention; the rest is the weight of unlikeness")
     threshold: float = Field(0.5, ge=-1, le=1, description="cosine from which a key says the same as another")
     excused: int = Field(1, ge=0, description="last similar ones that a key does not count as redundant")

@@ -113,7 +113,7 @@ class AttentionMatching(Method):
     ridge: float = Field(0.1, ge=0, description="pull towards the slots' own mass and values; 0: plain least squares")
     untouched: float = Field(0.1, ge=0, le=1, description="share of the slots, the best-scored, that keep their values")
     box: float = Field(3.0, gt=0, description="bound of a fitted log mass, both ways")
-    steps: int = Field(2, ge=0, description="projected gradient steps of the fit of log mass")
+    steps: int = Field(2, ge=0, le=1000, description="projected gradient steps of the fit of log mass")
     on_policy: bool = Field(
         False, description="each layer is fitted to queries of a reading through the layers already compressed"
     )

@@ -48,7 +48,7 @@ class GRKV(WindowEvicting):
     }
 
     rows: int = Field(32, ge=1, description="last queries whose outputs are to be given back")
-    ridge: float = Field(0.01, gt=0, description="how much a change of values and keys costs")
+    ridge: float = Field(0.01, ge=1e-6, description="how much a change of values and keys costs")
     untouched: float = Field(0.1, ge=0, le=1, description="share of the survivors, best scores first, left as they are")
     refit_keys: bool = Field(False, description="keys move too, before values do")
 

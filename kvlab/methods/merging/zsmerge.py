@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
@@ -104,6 +104,14 @@ class ZSMerge(Method):
         if residual >= 1 and residual != round(residual):
             raise ValueError("residual must be a share below 1, or a whole number of slots")
         return residual
+
+    @model_validator(mode="after")
+    def _shares_of_one_budget(self) -> ZSMerge:
+        if self.residual < 1 and self.recent + self.residual > 1:
+            raise ValueError(
+                f"recent {self.recent:g} and residual {self.residual:g} are shares of one budget, and together over 1"
+            )
+        return self
 
     def pipeline(self) -> Pipeline:
         """Decayed attention, recent tokens and sinks protected, residual merging."""

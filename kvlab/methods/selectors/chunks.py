@@ -41,7 +41,8 @@ class Chunks:
         """(B, 1, S): of each slot, in the order of the text, the mean of `own` (B, 1, S) over its chunk."""
         first = slice(0, 1)  # all heads hold the same
         valid = slots.valid.gather(2, order)[:, first]
-        which = torch.div(slots.position.gather(2, order)[:, first], self.length, rounding_mode="floor")
+        position = slots.position.gather(2, order)[:, first].long()  # a chunk may be longer than their type counts
+        which = torch.div(position, self.length, rounding_mode="floor")
         new = torch.ones_like(valid)
         new[..., 1:] = which[..., 1:] != which[..., :-1]
         segment = new.cumsum(-1) - 1

@@ -1,29 +1,57 @@
-/* Leads through the slides; a figure is drawn once, the next one ahead of time. */
+/* Leads through the slides. A chart is drawn once, the next one ahead of time; a view that listens to keys lives while
+   it is seen. */
 
 const slides = [...document.querySelectorAll("section")];
 const drawn = new Set();
-let at = 0;
+let at = 0, leave = null;
+
+const USUAL = [1280, 720], LEAST = 0.6;  // the window for which letters of a chart have their size: they grow with it, and shrink
 
 function draw(place) {
-  if (!figures[place] || drawn.has(place)) return;
+  if (given[place]?.view !== "figure") return;
+  if (drawn.has(place)) { fit(place); return; }
   drawn.add(place);
-  const { data, layout } = figures[place];
-  Plotly.newPlot(`figure-${place}`, data, layout, { responsive: true, displaylogo: false, displayModeBar: false });
+  const { data, layout, frames } = given[place];
+  fit(place);
+  Plotly.newPlot(`chart-${place}`, { data, layout, frames: frames ?? [], config: { displaylogo: false, displayModeBar: false } });
+}
+
+/* On paper a chart has the size it takes of the page of deck.css: scaled, it would become a picture of many megabytes. */
+const PAGE = [1280, 712];
+let paper = false;
+
+function fit(place) {
+  const chart = document.getElementById(`chart-${place}`), room = chart.parentElement;
+  const times = paper ? 1 : Math.max(LEAST, Math.min(innerWidth / USUAL[0], innerHeight / USUAL[1]));
+  const slide = room.closest("section"), share = [room.clientWidth / slide.clientWidth, room.clientHeight / slide.clientHeight];
+  const [width, height] = share.map((part, side) => (paper ? part * PAGE[side] : part * [slide.clientWidth, slide.clientHeight][side] / times));
+  Object.assign(chart.style, { width: `${Math.floor(width)}px`, height: `${Math.floor(height)}px`, transform: times === 1 ? "" : `scale(${times})` });
+  if (chart.data) Plotly.Plots.resize(chart);
+}
+
+function live(place) {
+  leave?.();
+  leave = null;
+  const mount = views[given[place]?.view];
+  if (!mount) return;
+  const own = given[place], keep = (name, value) => { if (name === "step") own.step = value; if (name === "token") own.selected = value; };
+  leave = mount({ parentElement: document.querySelector(`#figure-${place} .alive`), data: own, setStateValue: keep, setTriggerValue: keep });
 }
 
 function show(place) {
-  at = Math.max(0, Math.min(slides.length - 1, place));
+  const next = Math.max(0, Math.min(slides.length - 1, place)), moved = next !== at || !slides[next].classList.contains("shown");
+  at = next;
   slides.forEach((slide, number) => slide.classList.toggle("shown", number === at));
   location.replace(`#${at + 1}`);
   draw(at);
-  if (drawn.has(at)) Plotly.Plots.resize(`figure-${at}`);
+  if (moved) { document.activeElement?.blur(); live(at); }
   document.body.dataset.at = at + 1;
   setTimeout(() => ahead(at + 1), 60);
 }
 
 /* Plotly measures what it draws into: a slide that is not shown is laid out out of sight. */
 function ahead(place) {
-  if (place >= slides.length || !figures[place] || drawn.has(place)) return;
+  if (given[place]?.view !== "figure" || drawn.has(place)) return;
   const slide = slides[place];
   slide.style.cssText = "display:flex;position:fixed;inset:0;visibility:hidden";
   draw(place);
@@ -35,13 +63,18 @@ const keys = {
   ArrowLeft: () => show(at - 1), PageUp: () => show(at - 1),
   Home: () => show(0), End: () => show(slides.length - 1),
   f: () => (document.fullscreenElement ? document.exitFullscreen() : document.documentElement.requestFullscreen()),
-  n: () => document.body.classList.toggle("bare"),
+  n: () => { document.body.classList.toggle("origins"); show(at); },
 };
-document.addEventListener("keydown", (event) => {
+/* Before anything else hears of a key; what has the focus within a slide keeps its own. */
+window.addEventListener("keydown", (event) => {
+  const inside = event.target.closest?.(".alive");
+  if (inside && event.key === "Escape") { event.target.blur(); return; }
+  if (inside && !event.key.startsWith("Page")) return;
   const act = keys[event.key.length === 1 ? event.key.toLowerCase() : event.key];
-  if (act && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); act(); }
-});
+  if (act && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); event.stopPropagation(); act(); }
+}, true);
 window.addEventListener("hashchange", () => { const asked = Number(location.hash.slice(1)); if (asked - 1 !== at && asked > 0) show(asked - 1); });
-window.addEventListener("resize", () => { if (drawn.has(at)) Plotly.Plots.resize(`figure-${at}`); });
-window.addEventListener("beforeprint", () => slides.forEach((slide, place) => { slide.classList.add("shown"); draw(place); }));
+window.addEventListener("resize", () => { if (paper) drawn.forEach(fit); else draw(at); });
+window.addEventListener("beforeprint", () => { paper = true; slides.forEach((slide, place) => { slide.classList.add("shown"); draw(place); }); });
+window.addEventListener("afterprint", () => { paper = false; show(at); });
 show(Math.max(0, Number(location.hash.slice(1)) - 1) || 0);

@@ -52,7 +52,8 @@ def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[
             if not skip_malformed:
                 raise UserError(f"{skipped[-1]} Mend the line, or skip such lines with --skip-malformed.") from error
     if not records:
-        raise UserError(f"{path} has no usable line: give one JSON object a line.")
+        first = f"the first is {skipped[0]}" if skipped else "give one JSON object a line."
+        raise UserError(f"{path} has no usable line: {first}")
     return records, skipped
 
 

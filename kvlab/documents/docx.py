@@ -1,0 +1,123 @@
+"""A Word document (ECMA-376) as text: its main part, read as XML without any document type, so without entities."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections import Counter
+from xml.parsers import expat
+
+from kvlab.documents.document import Document, Lines, left_out
+from kvlab.errors import UserError
+
+MAIN = re.compile(r"word/document\d*\.xml")
+MOST_UNPACKED = 64 * 2**20  # of the main part, whose marks take far more room than its text
+OLE = b"\xd0\xcf\x11\xe0"  # documents of before 2007 begin so, and encrypted ones
+WORD = "wordprocessingml"
+# Elements whose text is not the document's: properties, the second form of a drawing, what a tracked move took away.
+SKIPPED = {"pPr", "rPr", "sectPr", "Fallback", "moveFrom"}
+SIGNS = {"tab": "\t", "br": "\n", "cr": "\n", "noBreakHyphen": "-"}
+COUNTED = {
+    "blip": "image",
+    "imagedata": "image",
+    "chart": "chart",
+    "object": "embedded object",
+    "footnoteReference": "footnote",
+    "endnoteReference": "endnote",
+    "commentReference": "comment",
+}
+NOUNS = tuple(dict.fromkeys(COUNTED.values()))
+
+
+def read_docx(content: bytes) -> Document:
+    """The text of all paragraphs, a table's rows as lines with ` | ` between cells.
+
+    Raises:
+        UserError: it is no DOCX, is locked by a password, or unpacks to more than a document can be.
+    """
+    if content.startswith(OLE):
+        raise UserError("It is locked by a password, or a .doc of before 2007: save it as DOCX without a password.")
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            name = next((one for one in archive.namelist() if MAIN.fullmatch(one)), None)
+            if name is None:
+                raise UserError("It is no Word document: save it as DOCX, or as text.")
+            with archive.open(name) as part:
+                xml = part.read(MOST_UNPACKED + 1)
+    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise UserError("It is no Word document, or a damaged one: save it as DOCX again, or as text.") from error
+    if len(xml) > MOST_UNPACKED:
+        raise UserError(f"It unpacks to more than {MOST_UNPACKED // 2**20} MB: save the part you study as a file.")
+    body = _Body()
+    try:
+        body.read(xml)
+    except expat.ExpatError as error:
+        raise UserError(f"Its text is damaged ({error}): save it as DOCX again, or as text.") from error
+    return Document(body.lines.text, left_out({noun: body.counts[noun] for noun in NOUNS}))
+
+
+class _Body:
+    """Follows the main part from its first element to its last."""
+
+    def __init__(self) -> None:
+        self.lines, self.counts = Lines(), Counter[str]()
+        self.rows: list[list[str]] = []  # of every table around, the cells of its present row
+        self.cells: list[Lines] = []  # of every cell around, its text
+        self.skipped = 0  # how deep in what is skipped
+        self.inside_text = False
+
+    def read(self, xml: bytes) -> None:
+        parser = expat.ParserCreate(namespace_separator=" ")
+        parser.StartDoctypeDeclHandler = _refuse
+        parser.StartElementHandler = lambda name, _: self.start(*_parts(name))
+        parser.EndElementHandler = lambda name: self.end(*_parts(name))
+        parser.CharacterDataHandler = self.characters
+        parser.Parse(xml, True)
+
+    def add(self, text: str) -> None:
+        (self.cells[-1] if self.cells else self.lines).add(text)
+
+    def start(self, space: str, name: str) -> None:
+        if name == "numPr" and WORD in space and self.skipped == 1:
+            self.add("- ")
+        if self.skipped or name in SKIPPED:
+            self.skipped += 1
+            return
+        self.counts[COUNTED.get(name, "")] += 1
+        self.inside_text = name == "t"  # of Word, and of an equation in it
+        if WORD not in space:
+            return
+        if name in SIGNS:
+            self.add(SIGNS[name])
+        elif name == "tr":
+            self.rows.append([])
+        elif name == "tc":
+            self.cells.append(Lines())
+
+    def end(self, space: str, name: str) -> None:
+        self.inside_text = False
+        if self.skipped:
+            self.skipped -= 1
+            return
+        if WORD not in space:
+            return
+        if name == "p":
+            self.add("\n")
+        elif name == "tc" and self.cells and self.rows:
+            self.rows[-1].append(" ".join(self.cells.pop().text.split()))
+        elif name == "tr" and self.rows:
+            self.add(" | ".join(self.rows.pop()) + "\n")
+
+    def characters(self, text: str) -> None:
+        if self.inside_text and not self.skipped:
+            self.add(text)
+
+
+def _parts(name: str) -> tuple[str, str]:
+    space, _, local = name.rpartition(" ")
+    return space, local
+
+
+def _refuse(*_: object) -> None:
+    raise UserError("It declares a document type, as no Word document does: save it as DOCX again, or as text.")

@@ -1,0 +1,87 @@
+"""The text of a document, read by a second process with little memory and time: a file may be made to take all of both.
+
+Run as `python -m kvlab.documents.read KIND` it reads the file's bytes from standard input and writes one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import PurePath
+
+from kvlab.documents.document import LARGEST_BYTES, TYPES, Document
+from kvlab.documents.docx import read_docx
+from kvlab.documents.html import read_html
+from kvlab.documents.pdf import read_pdf
+from kvlab.errors import UserError
+
+COMMAND = (sys.executable, "-P", "-m", "kvlab.documents.read")
+SECONDS_ALLOWED = 30
+MOST_MEMORY = 2 * 2**30
+READERS = {"pdf": read_pdf, "docx": read_docx, "html": read_html, "htm": read_html}
+
+
+def is_document(name: str) -> bool:
+    """Whether the file's ending is one that is read here."""
+    return PurePath(name).suffix.lower().lstrip(".") in TYPES
+
+
+def read_document(name: str, content: bytes) -> Document:
+    """The text of a PDF, DOCX or HTML file, by its ending.
+
+    Raises:
+        UserError: it is too large, is not what its ending says, is locked, holds no text, or takes too long.
+    """
+    check_size(name, len(content))
+    kind = PurePath(name).suffix.lower().lstrip(".")
+    try:
+        done = subprocess.run([*COMMAND, kind], input=content, capture_output=True, timeout=SECONDS_ALLOWED, check=True)
+        answer = json.loads(done.stdout)
+    except subprocess.TimeoutExpired as error:
+        raise UserError(
+            f"{name} gave no text in {SECONDS_ALLOWED} seconds: save the part you study as text."
+        ) from error
+    except (subprocess.SubprocessError, OSError, ValueError) as error:
+        most = f"{MOST_MEMORY / 2**30:.0f} GB"
+        raise UserError(
+            f"{name} could not be read within {most} of memory: save the part you study as text."
+        ) from error
+    if "error" in answer:
+        raise UserError(f"{name} cannot be read. {answer['error']}")
+    return Document(answer["text"], tuple(answer["left_out"]))
+
+
+def check_size(name: str, size: int) -> None:
+    """Nothing, before a document is read. Raises UserError where it is too large."""
+    if size > LARGEST_BYTES:
+        raise UserError(
+            f"The file {name} has {size / 2**20:.1f} MB and the most is {LARGEST_BYTES // 2**20} MB: save the part you "
+            "study as a file of its own."
+        )
+
+
+def main() -> None:
+    """One document, one answer."""
+    _set_limits()
+    try:
+        found = READERS[sys.argv[1]](sys.stdin.buffer.read())
+        answer = {"text": found.text, "left_out": found.left_out}
+        if not found.text.strip():
+            answer = {"error": "It holds no text: choose another file."}
+    except UserError as error:
+        answer = {"error": str(error)}
+    json.dump(answer, sys.stdout)
+
+
+def _set_limits() -> None:
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits; the time is limited everywhere
+        return
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS_ALLOWED, SECONDS_ALLOWED))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,189 @@
+"""Prompts of one's own, kept by name beside the runs: text or conversation, answer and facts, one JSON file each."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from kvlab.answers import Fact
+from kvlab.errors import UserError
+from kvlab.given import Text, check_text, in_one_sentence, shown
+from kvlab.requests import LARGEST_PROMPT_BYTES, OnePrompt
+from kvlab.trace.atomic import full_disk_sentence, replace_text
+from kvlab.trace.labels import locked
+from kvlab.turns import Turn
+
+FOLDER, REMOVED = ".prompts", "removed"
+LONGEST_NAME = 80
+MOST_PROMPTS = 1000
+LARGEST_FILE = 4 * LARGEST_PROMPT_BYTES  # JSON writes some signs as six
+
+
+class SavedPrompt(BaseModel):
+    """A prompt under a name; with turns it is a conversation, and its text follows from them."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: str
+    prompt: Text = Field(max_length=LARGEST_PROMPT_BYTES)
+    turns: tuple[Turn, ...] = ()
+    answer: str | None = None
+    facts: tuple[Fact, ...] = ()
+    saved: str = Field("", description="when, ISO 8601")
+
+    @field_validator("name")
+    @classmethod
+    def _name_is_one_line(cls, name: str) -> str:
+        return check_name(name)
+
+    @property
+    def asked(self) -> OnePrompt:
+        """As a request takes it."""
+        return OnePrompt(**self.model_dump(exclude={"saved"}))
+
+    @property
+    def kind(self) -> str:
+        """`a conversation of 3 turns`, or `4,210 characters`."""
+        return f"a conversation of {len(self.turns)} turns" if self.turns else f"{len(self.prompt):,} characters"
+
+
+def check_name(name: str) -> str:
+    """The name without white space around it.
+
+    Raises:
+        UserError: it is empty, too long, or has signs that no line of text has.
+    """
+    words = check_text(name, "The name").strip()
+    if not words or len(words) > LONGEST_NAME or not words.isprintable() or set(words) & set("/\\"):
+        raise UserError(
+            f"A prompt cannot be called {shown(words[:LONGEST_NAME])}: give it a name of 1 to {LONGEST_NAME} "
+            "letters, digits and signs on one line, without slashes."
+        )
+    return words
+
+
+def saved_prompts(root: Path, words: str = "") -> list[SavedPrompt]:
+    """All readable ones that hold each of the words in name or text, by name."""
+    asked = words.casefold().split()
+    found = [one for one in map(_read, sorted((Path(root) / FOLDER).glob("*.json"))) if one is not None]
+    kept = [one for one in found if all(word in f"{one.name}\n{one.prompt}".casefold() for word in asked)]
+    return sorted(kept, key=lambda one: one.name.casefold())
+
+
+def load_prompt(root: Path, name: str) -> SavedPrompt:
+    """The prompt of this name. Raises UserError where there is none, or its file is damaged."""
+    file = _file(root, check_name(name))
+    found = _read(file)
+    if found is not None:
+        return found
+    if file.exists():
+        raise UserError(f"{file} is damaged: remove it, and save the prompt again.")
+    raise UserError(f"There is no saved prompt {shown(name)} in {root}: `kvlab prompts ls` names what is there.")
+
+
+def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) -> SavedPrompt:
+    """Keep a prompt under a name, whole or not at all.
+
+    Raises:
+        UserError: the name cannot be used or is taken (without `replace`), or the folder is full or not writable.
+    """
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    saved = _made(name=name, saved=now, **one.model_dump(exclude={"name"}))
+    with _changing(root):
+        file = _file(root, saved.name)
+        if file.exists() and not replace:
+            raise UserError(f"There is a prompt called {shown(saved.name)} already: take another name, or replace it.")
+        if not file.exists() and sum(1 for _ in file.parent.glob("*.json")) >= MOST_PROMPTS:
+            raise UserError(f"There are {MOST_PROMPTS:,} saved prompts, and no room for more: remove some.")
+        replace_text(file, saved.model_dump_json(indent=1))
+    return saved
+
+
+def rename_prompt(root: Path, name: str, to: str) -> SavedPrompt:
+    """Call it something else. Raises UserError where there is none, or one of the new name."""
+    known = load_prompt(root, name)
+    renamed = _made(**known.model_dump() | {"name": to})
+    with _changing(root):
+        if renamed.name != known.name and _file(root, renamed.name).exists():
+            raise UserError(f"There is a prompt called {shown(renamed.name)} already: take another name.")
+        replace_text(_file(root, renamed.name), renamed.model_dump_json(indent=1))
+        if renamed.name != known.name:
+            _file(root, known.name).unlink(missing_ok=True)
+    return renamed
+
+
+def remove_prompts(root: Path, names: Sequence[str]) -> list[str]:
+    """Take prompts out of the library; `bring_back` undoes it, until one of the same name is removed.
+
+    Raises UserError where one of them is not there, before any is removed.
+    """
+    known = [load_prompt(root, name).name for name in names]
+    with _changing(root):
+        for name in known:
+            file = _file(root, name)
+            _removed(file).parent.mkdir(exist_ok=True)
+            os.replace(file, _removed(file))
+    return known
+
+
+def bring_back(root: Path, name: str) -> SavedPrompt:
+    """The prompt that was removed last under this name. Raises UserError where there is none, or its name is taken."""
+    file = _file(root, check_name(name))
+    with _changing(root):
+        if not _removed(file).exists():
+            raise UserError(f"No prompt {shown(name)} was removed from {root}.")
+        if file.exists():
+            raise UserError(f"There is a prompt called {shown(name)} again: rename it first.")
+        os.replace(_removed(file), file)
+    return load_prompt(root, name)
+
+
+def _made(**fields: Any) -> SavedPrompt:
+    try:
+        return SavedPrompt(**fields)
+    except ValidationError as error:
+        raise UserError(in_one_sentence(error)) from error
+
+
+def _read(file: Path) -> SavedPrompt | None:
+    """What the file holds; None where it is none, damaged, or under another's name."""
+    try:
+        if file.stat().st_size > LARGEST_FILE:
+            return None
+        found = SavedPrompt.model_validate_json(file.read_bytes())
+    except (OSError, ValidationError, UserError):
+        return None
+    return found if _slug(found.name) == file.stem else None
+
+
+def _file(root: Path, name: str) -> Path:
+    return Path(root) / FOLDER / f"{_slug(name)}.json"
+
+
+def _removed(file: Path) -> Path:
+    return file.parent / REMOVED / file.name
+
+
+def _slug(name: str) -> str:
+    """A file's name: readable, and never a path; the checksum tells names apart that read alike."""
+    words = "-".join("".join(sign if sign.isalnum() else " " for sign in name.casefold()).split())
+    short = words.encode()[:60].decode("utf-8", "ignore")
+    return f"{short}-{hashlib.sha256(name.encode()).hexdigest()[:10]}".lstrip("-")
+
+
+@contextmanager
+def _changing(root: Path) -> Iterator[None]:
+    """Under the lock of the folder's labels."""
+    with locked(root), full_disk_sentence(Path(root)):
+        try:
+            (Path(root) / FOLDER).mkdir(parents=True, exist_ok=True)
+            yield
+        except OSError as error:
+            raise UserError(f"{root} cannot be changed ({error.strerror or error}): is it read-only?") from error

@@ -1,0 +1,81 @@
+"""What a picture is of, to be read under it, and where it came from, for the speaker's notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from kvlab.analysis.compare import unique_labels
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.counted import ONE_PROMPT
+from kvlab.trace.reader import Run
+
+SIGNS, MOST_RUNS, MOST_WORDS = 70, 6, 60
+SPAN = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?")
+
+
+def what_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
+    """Methods with their budgets, model, prompt, layer, head and the words looked up, as `address` names them.
+
+    `without` are the parts of an address that a figure shows all of, such as `head` for a map of heads.
+    """
+    if not runs:
+        return ""
+    record, labels = runs[0].record, _named(runs)
+    more = f" and {len(labels) - MOST_RUNS} more" if len(labels) > MOST_RUNS else ""
+    prompt = f"{ONE_PROMPT} of {record.prompt_tokens:,} tokens"
+    parts = (", ".join(labels[:MOST_RUNS]) + more, record.model.name, prompt, place_of(runs, address, without))
+    return " · ".join(filter(None, parts))
+
+
+def _named(runs: Sequence[Run]) -> list[str]:
+    """Each run as `keepkv 30 %`, with more where two would be called the same."""
+    labels = [run.record.label for run in runs]
+    return labels if len(set(labels)) == len(runs) else unique_labels(runs)
+
+
+def place_of(runs: Sequence[Run], address: Mapping[str, str], without: Sequence[str] = ()) -> str:
+    """The prompt's words, layer, head and words looked up, as of `what_of`."""
+    if not runs:
+        return ""
+    place = [f"{name} {address[name]}" for name in ("layer", "head") if address.get(name) and name not in without]
+    return " · ".join(filter(None, (prompt_words(runs[0]), ", ".join(place), _words(runs[0], address))))
+
+
+def prompt_words(run: Run) -> str:
+    """A prompt by its title, else by its end, where questions stand."""
+    if run.record.title:
+        return f"“{_cut(run.record.title)}”"
+    words = " ".join(run.record.prompt[-4 * SIGNS :].split())
+    return f"“{words}”" if len(words) <= SIGNS else f"“… {words[-SIGNS:].partition(' ')[2]}”"
+
+
+def provenance(runs: Sequence[Run]) -> str:
+    """A line a run with its id and settings, then what made them: device, seed and versions."""
+    if not runs:
+        return ""
+    lines = []
+    for run, label in zip(runs, _named(runs), strict=True):
+        settings = ", ".join(f"{name} {value}" for name, value in run.record.hyper_parameters.items())
+        lines.append(f"{label}: run {run.record.run_id}" + (f"; {settings}" if settings else ""))
+    record = runs[0].record
+    versions = ", ".join(f"{name} {version}" for name, version in record.versions.items())
+    made = f"{record.model.name} on {record.device}, seed {record.seed}, {record.created[:16].replace('T', ' ')}"
+    return "\n".join((*lines, f"{made}; {versions}"))
+
+
+def _words(run: Run, address: Mapping[str, str]) -> str:
+    """The words that were looked up, typed or chosen by their place in the text."""
+    if typed := address.get("words", "").strip():
+        return f"words “{_cut(' '.join(typed.split()))}”"
+    asked = SPAN.fullmatch(address.get("span", "") or address.get("token", ""))
+    if asked is None:
+        return ""
+    first, last = int(asked[1]), int(asked[2] or asked[1])
+    texts = token_texts(run.tokens, last + 1)[first:] if first <= last < len(run.tokens) else []
+    place = f"token {first}" if first == last else f"tokens {first} to {last}"
+    return f"{place} “{_cut(' '.join(''.join(texts).split()))}”" if texts else ""
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_WORDS else f"{text[: MOST_WORDS - 1]}…"

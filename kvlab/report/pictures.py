@@ -1,0 +1,230 @@
+"""Pictures (SVG) of a text shaded by token and of the history of a head, as the page shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvlab.analysis.lineage.fold import Lineage
+from kvlab.analysis.lineage.mosaic import mosaic
+from kvlab.analysis.lineage.states import STATES, State, states_at
+from kvlab.errors import UserError
+from kvlab.figures.palette import STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.template import GRID, INK, QUIET
+from kvlab.figures.words import plural
+from kvlab.report.drawing import ADVANCE, Drawing, columns, sans_width
+from kvlab.report.views import History, Shown, Text, TokenClass, state_classes
+
+WIDTH, ROOM = 1200, 600  # pixels of a picture on a slide; a picture by itself may be higher
+TALL = 2000
+SIZES = (19, 17, 15, 14, 13, 12, 11)
+EDGE, LEADING = 14, 1.7
+FILLS = {"fill": 0.38, "under": 0.3, "dashed": 0.3}
+PALE = {"strike": 0.5, "faint": 0.4}
+LEGEND_SIZE, SMALL = 15, 13
+MOSAIC, GRID_WIDTH, MOST_CELL = 120, 300, 24
+PICTURED = (Text, History)
+AXES = "↓ tokens, first on top; steps →. Below: slots by position (numbers: votes)"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A token, or the part of one that stands on one line: its line, its place in letters, and its text."""
+
+    token: int
+    line: int
+    column: int
+    text: str
+
+
+def picture(shown: Shown, theme: Theme = "light", room: float = ROOM) -> bytes:
+    """The SVG of a text or a history, at most about `room` pixels high.
+
+    Raises:
+        UserError: this kind of view has no picture of its own.
+    """
+    if isinstance(shown, Text):
+        return text_picture(shown, theme, room)
+    if isinstance(shown, History):
+        return history_picture(shown, shown.step, theme, room)
+    raise UserError("A table has no picture: take the slides, where it can be edited, or the CSV.")
+
+
+def text_picture(text: Text, theme: Theme = "light", room: float = ROOM) -> bytes:
+    """Legend and shaded text; of a text with no room the part around what was chosen, else its end."""
+    codes = np.array(text.codes, int)
+    top = EDGE + 34
+    size, pieces, said = fitted(text.texts, WIDTH - 2 * EDGE, room - top - EDGE, text.chosen)
+    height = top + EDGE + (max((piece.line for piece in pieces), default=0) + 1) * size * LEADING + (26 if said else 0)
+    drawing = Drawing(WIDTH, round(height), SURFACES[theme])
+    legend(drawing, text.classes, codes, EDGE, EDGE + 16, WIDTH - EDGE, theme)
+    shaded(drawing, pieces, codes, text.classes, size, EDGE, top, theme, text.chosen)
+    if said:
+        drawing.words(EDGE, height - EDGE, said, SMALL, QUIET[theme])
+    return drawing.svg()
+
+
+def history_picture(history: History, step: int, theme: Theme = "light", room: float = ROOM) -> bytes:
+    """One step of a head: what happened until then, its slots, and the text with the fate of every token."""
+    lineage, classes = history.lineage(), state_classes()
+    codes = states_at(lineage, step).astype(int)
+    grid, left = max(3 * EDGE, EDGE + 62), EDGE + GRID_WIDTH + 2 * EDGE
+    top = grid + MOSAIC + 34
+    chosen = None if history.selected is None else (history.selected, history.selected)
+    size, pieces, said = fitted(history.texts, WIDTH - left - EDGE, room - top - EDGE, chosen)
+    lines = max((piece.line for piece in pieces), default=0) + 1
+    height = max(top + EDGE + lines * size * LEADING + (26 if said else 0), min(room, top + 200))
+    drawing = Drawing(WIDTH, round(height), SURFACES[theme])
+    drawing.words(EDGE, EDGE + 14, phase(history, lineage, step, codes), 16, INK[theme], bold=True)
+    legend(drawing, classes, codes, EDGE, EDGE + 42, WIDTH - EDGE, theme)
+    _mosaic(drawing, lineage, step, EDGE, grid, theme)
+    drawing.words(EDGE, grid + MOSAIC + 18, AXES, SMALL, QUIET[theme])
+    _slots(drawing, lineage, step, codes, EDGE, top, height - top - EDGE, theme)
+    shaded(drawing, pieces, codes, classes, size, left, top, theme, chosen)
+    if said:
+        drawing.words(left, height - EDGE, said, SMALL, QUIET[theme])
+    return drawing.svg()
+
+
+def phase(history: History, lineage: Lineage, step: int, codes: np.ndarray) -> str:
+    """Where a step stands, in words."""
+    read, slots = int((codes != State.UNSEEN).sum()), int(lineage.alive(step).sum())
+    place = history.steps.index(step) if step in history.steps else 0
+    if history.phases:
+        told = history.phases[min(place, len(history.phases) - 1)]
+    else:
+        told = "the prompt was read" if step == 0 else f"after token {read - 1}"
+    return f"Step {step} of {history.steps[-1]}, {told}: {plural(slots, 'slot')} for {plural(read, 'token')}"
+
+
+def fitted(
+    texts: Sequence[str], width: float, room: float, chosen: tuple[int, int] | None
+) -> tuple[float, list[Piece], str]:
+    """The largest font in which the text fits, its pieces, and what is said of lines there is no room for."""
+    for size in SIZES:
+        pieces = laid_out(texts, max(1, int(width / (size * ADVANCE))))
+        lines = pieces[-1].line + 1 if pieces else 0
+        if lines * size * LEADING <= room:
+            return size, pieces, ""
+    most = max(1, int((room - 26) / (SIZES[-1] * LEADING)))
+    here = lines - 1 if chosen is None else next((one.line for one in pieces if one.token >= chosen[0]), lines - 1)
+    first = max(0, min(here - most // 2, lines - most))
+    seen = [
+        Piece(one.token, one.line - first, one.column, one.text) for one in pieces if first <= one.line < first + most
+    ]
+    said = f"Tokens {seen[0].token:,} to {seen[-1].token:,} of {len(texts):,}; the HTML file holds all."
+    return SIZES[-1], seen, said
+
+
+def laid_out(texts: Sequence[str], across: int) -> list[Piece]:
+    """The tokens on lines of `across` letters; a line break within a token is shown by a sign."""
+    pieces: list[Piece] = []
+    line = column = 0
+    for token, text in enumerate(texts):
+        parts = (text or "∅").replace("\r", "␍").replace("\t", "⇥").split("\n")
+        for place, part in enumerate(parts):
+            shown = part + ("⏎" if place < len(parts) - 1 else "")
+            while shown:
+                wide = columns(shown)
+                if column and column + wide > across:
+                    line, column = line + 1, 0
+                taken = shown if wide <= across else shown[: max(1, across // 2)]
+                pieces.append(Piece(token, line, column, taken))
+                column += columns(taken)
+                shown = shown[len(taken) :]
+            if place < len(parts) - 1:
+                line, column = line + 1, 0
+    return pieces
+
+
+def legend(
+    drawing: Drawing, classes: Sequence[TokenClass], codes: np.ndarray, x: float, y: float, right: float, theme: Theme
+) -> None:
+    """A chip with its count for each class that is there, in one row."""
+    counts = np.bincount(codes, minlength=len(classes))
+    for kind, count in zip(classes, counts, strict=True):
+        if not count:
+            continue
+        name = f"{kind.name} {count:,}"
+        wide = 34 + sans_width(name, LEGEND_SIZE) + 16
+        if x + wide > right + 40:
+            return
+        _shade(drawing, kind, x, y - 14, 30, 19, theme)
+        drawing.words(x + 15, y, "abc", SMALL, INK[theme], mono=True, middle=True, opacity=PALE.get(kind.cue, 1.0))
+        _strike(drawing, kind, x + 3, y - 4.5, 24, theme)
+        drawing.words(x + 37, y, name, LEGEND_SIZE, INK[theme])
+        x += wide
+
+
+def shaded(
+    drawing: Drawing, pieces: Sequence[Piece], codes: np.ndarray, classes: Sequence[TokenClass],
+    size: float, x: float, y: float, theme: Theme, chosen: tuple[int, int] | None = None,
+) -> None:  # fmt: skip
+    """The words, each on the ground of its class; what was chosen has a border."""
+    letter, step = size * ADVANCE, size * LEADING
+    for piece in pieces:
+        kind = classes[codes[piece.token]]
+        left, top = x + piece.column * letter, y + piece.line * step
+        wide = columns(piece.text) * letter
+        _shade(drawing, kind, left, top, wide, size * 1.35, theme)
+        here = chosen is not None and chosen[0] <= piece.token <= chosen[1]
+        text = piece.text.lstrip(" ")
+        indent = (len(piece.text) - len(text)) * letter
+        if text:
+            pale = 1.0 if here else PALE.get(kind.cue, 1.0)
+            drawing.words(left + indent, top + size, text, size, INK[theme], mono=True, opacity=pale)
+        _strike(drawing, kind, left + indent, top + size * 0.68, wide - indent, theme)
+        if here:
+            drawing.box(left, top, wide, size * 1.35, "none", INK[theme], dash=True)
+
+
+def _shade(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float, height: float, theme: Theme) -> None:
+    if kind.cue not in FILLS:
+        return
+    colour = pick(kind.colour, theme)
+    drawing.box(x, y, max(width - 1, 1), height, mix(colour, SURFACES[theme], 1 - FILLS[kind.cue]))
+    if kind.cue in ("under", "dashed"):
+        drawing.line(x, y + height - 1, x + width - 1, y + height - 1, colour, 2, dash=kind.cue == "dashed")
+
+
+def _strike(drawing: Drawing, kind: TokenClass, x: float, y: float, width: float, theme: Theme) -> None:
+    if kind.cue == "strike" and width > 0:
+        drawing.line(x, y, x + width, y, mix(INK[theme], SURFACES[theme], 0.45), 1)
+
+
+def _mosaic(drawing: Drawing, lineage: Lineage, step: int, x: float, y: float, theme: Theme) -> None:
+    """Tokens down, steps across: one box for each run of steps in which a row stays in a state."""
+    picture = mosaic(lineage, 120)
+    codes, width = picture.to_numpy(), WIDTH - 2 * EDGE
+    down, across = MOSAIC / len(codes), width / codes.shape[1]
+    colours = [pick(STATE_COLOURS[name], theme) for name in STATES]
+    for row, states in enumerate(codes):
+        starts = np.flatnonzero(np.diff(states, prepend=states[0] + 1))
+        for start, stop in zip(starts, [*starts[1:], len(states)], strict=True):
+            if states[start] != State.UNSEEN:
+                drawing.box(
+                    x + start * across, y + row * down, (stop - start) * across, down + 0.3, colours[states[start]]
+                )
+    drawing.box(x, y, width, MOSAIC, "none", GRID[theme])
+    at = x + (np.searchsorted(picture.columns.to_numpy(), step, side="right") - 0.5) * across
+    drawing.line(at, y, at, y + MOSAIC, INK[theme], 2)
+
+
+def _slots(
+    drawing: Drawing, lineage: Lineage, step: int, codes: np.ndarray, x: float, y: float, room: float, theme: Theme
+) -> None:
+    """One box a live slot in the order of positions, with how many tokens it stands for where that is more than one."""
+    alive, votes = np.flatnonzero(lineage.alive(step)), lineage.votes(step)
+    cell = next((size for size in range(MOST_CELL, 1, -1) if -(-len(alive) // (GRID_WIDTH // size)) * size <= room), 2)
+    across = GRID_WIDTH // cell
+    for place, slot in enumerate(alive):
+        left, top = x + place % across * cell, y + place // across * cell
+        if top + cell > y + room + cell:
+            return
+        side = cell - (2 if cell > 6 else 1 if cell > 2 else 0)
+        drawing.box(left, top, side, side, pick(STATE_COLOURS[STATES[codes[slot]]], theme))
+        if cell >= 14 and votes[slot] > 1:
+            said = f"{votes[slot]}" if votes[slot] < 100 else "99+"
+            drawing.words(left + side / 2, top + side / 2 + 4, said, 11, SURFACES[theme], bold=True, middle=True)

@@ -1,0 +1,263 @@
+"""Parts of a slide (PPTX): its title and notes, words, tables that can be edited, texts with marks, pictures.
+
+Needs `pip install 'kvlab[slides]'`: python-pptx with lxml and XlsxWriter, about 18 MB; imported when slides are asked
+for, which takes .3 s.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from kvlab.analysis.textdiff import Segment
+from kvlab.errors import UserError
+from kvlab.figures.palette import HUES, SURFACES, Theme, pick
+from kvlab.figures.template import INK, QUIET
+from kvlab.report.drawing import NOT_XML
+from kvlab.report.views import Table
+
+MISSING = "Slides need python-pptx: pip install 'kvlab[slides]', or take the HTML or the PDF."
+WIDTH, HEIGHT, EDGE = 13.333, 7.5, 0.5  # inches, 16:9
+INCH = 914_400  # in the units of the file
+TITLE_HEIGHT, READING_HEIGHT, OF_HEIGHT = 0.8, 0.75, 0.35
+SIGN, LEADING = 0.58, 1.25 / 72  # width of a letter in sizes; height of a line, inches a point
+MARKED = "Orange: only this run wrote it. Struck out: only the full cache did."
+DRAWING = "http://schemas.openxmlformats.org/drawingml/2006/main"
+SVG_BESIDE = (
+    f'<a:extLst xmlns:a="{DRAWING}"><a:ext uri="{{{{96DAC541-7B7A-43D3-8B79-37D633B846F1}}}}">'
+    '<asvg:svgBlip xmlns:asvg="http://schemas.microsoft.com/office/drawing/2016/SVG/main" '
+    'xmlns:r="http://schemas.openxmlformats.org/officeDocument/2006/relationships" r:embed="{}"/></a:ext></a:extLst>'
+)
+
+
+class Picture(NamedTuple):
+    """A picture at twice its pixels, and the same as SVG where it is small enough to lie beside it."""
+
+    png: bytes
+    svg: bytes | None = None
+
+
+def empty_deck() -> Any:
+    """A deck of 16:9 without slides; raises UserError where python-pptx is not installed."""
+    try:
+        from pptx import Presentation
+    except ImportError as error:
+        raise UserError(MISSING) from error
+    deck = Presentation()
+    deck.slide_width, deck.slide_height = inches(WIDTH, HEIGHT)
+    return deck
+
+
+def saved_deck(deck: Any) -> bytes:
+    """The file."""
+    held = io.BytesIO()
+    deck.save(held)
+    return held.getvalue()
+
+
+def add_slide(deck: Any, title: str, notes: str, theme: Theme = "light") -> Any:
+    """An empty slide with its title; where it came from stands in the notes."""
+    slide = deck.slides.add_slide(deck.slide_layouts[5])  # a title and nothing else
+    slide.background.fill.solid()
+    slide.background.fill.fore_color.rgb = _rgb(SURFACES[theme])
+    box = slide.shapes.title
+    box.left, box.top, box.width, box.height = inches(EDGE, 0.2, WIDTH - 2 * EDGE, TITLE_HEIGHT)
+    box.text_frame.word_wrap = True
+    box.text_frame.text = clean(title)
+    _sized(box.text_frame, 28 if len(title) < 60 else 22 if len(title) < 110 else 16, theme, bold=True)
+    for paragraph in box.text_frame.paragraphs:
+        paragraph.alignment = _left()
+    slide.notes_slide.notes_text_frame.text = clean(notes)
+    return slide
+
+
+def add_lines(deck: Any, title: str, lines: Sequence[str], notes: str) -> None:
+    """A slide of sentences."""
+    slide = add_slide(deck, title, notes)
+    top = TITLE_HEIGHT + 0.4
+    signs = sum(map(len, lines))
+    add_words(slide, lines, top, HEIGHT - top - EDGE, 20 if signs < 700 else 16 if signs < 1200 else 13)
+
+
+def add_words(
+    slide: Any,
+    lines: Sequence[str],
+    top: float,
+    height: float,
+    points: int,
+    theme: Theme = "light",
+    quiet: bool = False,
+) -> None:
+    """Lines of text over the width of the slide."""
+    box = slide.shapes.add_textbox(*inches(EDGE, top, WIDTH - 2 * EDGE, height))
+    frame = box.text_frame
+    frame.word_wrap = True
+    frame.text = clean(lines[0]) if lines else ""
+    for line in lines[1:]:
+        frame.add_paragraph().text = clean(line)
+    _sized(frame, points, theme, quiet=quiet)
+
+
+def add_reading(slide: Any, reading: str, of: str, theme: Theme) -> None:
+    """At the foot: what there is to see, and in small what it is of."""
+    top = HEIGHT - READING_HEIGHT - OF_HEIGHT - 0.1
+    points = 16 if len(reading) < 230 else 12 if len(reading) < 420 else 10
+    add_words(slide, [reading], top, READING_HEIGHT, points, theme)
+    if of:
+        add_words(slide, [of], HEIGHT - OF_HEIGHT - 0.1, OF_HEIGHT, 11 if len(of) < 150 else 9, theme, quiet=True)
+
+
+def add_table(
+    deck: Any, title: str, table: Table, notes: str, reading: str = "", of: str = "", theme: Theme = "light"
+) -> None:
+    """A slide with a table that can be edited, in the largest letters that leave all of it on the slide."""
+    slide = add_slide(deck, title, notes, theme)
+    if not table.columns:
+        add_words(slide, [reading or "An empty table."], TITLE_HEIGHT + 0.5, 1.0, 16, theme)
+        return
+    rows, widths = len(table.rows) + 1, _column_widths(table)
+    room = HEIGHT - TITLE_HEIGHT - 0.5 - (READING_HEIGHT + OF_HEIGHT + 0.2 if reading or of else EDGE)
+    points = next((size for size in range(16, 7, -1) if _table_height(table, widths, size) <= room), 7)
+    size = inches(EDGE, TITLE_HEIGHT + 0.4, sum(widths), 0.3 * rows)
+    grid = slide.shapes.add_table(rows, len(table.columns), *size).table
+    for column, wide in enumerate(widths):
+        grid.columns[column].width = inches(wide)[0]
+    for row, cells in enumerate((table.columns, *table.rows)):
+        grid.rows[row].height = inches(0.3)[0]
+        for column, text in enumerate(cells):
+            cell = grid.cell(row, column)
+            cell.margin_top = cell.margin_bottom = inches(0.03)[0]
+            cell.text = clean(text)
+            _sized(cell.text_frame, points, bold=not row, plain=True)
+    if reading or of:
+        add_reading(slide, reading, of, theme)
+
+
+def _table_height(table: Table, widths: Sequence[float], points: int) -> float:
+    """Inches that a table takes in letters of this size, its cells broken into lines."""
+    sign = points * SIGN / 72
+    lines = [max(math.ceil(len(cell) * sign / (wide - 0.2)) for cell, wide in zip(row, widths, strict=True))
+             for row in (table.columns, *table.rows)]  # fmt: skip
+    return sum(max(1, count) * points * LEADING + 0.08 for count in lines)
+
+
+def _column_widths(table: Table) -> list[float]:
+    """Inches of each column, by the longest of its cells."""
+    longest = [
+        max(4, *(min(len(cell), 60) for cell in cells)) for cells in zip(table.columns, *table.rows, strict=True)
+    ]
+    room = WIDTH - 2 * EDGE
+    return [min(room, room * signs / sum(longest)) for signs in longest]
+
+
+def add_passages(
+    deck: Any, title: str, passages: Sequence[tuple[str, Sequence[Segment]]],
+    reading: str, of: str, notes: str, theme: Theme = "light",
+) -> None:  # fmt: skip
+    """Texts side by side as text, with marks: orange is a run's own, struck out what only the full cache wrote."""
+    slide = add_slide(deck, title, notes, theme)
+    top = TITLE_HEIGHT + 0.3
+    high = HEIGHT - top - READING_HEIGHT - OF_HEIGHT - 0.2
+    wide = (WIDTH - 2 * EDGE) / max(1, len(passages))
+    for place, (label, segments) in enumerate(passages):
+        box = slide.shapes.add_textbox(*inches(EDGE + place * wide, top, wide, high))
+        box.text_frame.word_wrap = True
+        _passage(box.text_frame, label, segments, wide - 0.3, high - 0.2, theme)
+    add_reading(slide, reading or MARKED, of, theme)
+
+
+def _passage(frame: Any, label: str, segments: Sequence[Segment], width: float, height: float, theme: Theme) -> None:
+    """One text in the largest letters in which all of it fits; of one that is too long its beginning, and that."""
+    whole = "".join(text for _, text in segments)
+    points = next((size for size in range(18, 7, -1) if _lines(whole, width, size) * size * LEADING <= height), 7)
+    left = len(whole) if points > 7 else int(0.8 * height / (points * LEADING) * width * 72 / (points * SIGN))
+    paragraph = frame.paragraphs[0]
+    if label:
+        _run(paragraph, label, points, INK[theme], bold=True)
+        paragraph = frame.add_paragraph()
+    for kind, text in segments:
+        colour = {"own": HUES["red"], "missing": (QUIET["light"], QUIET["dark"])}.get(kind)
+        ink = INK[theme] if colour is None else pick(colour, theme)
+        for place, line in enumerate(text[: max(0, left)].split("\n")):
+            if place:
+                paragraph = frame.add_paragraph()
+            _run(paragraph, line, points, ink, bold=kind == "own", struck=kind == "missing")
+        left -= len(text)
+    if left < 0:
+        _run(frame.add_paragraph(), f"… and {-left:,} more characters", points, QUIET[theme])
+
+
+def _lines(text: str, width: float, points: int) -> int:
+    """About how many lines a text takes, with one for its label."""
+    across = max(1, int(width * 72 / (points * SIGN)))
+    return 1 + sum(max(1, math.ceil(len(line) / across)) for line in text.split("\n"))
+
+
+def _run(paragraph: Any, text: str, points: int, ink: str, bold: bool = False, struck: bool = False) -> None:
+    from pptx.util import Pt
+
+    run = paragraph.add_run()
+    run.text = clean(text)
+    run.font.size, run.font.bold, run.font.color.rgb = Pt(points), bold, _rgb(ink)
+    if struck:
+        run._r.get_or_add_rPr().set("strike", "sngStrike")
+
+
+def add_picture(slide: Any, made: Picture, top: float, room: float, reading: str) -> None:
+    """The picture as large as there is room, at its own proportions, with its SVG for whoever can show it."""
+    shown = slide.shapes.add_picture(io.BytesIO(made.png), *inches(EDGE, top))
+    factor = min((WIDTH - 2 * EDGE) * INCH / shown.width, room * INCH / shown.height)
+    shown.width, shown.height = int(shown.width * factor), int(shown.height * factor)
+    shown.left = int((WIDTH * INCH - shown.width) / 2)
+    shown._element.nvPicPr.cNvPr.set("descr", clean(reading))
+    if made.svg is not None:
+        _beside(slide, shown, made.svg)
+
+
+def _beside(slide: Any, shown: Any, svg: bytes) -> None:
+    """Puts an SVG beside a picture, by the extension that office programs since 2016 read; others show the PNG."""
+    from pptx.opc.constants import RELATIONSHIP_TYPE
+    from pptx.opc.package import Part
+    from pptx.opc.packuri import PackURI
+    from pptx.oxml import parse_xml
+
+    name = PackURI(f"/ppt/media/vector{slide.slide_id}.svg")
+    known = slide.part.relate_to(Part(name, "image/svg+xml", slide.part.package, svg), RELATIONSHIP_TYPE.IMAGE)
+    shown._element.blipFill.find(f"{{{DRAWING}}}blip").append(parse_xml(SVG_BESIDE.format(known)))
+
+
+def _sized(
+    frame: Any, points: int, theme: Theme = "light", bold: bool = False, quiet: bool = False, plain: bool = False
+) -> None:
+    """Font of all of a frame; `plain` leaves the colour to the program, as in tables, which have their own grounds."""
+    from pptx.util import Pt
+
+    for paragraph in frame.paragraphs:
+        paragraph.font.size, paragraph.font.bold = Pt(points), bold
+        if not plain:
+            paragraph.font.color.rgb = _rgb((QUIET if quiet else INK)[theme])
+
+
+def _left() -> Any:
+    from pptx.enum.text import PP_ALIGN
+
+    return PP_ALIGN.LEFT
+
+
+def _rgb(colour: str) -> Any:
+    from pptx.dml.color import RGBColor
+
+    return RGBColor.from_string(colour.lstrip("#"))
+
+
+def clean(text: str) -> str:
+    """Text that XML can hold."""
+    return NOT_XML.sub("\ufffd", text)
+
+
+def inches(*numbers: float) -> tuple[Any, ...]:
+    from pptx.util import Inches
+
+    return tuple(Inches(number) for number in numbers)

@@ -1,0 +1,211 @@
+"""What a slide shows that is no chart: a table, a text shaded by token, the history of a head, passages that differ.
+
+Each is small data that a slide keeps as JSON, so that it can be drawn as HTML that stays alive, as a picture, or as
+what an office program edits. Colours are pairs (on light, on dark).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kvlab.analysis.lineage.fold import NEVER, Lineage
+from kvlab.analysis.lineage.mosaic import mosaic
+from kvlab.analysis.lineage.tables import event_steps
+from kvlab.analysis.textdiff import Segment
+from kvlab.errors import UserError
+from kvlab.figures.palette import STATE_COLOURS, STATE_LABELS, STATE_NAMES, SURFACES, Theme, pick
+from kvlab.figures.template import INK
+from kvlab.figures.words import number
+from kvlab.trace.stories import Kind, View
+
+Cue = Literal["fill", "under", "dashed", "strike", "faint", "none"]
+STATE_CUES: tuple[Cue, ...] = ("faint", "fill", "fill", "fill", "under", "dashed", "strike")  # in the order of states
+MOSAIC_ROWS = 300
+MOST_CELLS = 4000
+DIGITS = 4
+Colour = tuple[str, str]
+
+
+class Shown(BaseModel):
+    """One such view; a file of another kvlab may lack or add nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Table(Shown):
+    """Cells as they are read; `left_out` rows were not taken along."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    left_out: int = 0
+
+
+class TokenClass(Shown):
+    """What a shading means: its name in the legend, its colours, and a second cue that is not colour."""
+
+    name: str
+    colour: Colour
+    cue: Cue
+
+
+class Text(Shown):
+    """Token i is `texts[i]`, shaded as `classes[codes[i]]`; `chosen` is the first and last that were looked up."""
+
+    texts: tuple[str, ...]
+    codes: tuple[int, ...]
+    classes: tuple[TokenClass, ...]
+    chosen: tuple[int, int] | None = None
+
+
+class History(Shown):
+    """What became of every token of a head: per token the steps of `Lineage` (-1: never), and where a reader stood."""
+
+    texts: tuple[str, ...]
+    birth: tuple[int, ...]
+    leave: tuple[int, ...]
+    death: tuple[int, ...]
+    absorb: tuple[int, ...]
+    parent: tuple[int, ...]
+    steps: tuple[int, ...] = Field(min_length=1)
+    step: int
+    selected: int | None = None
+    phases: tuple[str, ...] | None = None
+
+    def lineage(self) -> Lineage:
+        """The lineage it was taken from, but for how each token left."""
+        known = {name: _ever(getattr(self, name)) for name in ("birth", "leave", "death", "absorb")}
+        steps, parent = np.array(self.steps, np.int64), np.array(self.parent, np.int64)
+        seen = np.array([(known["birth"] <= step).sum() for step in self.steps])
+        return Lineage(steps=steps, seen=seen, kind=np.zeros(len(parent), np.uint8), parent=parent, **known)
+
+
+class Passages(Shown):
+    """Texts side by side, each as (what it is of, its segments as of `kvlab.analysis.textdiff`)."""
+
+    passages: tuple[tuple[str, tuple[Segment, ...]], ...]
+
+
+KINDS: dict[Kind, type[Shown]] = {"table": Table, "text": Text, "history": History, "passages": Passages}
+
+
+def kind_of(shown: Shown) -> Kind:
+    """The name under which a slide keeps it."""
+    return next(kind for kind, own in KINDS.items() if type(shown) is own)
+
+
+def shown_of(view: View) -> Shown:
+    """The view of a slide that is no chart; raises UserError where it cannot be read."""
+    assert view.slide is not None
+    try:
+        shown = KINDS[view.slide.kind].model_validate_json(view.slide.figure)
+        _check(shown)
+    except (ValidationError, ValueError) as error:
+        raise UserError(f"What the slide {view.title[:60]!r} shows is damaged: add it again.") from error
+    return shown
+
+
+def table_of(frame: pd.DataFrame, most: int = MOST_CELLS) -> Table:
+    """A table as a person reads it: at most `most` cells, few digits, an empty cell for what is missing."""
+    rows = max(1, most // max(1, len(frame.columns)))
+    cells = frame.head(rows).astype(object).to_numpy().tolist()
+    return Table(
+        columns=tuple(map(str, frame.columns)),
+        rows=tuple(tuple(map(_cell, row)) for row in cells),
+        left_out=max(0, len(frame) - rows),
+    )
+
+
+def history_of(
+    lineage: Lineage, texts: Sequence[str], step: int, selected: int | None = None, phases: Sequence[str] | None = None
+) -> History:
+    """The history of a head as a slide keeps it."""
+    return History(
+        texts=tuple(texts), steps=tuple(lineage.steps.tolist()), parent=tuple(lineage.parent.tolist()),
+        step=step, selected=selected, phases=None if phases is None else tuple(phases),
+        **{name: tuple(never_as(getattr(lineage, name)).tolist()) for name in ("birth", "leave", "death", "absorb")},
+    )  # fmt: skip
+
+
+def never_as(steps: np.ndarray) -> np.ndarray:
+    """Steps with -1 for never."""
+    return np.where(steps == NEVER, -1, steps)
+
+
+def state_classes() -> tuple[TokenClass, ...]:
+    """The classes of `kvlab.analysis.lineage.states.State`, in its order."""
+    looks = zip(STATE_COLOURS, STATE_CUES, strict=True)
+    return tuple(TokenClass(name=STATE_NAMES[state], colour=STATE_COLOURS[state], cue=cue) for state, cue in looks)
+
+
+def history_data(lineage: Lineage, texts: Sequence[str]) -> dict[str, Any]:
+    """What the browser needs to derive every step: the vectors of the lineage, with -1 for never."""
+    picture = mosaic(lineage, MOSAIC_ROWS)
+    rows, columns = picture.shape
+    return {
+        "texts": list(texts),
+        **{name: _small(never_as(getattr(lineage, name))) for name in ("birth", "leave", "death", "absorb")},
+        "parent": lineage.parent.astype(np.int32),
+        "steps": lineage.steps.tolist(),
+        "eventSteps": event_steps(lineage).tolist(),
+        "mosaic": {"rows": rows, "columns": columns},
+        "codes": picture.to_numpy(np.uint8),
+    }
+
+
+def state_looks(theme: Theme) -> dict[str, Any]:
+    """What the browser draws states with."""
+    return {
+        "colours": {state: pick(pair, theme) for state, pair in STATE_COLOURS.items()},
+        "labels": list(STATE_NAMES.values()),
+        "meanings": list(STATE_LABELS.values()),
+        "paper": SURFACES[theme],
+        "ink": INK[theme],
+    }
+
+
+def _small(steps: np.ndarray) -> np.ndarray:
+    """Steps in as few bytes as hold them."""
+    return steps.astype(np.int16 if steps.max(initial=0) <= np.iinfo(np.int16).max else np.int32)
+
+
+def _ever(steps: Sequence[int]) -> np.ndarray:
+    known = np.array(steps, np.int64)
+    return np.where(known < 0, NEVER, known)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return number(value, DIGITS) if isinstance(value, float) else str(value)
+
+
+def _check(shown: Shown) -> None:
+    """Raises ValueError where the parts do not fit together; a browser would draw nothing and say nothing."""
+    if isinstance(shown, Table) and any(len(row) != len(shown.columns) for row in shown.rows):
+        raise ValueError("a row is longer or shorter than the columns")
+    if isinstance(shown, Text):
+        last = len(shown.classes) - 1
+        if len(shown.codes) != len(shown.texts) or not all(0 <= code <= last for code in shown.codes):
+            raise ValueError("a token has no class")
+    if isinstance(shown, History):
+        lists = (shown.birth, shown.leave, shown.death, shown.absorb, shown.parent)
+        if any(len(one) != len(shown.texts) for one in lists) or any(at >= len(shown.texts) for at in shown.parent):
+            raise ValueError("a token has no history")
+        if _in_circles(np.array(shown.parent, np.int64)):
+            raise ValueError("slots went into each other in a circle")
+
+
+def _in_circles(parent: np.ndarray) -> bool:
+    """Whether following the parents does not end: by doubling, as many rounds as the longest chain has digits."""
+    here = np.where(parent >= 0, parent, np.arange(len(parent)))
+    for _ in range(len(parent).bit_length()):
+        here = here[here]
+    return bool((parent[here] >= 0).any())

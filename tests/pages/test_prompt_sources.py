@@ -1,0 +1,126 @@
+"""Prompts as people have them, on the form: documents, several files, tables, conversations, and those of their own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from kvlab import jobs
+from kvlab.library.prompts import load_prompt, save_prompt, saved_prompts
+from kvlab.requests import CompareRequest, OnePrompt
+from kvlab.turns import Turn
+from tests.documents import files
+
+Open = Callable[..., AppTest]
+WORD = "application/octet-stream"
+
+
+def told(page: AppTest) -> str:
+    assert not page.exception
+    every = [*page.markdown, *page.caption, *page.info, *page.warning, *page.error, *page.success]
+    return "\n".join(str(element.value).replace("\\", "") for element in every)
+
+
+def request_of(page: AppTest, root: Path) -> CompareRequest:
+    """What the form asks for."""
+    page = next(button for button in page.button if button.label == "Run the comparison").click().run()
+    assert not page.exception and [error.value for error in page.error] == []
+    (job,) = jobs.list_jobs(root)
+    return jobs.request_of(root, job.job_id)
+
+
+def upload(page: AppTest, *named: tuple[str, bytes]) -> AppTest:
+    page.file_uploader(key="upload").set_value([(name, content, WORD) for name, content in named])
+    return page.run()
+
+
+def test_a_document_is_shown_as_it_will_be_read_and_what_is_missing_is_said(runs_root: Path, open_page: Open):
+    body = files.paragraph("It was late.") + "<w:p><w:r><w:drawing><a:blip/></w:drawing></w:r></w:p>"
+    page = upload(open_page("new_run", source="Upload"), ("memo.docx", files.docx(body)))
+    assert "It was late." in [element.value for element in page.text]
+    assert "1 image was left out." in told(page)
+    request = request_of(page, runs_root)
+    assert (request.prompt, request.title) == ("It was late.", "memo.docx")
+
+
+def test_several_files_and_rows_are_a_batch_of_prompts_with_their_answers(runs_root: Path, open_page: Open):
+    rows = [{"prompt": f"The number is {n}. Which is it?", "answer": str(n), "facts": [str(n)]} for n in (17, 48)]
+    table = "\n".join(map(json.dumps, rows)).encode()
+    page = upload(open_page("new_run", source="Upload"), ("a.txt", b"Some text."), ("b.jsonl", table))
+    assert "**3 prompts**, one comparison each" in told(page) and "2 of them have an answer" in told(page)
+    page = page.selectbox(key="upload_look").select_index(2).run()
+    assert "The number is 48. Which is it?" in [element.value for element in page.text]
+    request = request_of(page, runs_root)
+    assert [(one.prompt, one.answer) for one in request.prompts] == [
+        ("Some text.", None), ("The number is 17. Which is it?", "17"), ("The number is 48. Which is it?", "48"),
+    ]  # fmt: skip
+    assert [[one.prompt[start:stop] for start, stop in one.facts] for one in request.prompts] == [[], ["17"], ["48"]]
+    assert (request.level, request.comparisons) == ("light", 3)
+
+
+def test_one_row_brings_its_answer_and_several_are_chosen_by_number(runs_root: Path, open_page: Open):
+    table = "\n".join(json.dumps({"prompt": f"text {n}", "answer": f"answer {n}"}) for n in range(1, 6)).encode()
+    page = upload(open_page("new_run", source="Upload", upload_row="2"), ("b.jsonl", table))
+    assert "The right answer is **answer 2**" in told(page)
+    page = page.toggle(key="upload_many").set_value(True).run()
+    page = page.number_input(key="upload_first").set_value(2).run()
+    page = page.number_input(key="upload_last").set_value(4).run()
+    assert [one.prompt for one in request_of(page, runs_root).prompts] == ["text 2", "text 3", "text 4"]
+
+
+def test_turns_are_added_ordered_and_removed_and_stand_in_the_address(runs_root: Path, open_page: Open):
+    page = open_page("new_run", source="Chat")
+    page = page.text_area(key="turn-text-1").input("Hello").run()
+    page = page.button(key="turn-add").click().run()
+    assert page.selectbox(key="turn-role-2").value == "assistant", "after the user's turn"
+    page = page.text_area(key="turn-text-2").input("Hi.").run()
+    assert "The last turn is the assistant's: end with one of the user's" in told(page)
+    page = page.button(key="turn-up-2").click().run()
+    page = page.button(key="turn-remove-0").click().run()
+    again = open_page("new_run", source="Chat", turns="".join(page.query_params["turns"]))
+    request = request_of(again, runs_root)
+    assert request.turns == (Turn(role="assistant", content="Hi."), Turn(role="user", content="Hello"))
+    assert request.prompt == "Assistant: Hi.\n\nUser: Hello\n\nAssistant:"
+
+
+@pytest.mark.parametrize("turns", ["", "[", "[[3]]", '[["tool", "x"]]', "[]"])
+def test_turns_of_an_address_that_cannot_be_used_are_left_out(runs_root: Path, open_page: Open, turns: str):
+    assert not open_page("new_run", source="Chat", turns=turns).exception
+
+
+def test_a_prompt_is_saved_under_a_name_and_its_link_fills_the_form(runs_root: Path, open_page: Open):
+    page = open_page("new_run", source="Paste", text="The number is 17. Which is it?", answer="17", facts="17")
+    page = page.text_input(key="prompt-save-name").input("my number").run()
+    page = page.button(key="prompt-save").click().run()
+    assert "Saved as my number" in told(page)
+    linked = open_page("new_run", prompt="my number")
+    assert linked.segmented_control(key="source").value == "Saved"
+    assert "The right answer is **17**" in told(linked)
+    request = request_of(linked, runs_root)
+    assert (request.prompt, request.answer, request.title) == ("The number is 17. Which is it?", "17", "my number")
+    assert request.facts == load_prompt(runs_root, "my number").facts == ((14, 16),)
+
+
+def test_saved_prompts_are_searched_renamed_removed_and_brought_back(runs_root: Path, open_page: Open):
+    chat = OnePrompt.model_validate({"turns": [{"role": "user", "content": "A lamp?"}]})
+    save_prompt(runs_root, "one", OnePrompt(prompt="The old lamp."))
+    save_prompt(runs_root, "two", chat)
+    save_prompt(runs_root, "three", OnePrompt(prompt="Rain."))
+    page = open_page("new_run", source="Saved", prompt_words="lamp")
+    assert page.selectbox(key="prompt").options == ["one", "two"]
+    page = page.text_input(key="prompt-name-one").input("first").run()
+    page = page.button(key="prompt-rename").click().run()
+    assert page.selectbox(key="prompt").value == "first"
+    page = page.button(key="prompt-remove").click().run()
+    assert page.selectbox(key="prompt").options == ["two"]
+    page = page.button(key="prompt-undo").click().run()
+    assert page.selectbox(key="prompt").value == "first"
+    page = page.selectbox(key="prompt").select("two").run()
+    page = page.button(key="prompt-edit").click().run()
+    assert page.segmented_control(key="source").value == "Chat"
+    assert page.text_area(key="turn-text-0").value == "A lamp?"
+    assert [one.name for one in saved_prompts(runs_root)] == ["first", "three", "two"]

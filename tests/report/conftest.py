@@ -1,0 +1,48 @@
+"""Views of a small run that are no charts, for the tests of talks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kvlab.analysis.lineage import Lineage, fold, states_at
+from kvlab.analysis.lineage.tables import token_texts
+from kvlab.figures.export import ImageWriter, find_browser
+from kvlab.report.views import History, Text, history_of, state_classes
+from kvlab.trace import open_run
+from kvlab.trace.reader import Run
+from kvlab.trace.synthetic import write_synthetic_run
+
+
+@pytest.fixture(scope="session")
+def keepkv(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    root = tmp_path_factory.mktemp("views")
+    write_synthetic_run(root, method="keepkv", comparison_id="views", layers=1, heads=1, prompt_tokens=40, steps=8)
+    return open_run(next(Path(root).glob("views*")))
+
+
+@pytest.fixture(scope="session")
+def lineage(keepkv: Run) -> Lineage:
+    return fold(keepkv.select("events", 0, 0), keepkv.select("steps", 0, 0))
+
+
+@pytest.fixture(scope="session")
+def history(keepkv: Run, lineage: Lineage) -> History:
+    return history_of(lineage, token_texts(keepkv.tokens, lineage.tokens), int(lineage.steps[-1]))
+
+
+@pytest.fixture(scope="session")
+def text(history: History, lineage: Lineage) -> Text:
+    codes = states_at(lineage, history.step).tolist()
+    return Text(texts=history.texts, codes=tuple(codes), classes=state_classes(), chosen=(3, 4))
+
+
+@pytest.fixture(scope="session")
+def writer() -> Iterator[ImageWriter]:
+    if find_browser() is None:
+        pytest.skip("needs Chromium")
+    made = ImageWriter()
+    yield made
+    made.close()

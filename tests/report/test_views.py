@@ -1,0 +1,308 @@
+"""What is no chart, as slides: kept whole, drawn with every token of it, played step by step, refused where damaged."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+import pytest
+from PIL import Image, ImageSequence
+
+from kvlab.analysis.lineage import Lineage, State, states_at
+from kvlab.bench.modes.pages_server import BROWSERS, chromium
+from kvlab.cli import commands
+from kvlab.errors import UserError
+from kvlab.figures.export import ImageWriter
+from kvlab.figures.similarity import similarity_map
+from kvlab.report.animated import MOST_FRAMES, animation, frames_of
+from kvlab.report.caption import provenance, what_of
+from kvlab.report.deck import content, deck
+from kvlab.report.drawing import columns
+from kvlab.report.native import kind_of as native_kind
+from kvlab.report.pictures import history_picture, laid_out, picture
+from kvlab.report.slides import story_slides
+from kvlab.report.views import History, Passages, Shown, Table, Text, kind_of, table_of
+from kvlab.report.written import talk
+from kvlab.trace.reader import Run
+from kvlab.trace.stories import Slide, Story, View
+
+needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
+needs_office = pytest.mark.skipif(
+    not (shutil.which("soffice") and shutil.which("pdftotext")), reason="needs LibreOffice (soffice) and poppler-utils"
+)
+HOSTILE = "</script><b>bold</b> \x00 & <i>"
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def view(title: str, shown: Shown | go.Figure, **more: Any) -> View:
+    figure = isinstance(shown, go.Figure)
+    drawn = shown.to_json() if isinstance(shown, go.Figure) else shown.model_dump_json()
+    kind = "figure" if figure or not isinstance(shown, Shown) else kind_of(shown)
+    return View(page="x", slide=Slide(title=title, reading="It shows.", kind=kind, figure=drawn, **more))
+
+
+@pytest.fixture(scope="module")
+def story(history: History, text: Text) -> Story:
+    table = table_of(pd.DataFrame({"method": ["full", HOSTILE], "KL": [0.123456, float("nan")], "slots": [12, 7]}))
+    passages = Passages(passages=(("full", (("same", "48213."),)), ("h2o", (("own", HOSTILE), ("missing", "48213.")))))
+    lines = go.Figure([go.Scatter(x=[0, 1, 2], y=np.array([1.0, 2.0, 4.0]), mode="lines", name="h2o")])
+    heat = go.Figure(go.Heatmap(z=np.eye(8))).update_layout(height=400)
+    many = table_of(pd.DataFrame({"row": range(23)}))
+    of = {"of": "keepkv 30 % · mini · layer 3, head 1", "source": "run 2026-x; seed 0\nkvlab 0.1"}
+    shown = {
+        "Table": table,
+        "Hero": history,
+        "Text": text,
+        "Texts": passages,
+        "Lines": lines,
+        "Heat": heat,
+        "Many": many,
+    }
+    return Story(name="Talk", views=tuple(view(title, one, **of) for title, one in shown.items()))
+
+
+def test_a_slide_holds_what_it_was_made_of(story: Story, history: History, text: Text, lineage: Lineage):
+    again = [content(one) for one in Story.model_validate_json(story.model_dump_json()).views]
+    assert again[1] == history and again[2] == text
+    for step in history.steps:
+        assert (states_at(history.lineage(), step) == states_at(lineage, step)).all()
+        assert (history.lineage().owners(step) == lineage.owners(step)).all()
+    assert isinstance(again[0], Table) and again[0].rows[0] == ("full", "0.1235", "12") and again[0].rows[1][1] == ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "change"),
+    [
+        ("history", {"parent": (1, 0)}),  # a circle would never end in a browser
+        ("history", {"birth": (0,)}),
+        ("history", {"parent": (9, -1)}),
+        ("text", {"codes": (0, 7)}),
+        ("table", {"rows": (("a",),)}),
+    ],
+)
+def test_damaged_views_are_one_sentence(kind: str, change: dict[str, Any]):
+    good = {
+        "history": History(texts=("a", "b"), birth=(0, 0), leave=(1, 1), death=(-1, -1), absorb=(-1, -1),
+                           parent=(-1, -1), steps=(0, 1), step=1),
+        "text": Text(texts=("a", "b"), codes=(0, 0), classes=()),
+        "table": Table(columns=("a", "b"), rows=()),
+    }[kind]  # fmt: skip
+    damaged = good.model_copy(update=change)
+    with pytest.raises(UserError, match="damaged"):
+        content(view("t", damaged))
+
+
+def words_in(svg: bytes) -> list[str]:
+    return [node.text or "" for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def test_the_picture_of_a_text_holds_every_token(text: Text):
+    told = "".join(words_in(picture(text))).replace("⏎", "")
+    assert all(token.strip() in told for token in text.texts)
+    strange = text.model_copy(
+        update={"texts": (HOSTILE, "漢字" * 200, "\n\n", "🙂", "")[: len(text.texts)], "codes": (0,) * 5}
+    )
+    ElementTree.fromstring(picture(strange, "dark"))
+
+
+@pytest.mark.parametrize("across", [1, 7, 40])
+def test_no_line_is_longer_than_there_is_room(text: Text, across: int):
+    pieces = laid_out((*text.texts, "a\nb", "x" * 90), across)
+    assert "".join(one.text for one in pieces).replace("⏎", "").startswith("".join(text.texts).replace("\n", ""))
+    ends = [one.column + columns(one.text) - ("⏎" in one.text) for one in pieces]
+    assert max(ends) <= max(across, 2)
+    places = [(one.line, one.column) for one in pieces]
+    assert places == sorted(places)
+
+
+def test_a_text_with_no_room_says_what_is_left_out(text: Text):
+    long = Text(texts=("word ",) * 5000, codes=(0,) * 5000, classes=text.classes, chosen=(2500, 2501))
+    told = words_in(picture(long))[-1]
+    first, last = (int(part.replace(",", "")) for part in told.removeprefix("Tokens ").split(" of ")[0].split(" to "))
+    assert first < 2500 < last < 5000 and "5,000" in told
+
+
+def test_the_picture_of_a_step_has_its_slots_and_states(history: History, lineage: Lineage):
+    for step in (history.steps[0], history.steps[-1]):
+        told = " ".join(words_in(history_picture(history, step)))
+        codes = states_at(lineage, step)
+        assert f"{int(lineage.alive(step).sum())} slots for {int((codes != State.UNSEEN).sum())} tokens" in told
+
+
+def test_frames_are_few_and_hold_both_ends(history: History, lineage: Lineage):
+    assert frames_of(history) == list(history.steps)
+    long = history.model_copy(update={"steps": tuple(range(1000))})
+    chosen = frames_of(long)
+    assert len(chosen) <= MOST_FRAMES and chosen[0] == 0 and chosen[-1] == 999 and chosen == sorted(set(chosen))
+
+
+@needs_browser
+def test_a_gif_plays_every_step(history: History, writer: ImageWriter):
+    told: list[tuple[int, int]] = []
+    short = history.model_copy(update={"steps": history.steps[:1] + history.steps[-2:]})
+    film = Image.open(io.BytesIO(animation(short, writer, on_frame=lambda *at: told.append(at))))
+    frames = [np.asarray(frame.convert("RGB"), int) for frame in ImageSequence.Iterator(film)]
+    assert told == [(1, 3), (2, 3), (3, 3)] and len(frames) == 3
+    assert all(frame.std() > 5 for frame in frames), "a frame is blank"
+    assert all(np.abs(a - b).sum() > 0 for a, b in pairwise(frames)), "nothing moves"
+    with pytest.raises(UserError, match="one step"):
+        animation(history.model_copy(update={"steps": (0,)}), writer)
+
+
+@needs_browser
+@pytest.mark.parametrize("columns", [16, 9])
+def test_the_cells_of_a_similarity_map_are_square_in_a_picture(writer: ImageWriter, columns: int):
+    frame = pd.DataFrame(np.eye(16)[:, :columns])
+    drawn = writer.image(similarity_map(frame, ["a"] * 16), "svg").decode()
+    sizes = [re.search(rf'<image[^>]* {side}="([0-9.]+)"', drawn) for side in ("width", "height")]
+    width, height = (float(found[1]) for found in sizes if found)
+    assert abs(width / columns - height / 16) < 0.02 * height / 16
+
+
+def test_bad_words_for_a_gif_are_one_sentence(keepkv: Run, tmp_path: Path):
+    root, out = str(keepkv.path.parent), str(tmp_path / "x.gif")
+    for words in (["--layer", "9"], ["--head", "-1"]):
+        with pytest.raises(UserError, match="choose one of them"):
+            commands(["report", keepkv.record.run_id, "--runs", root, "--out", out, *words], standalone_mode=False)
+
+
+def test_what_stands_under_a_picture(keepkv: Run):
+    text = keepkv.tokens["text"].tolist()
+    of = what_of([keepkv], {"layer": "3", "head": "1", "span": "2-3"})
+    for part in (keepkv.record.label, keepkv.record.model.name, "layer 3, head 1", f"“{''.join(text[2:4]).strip()}”"):
+        assert part in of
+    assert keepkv.record.run_id not in of and keepkv.record.run_id in provenance([keepkv])
+    assert "head" not in what_of([keepkv], {"layer": "3", "head": "1"}, ("layer", "head"))
+    assert "words “secret”" in what_of([keepkv], {"words": " secret\n"})
+    assert what_of([keepkv], {"span": "99999-4"}) and what_of([], {}) == ""
+
+
+def test_slides_hold_tables_texts_charts_and_pictures_with_their_svg(story: Story):
+    pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
+    from tests.report.test_report import picture as drawn
+
+    slides = pptx.Presentation(io.BytesIO(story_slides(story, drawn))).slides
+    by_title: dict[str, list[Any]] = {}
+    for slide in slides:
+        by_title.setdefault(slide.shapes.title.text, []).append(slide)
+    assert {title: len(found) for title, found in by_title.items()} == {
+        "Table": 1, "Hero": 1, "Text": 1, "Texts": 1, "Lines": 1, "Heat": 1, "Many": 3
+    }  # fmt: skip
+    rows = [
+        row.cells[0].text
+        for slide in by_title["Many"]
+        for row in next(s for s in slide.shapes if s.has_table).table.rows
+    ]
+    assert [row for row in rows if row != "row"] == [str(number) for number in range(23)]
+    chart = next(shape for shape in by_title["Lines"][0].shapes if shape.has_chart).chart
+    assert list(chart.plots[0].series[0].values) == [1.0, 2.0, 4.0]
+    for title in ("Hero", "Text", "Heat"):
+        shown = next(shape for shape in by_title[title][0].shapes if shape.shape_type == 13)
+        blip = next(node for node in shown._element.iter() if node.tag.endswith("svgBlip"))
+        part = by_title[title][0].part.related_part(
+            next(value for name, value in blip.attrib.items() if "embed" in name)
+        )
+        assert part.content_type == "image/svg+xml" and part.blob.startswith(b"<svg")
+    for slide in slides:
+        assert slide.notes_slide.notes_text_frame.text == "run 2026-x; seed 0\nkvlab 0.1"
+        said = [shape.text_frame.text for shape in slide.shapes if shape.has_text_frame]
+        assert "keepkv 30 % · mini · layer 3, head 1" in said and not any("2026-x" in words for words in said)
+
+
+def test_only_a_few_lines_or_bars_are_charts_of_the_office_program():
+    bars = go.Figure([go.Bar(x=["a", "b"], y=[1, 2]), go.Bar(x=["a", "b"], y=[2, 1])])
+    assert native_kind(bars) == "bars"
+    assert native_kind(go.Figure(bars).add_annotation(text="told", x=0, y=0)) == ""
+    assert native_kind(go.Figure([go.Scatter(y=[1, 2], mode="lines", fill="tozeroy")])) == ""
+    assert native_kind(go.Figure([go.Scatter(y=[1, 2], mode="lines")] * 9)) == ""
+    assert native_kind(go.Figure(go.Scatter(y=list(range(500)), mode="lines"))) == ""
+    assert native_kind(go.Figure(go.Heatmap(z=[[1]]))) == ""
+
+
+@needs_browser
+def test_the_talk_opens_alive(story: Story, lineage: Lineage, tmp_path: Path):
+    (tmp_path / "talk.html").write_bytes(deck(story))
+    with chromium() as browser:
+        page: Any = browser.new_page(viewport={"width": 1280, "height": 720}, offline=True)
+        failed: list[str] = []
+        page.on("pageerror", lambda error: failed.append(str(error)))
+        page.goto((tmp_path / "talk.html").as_uri())
+        assert page.locator("#slide-0 td").all_inner_texts()[3].startswith("</script><b>")
+        page.keyboard.press("ArrowRight")
+        strip = page.locator("#slide-1 .kv-strip")
+        steps = lineage.steps.tolist()
+        strip.locator("[data-part='slider']").focus()
+        page.keyboard.press("Home")
+        for at in (0, 1):
+            slots = int(lineage.alive(steps[at]).sum())
+            assert strip.get_attribute("data-slots") == str(slots) and strip.get_attribute("data-step") == str(
+                steps[at]
+            )
+            page.keyboard.press("ArrowRight")
+        strip.locator(".t[data-p='5']").hover()
+        assert strip.locator(".detail strong").inner_text().startswith("5 “")
+        page.keyboard.press("PageDown")
+        page.locator("#slide-2 .t[data-p='4']").hover()
+        assert page.locator("#slide-2 .detail strong").inner_text().startswith("4 “")
+        page.keyboard.press("ArrowRight")
+        assert "48213." in page.locator("#slide-3").inner_text() and page.evaluate("document.body.dataset.at") == "4"
+        for width, height in ((1280, 720), (1024, 768), (853, 480), (1920, 1080)):
+            page.set_viewport_size({"width": width, "height": height})
+            for at in (1, 2, 4):
+                page.evaluate(f"show({at - 1})")
+                foot = page.locator("section.shown footer").bounding_box()
+                assert (
+                    foot["y"] + foot["height"] <= height + 1 and page.evaluate("document.body.scrollHeight") <= height
+                )
+        assert not failed
+
+
+@needs_browser
+@needs_office
+def test_a_printed_talk_has_a_page_a_slide(story: Story, writer: ImageWriter, tmp_path: Path):
+    (tmp_path / "talk.pdf").write_bytes(talk(story, "pdf", writer))
+    told = subprocess.run(["pdftotext", "-layout", tmp_path / "talk.pdf", "-"], check=True, capture_output=True)
+    pages = told.stdout.decode().split("\f")[:-1]
+    assert len(pages) in (len(story.views), len(story.views) + 1), "only the long table may need a second page"
+    for one, said in zip(story.views, pages, strict=False):
+        assert one.title in said
+    assert all(str(row) in "".join(pages[6:]) for row in range(23)), "a row of the long table is cut"
+    subprocess.run(
+        ["pdftoppm", "-r", "20", "-f", "5", "-l", "5", "-png", tmp_path / "talk.pdf", tmp_path / "p"], check=True
+    )
+    lines = np.asarray(Image.open(next(tmp_path.glob("p*.png"))).convert("L"), float)
+    assert lines[:, lines.shape[1] // 2 :].std() > 3, "the chart does not fill its page"
+
+
+@needs_browser
+@needs_office
+def test_an_office_program_shows_every_slide(story: Story, writer: ImageWriter, tmp_path: Path):
+    pytest.importorskip("pptx", reason="needs kvlab[slides]")
+    (tmp_path / "talk.pptx").write_bytes(talk(story, "pptx", writer))
+    office = ["soffice", "--headless", f"-env:UserInstallation=file://{tmp_path}/profile", "--convert-to", "pdf"]
+    subprocess.run(
+        [*office, "--outdir", tmp_path, tmp_path / "talk.pptx"], check=True, capture_output=True, timeout=120
+    )
+    told = subprocess.run(
+        ["pdftotext", "-layout", tmp_path / "talk.pdf", "-"], check=True, capture_output=True, text=True
+    )
+    pages = told.stdout.split("\f")[:-1]
+    assert len(pages) == len(story.views) + 2
+    titles = ["Table", "Hero", "Text", "Texts", "Lines", "Heat", "Many", "Many", "Many"]
+    for title, said in zip(titles, pages, strict=True):
+        assert title in said and "It shows." in said and "layer 3, head 1" in said
+    assert "48213." in pages[3] and "</script><b>bold</b>" in pages[3]
+    subprocess.run(["pdftoppm", "-r", "30", "-png", tmp_path / "talk.pdf", tmp_path / "slide"], check=True, timeout=60)
+    for file in sorted(tmp_path.glob("slide-*.png")):
+        seen = np.asarray(Image.open(file).convert("L"), float)
+        assert seen[seen.shape[0] // 5 : -seen.shape[0] // 5].std() > 3, f"{file.name} is blank in its middle"
+        assert (seen[:, -2:] > 250).all() and (seen[-2:] > 250).all(), f"{file.name} runs over its edge"
