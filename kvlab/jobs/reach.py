@@ -10,7 +10,6 @@ from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob
-from kvlab.jobs.own_disk import queue_folder
 from kvlab.jobs.work import Work
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import place_of
@@ -49,7 +48,7 @@ def _check_by_name(root: Path, request: Work) -> None:
     for choice in _choices(request):
         check_settings(choice)
     if isinstance(request, EvalJob | SampleJob):
-        kept = queue_folder(root, ".jobs") / "prompts"
+        kept = Path(root) / ".jobs" / "prompts"
         for file in request.request.files:
             inside = file.path.resolve().is_relative_to(kept.resolve())
             if not inside or any(name.endswith("_from") for name in file.options):

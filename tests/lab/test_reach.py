@@ -17,7 +17,7 @@ from kvlab.fitted.feature_maps import MAPS
 from kvlab.fitted.profiles import PROFILES
 from kvlab.fitted.score_heads import SCORE_HEADS
 from kvlab.fitting.request import FitJob, FitRequest
-from kvlab.jobs import evaluating
+from kvlab.jobs import evaluating, prompt_files
 from kvlab.jobs.models import check_model, context_length, models_here
 from kvlab.jobs.work import Work
 from kvlab.lab.said import hide_paths
@@ -106,9 +106,9 @@ def test_files_come_by_upload_alone(server: Path, tmp_path: Path) -> None:
     secret = tmp_path / "secret.jsonl"
     secret.write_text("{}")
     assert "by upload" in sentence(lambda: evaluating.read_files(f"table={secret}"))
-    file, _ = evaluating.save_prompts(server, "a.jsonl", b'{"prompt": "x", "answer": "y"}\n')
-    assert jobs.submit(server, eval_job(files=(FileChoice(form="table", path=file),)))
-    outside = file.parent / ".." / ".." / ".." / "labels" / "x.jsonl"
+    kept, _ = prompt_files.save_prompts(server, "a.jsonl", b'{"prompt": "x", "answer": "y"}\n')
+    assert jobs.submit(server, eval_job(files=(kept,)))
+    outside = kept.path.parent / ".." / ".." / ".." / "labels" / "x.jsonl"
     assert "by upload" in sentence(
         lambda: jobs.submit(server, eval_job(files=(FileChoice(form="table", path=outside),)))
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -25,6 +26,13 @@ run = ["ben", "carl"]
 default = "nobody"
 look = ["dora"]
 """
+OIDC = """
+[people]
+way = "oidc"
+secrets = "secrets.toml"
+administer = ["anna@lab.example"]
+default = "look"
+"""
 Visit = Callable[..., AppTest]
 
 
@@ -38,9 +46,10 @@ def visit(runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> V
     write_synthetic_run(runs_root, comparison_id="open", owner="ben", title="an open one", **small)  # type: ignore[arg-type]
     write_synthetic_run(runs_root, comparison_id="hidden", owner="ben", private=True, title="a hush", **small)  # type: ignore[arg-type]
 
-    def opened(name: str, person: str, **query: str) -> AppTest:
+    def opened(name: str, person: str, user: dict[str, Any] | None = None, **query: str) -> AppTest:
         page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=30)
         page.user = {"kvlab_name": person.replace(" ", "%20"), "kvlab_role": "look"} if person else {}
+        page.user = page.user if user is None else user
         page.query_params.update(query)
         page.switch_page(f"../pages/{name}.py")
         return page.run()
@@ -126,3 +135,22 @@ def test_alone_nobody_is_asked_and_a_server_open_to_everyone_says_so(
     assert "who" not in page.dataframe[0].value and not page.warning and len(list_comparisons(synthetic_runs)) == 2
     monkeypatch.setenv(OPEN, "yes")
     assert "asks nobody who they are" in words(open_page("runs"))
+
+
+@pytest.mark.parametrize(
+    ("user", "shown"),
+    [
+        ({}, "Sign in"),
+        ({"is_logged_in": False, "email": "anna@lab.example"}, "Sign in"),
+        ({"is_logged_in": True, "email": "anna@lab.example"}, "administers"),
+        ({"is_logged_in": True, "email": "ben@lab.example"}, "may look"),
+        ({"is_logged_in": True, "sub": "anna@lab.example"}, "not on the list"),
+        ({"is_logged_in": True, "kvlab_name": "anna@lab.example"}, "not on the list"),
+    ],
+)
+def test_an_identity_provider_names_the_person(visit: Visit, tmp_path: Path, user: dict[str, Any], shown: str) -> None:
+    (tmp_path / "lab.toml").write_text(OIDC)
+    page = visit("runs", "", user)
+    buttons = " ".join(button.label for button in page.button)
+    assert shown in words(page) + buttons and not page.exception
+    assert bool(page.dataframe) == ("may" in shown or shown == "administers")
