@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import streamlit as st
 
 from app.parts.explainer import drawing
@@ -100,7 +102,7 @@ def recent(polls: bool) -> None:
         st.warning(plain(problem))
     comparisons = list_comparisons(runs_root())
     known = {comparison.comparison_id for comparison in comparisons}
-    listed = jobs.list_jobs(runs_root())
+    listed = open_and_ended()
     running = {job.job_id for job in listed if not job.ended}
     if polls and not running:
         st.rerun()
@@ -109,6 +111,15 @@ def recent(polls: bool) -> None:
             job_row(job)
     ended = [entry for entry in comparisons if (entry.batch or entry.comparison_id) not in running]
     show(ended, {job.job_id: job for job in listed})
+
+
+def open_and_ended() -> list[jobs.JobStatus]:
+    """The jobs; none, said, where the queue cannot be used: what was recorded is shown all the same."""
+    try:
+        return jobs.list_jobs(runs_root())
+    except UserError as error:
+        st.warning(plain(str(error)))
+        return []
 
 
 def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None:
@@ -124,8 +135,10 @@ def show(ended: list[ComparisonEntry], by_id: dict[str, jobs.JobStatus]) -> None
 
 introduction()
 st.divider()
+busy = False
 try:
-    busy = bool(jobs.list_jobs(runs_root(), open_only=True))
+    with suppress(UserError):  # said where the jobs are listed
+        busy = bool(jobs.list_jobs(runs_root(), open_only=True))
     st.fragment(recent, run_every=POLL_SECONDS if busy else None)(busy)
 except UserError as error:
     st.error(plain(str(error)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -34,7 +35,7 @@ FIRST_PORT, PORTS_TRIED = 8501, 50
 READY_SECONDS = 60.0
 LOOK_AFTER_SECONDS = 2.0
 STOP_SECONDS = 15.0
-LONGEST_LOG = 5_000_000
+LONGEST_LOG, LEAST_FREE = 5_000_000, 1_000_000
 
 
 def app_command(
@@ -186,9 +187,11 @@ def server_log(root: Path) -> Path:
         if file.exists() and file.stat().st_size > LONGEST_LOG:
             file.replace(file.with_suffix(".old.log"))
         file.open("ab").close()
+        if shutil.disk_usage(root).free > LEAST_FREE:  # else the server's first word would end it
+            return file
     except OSError:
-        return Path(tempfile.gettempdir()) / f"kvlab-server-{os.getpid()}.log"
-    return file
+        pass
+    return Path(tempfile.gettempdir()) / f"kvlab-server-{os.getpid()}.log"
 
 
 def _wait_until_ready(server: subprocess.Popen, address: str, root: Path) -> None:

@@ -342,8 +342,8 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
 
 
 def index_note(root: Path) -> str:
-    """A sentence where the index of this folder is kept in memory; else empty."""
-    if Path(root) not in _memory:
+    """A sentence where the index of this folder is kept in memory, as nothing can be written there; else empty."""
+    if Path(root) not in _memory and os.access(root, os.W_OK):
         return ""
     return (
         "This folder of runs cannot be written to (read-only, or its disk is full): it can be looked at, its list is "

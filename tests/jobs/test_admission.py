@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +13,22 @@ import pytest
 from pydantic import ValidationError
 
 from kvlab import jobs
+from kvlab.cli import fitting
 from kvlab.errors import UserError
-from kvlab.jobs import admission, store, usage
+from kvlab.jobs import admission, places, store, usage, worker
 from kvlab.lab import disk
 from kvlab.lab.limits import Limits, limits_of
 from kvlab.lab.person import ALONE, Person, Role, ask_who
 from kvlab.lab.settings import VARIABLE
+from kvlab.planning import Machine
 from kvlab.requests import MOST_RUNS, CompareRequest, MethodChoice
+from kvlab.trace import open_run
+from kvlab.trace.catalogue import rebuild
+from kvlab.trace.record import read_record, write_record
 from kvlab.trace.synthetic import write_synthetic_run
+from kvlab.trace.thinning import arrays_bytes
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
 
 
 def ask(runs: int = 1) -> CompareRequest:
@@ -144,3 +155,80 @@ def test_a_limit_that_cannot_be_is_one_sentence(tmp_path: Path, ann: Path, line:
     allow(ann, line)
     with pytest.raises(UserError, match=r"lab's file, \[(limits|disk)\]|no amount of bytes"):
         jobs.submit(tmp_path, ask())
+
+
+def run_next(root: Path) -> None:
+    """The next job, in this process, by the stand-in."""
+    with store.database(root) as connection:
+        places.take_place(connection, os.getpid())
+        job = store.claim(connection, os.getpid(), places.this_place())
+        assert job is not None
+        worker.run_job(connection, root, job, "stand_in:compare", threading.Event())
+
+
+def room(used: int) -> disk.Room:
+    return disk.Room(used=used, free=10**12, total=10**12, rules=disk.disk_rules())
+
+
+def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
+    tmp_path: Path, ann: Path, monkeypatch: pytest.MonkeyPatch
+):
+    allow(ann, "[disk]", "limit = 1000")
+    monkeypatch.setattr(admission, "folder_room", lambda root: room(10))
+    monkeypatch.setattr(worker, "folder_room", lambda root: room(1000))  # once it runs
+    job = jobs.submit(tmp_path, ask().model_copy(update={"prompt": "slow"}))
+    run_next(tmp_path)
+    stopped = jobs.status(tmp_path, job)
+    assert stopped.state == "cancelled"
+    assert stopped.message.startswith("Stopped: the folder of runs takes 1.0 kB, and its limit is 1.0 kB. What was")
+    assert open_run(tmp_path / stopped.run_ids[0], strict=True).record.status == "complete"
+    monkeypatch.setattr(admission, "folder_room", lambda root: room(1000))
+    with pytest.raises(UserError, match="Nothing more is run here"):
+        jobs.go_on(tmp_path, job)
+    monkeypatch.setattr(admission, "folder_room", lambda root: room(10))
+    jobs.go_on(tmp_path, job)
+    assert jobs.status(tmp_path, job).state == "queued"
+
+
+def test_the_rule_thins_old_recordings_after_a_job_and_only_as_many_as_are_needed(
+    tmp_path: Path, ann: Path, monkeypatch: pytest.MonkeyPatch
+):
+    old = [write_synthetic_run(tmp_path, comparison_id=name, prompt_tokens=16, steps=2) for name in ("one", "two")]
+    for number, path in enumerate(old):  # long ago, the first before the second
+        record = read_record(path).model_copy(update={"created": f"2020-01-0{number + 1}T00:00:00+00:00"})
+        write_record(path, record)
+    rebuild(tmp_path)
+    allow(ann, "[disk]", "limit = 1000", 'thin_older_than = "30d"')
+    for module in (admission, worker):  # 50 bytes more than the share from which on it is said
+        monkeypatch.setattr(module, "folder_room", lambda root: room(950))
+    jobs.submit(tmp_path, ask())
+    run_next(tmp_path)
+    assert [arrays_bytes(path) > 0 for path in old] == [False, True]
+    assert read_record(old[0]).thinned and not read_record(old[1]).thinned
+
+
+def test_what_the_device_cannot_hold_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    verdict = "This needs about 90 GB, and cpu has 1 GB free (phase “prompt”): it fits with level light."
+    monkeypatch.setattr(worker, "_load", lambda name: {worker.TOO_BIG: lambda request, root: verdict}[name])
+    job = jobs.submit(tmp_path, ask())
+    with store.database(tmp_path) as connection:
+        places.take_place(connection, os.getpid())
+        claimed = store.claim(connection, os.getpid(), places.this_place())
+        assert claimed is not None
+        worker.run_job(connection, tmp_path, claimed, worker.COMPARE, threading.Event())
+    refused = jobs.status(tmp_path, job)
+    assert (refused.state, refused.message, refused.run_ids) == ("failed", verdict, ())
+
+
+def test_the_plan_says_what_is_too_big_and_which_setting_brings_it_under(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    asked = CompareRequest(prompt="the river rose " * 40, choices=(MethodChoice(method="h2o"),))
+    assert fitting.too_big(asked, tmp_path) == ""
+    small = Machine("cpu", "cpu", 1000, 1000, 10**12)
+    monkeypatch.setattr("kvlab.engine.room.machine_of", lambda device, root: small)
+    assert fitting.too_big(asked, tmp_path).startswith("This needs about")
+    with pytest.raises(UserError, match="add --force"):
+        fitting.check_fits(asked, tmp_path)

@@ -66,6 +66,8 @@ def test_what_is_there_is_listed_and_shown_and_nothing_is_left_behind(
         assert not page.exception, name
         said = [element.value for element in page.warning]
         assert any("cannot be written to" in sentence for sentence in said), name
+        if name == "start":
+            assert any("h2o" in element.value for element in page.caption), "comparisons are listed without a queue"
     with pytest.raises(UserError, match=r"full|Read-only"):
         RunWriter(disk, record.model_copy(update={"run_id": "refused"}))
     assert [name for name in sorted(os.listdir(disk)) if name not in (*there, ".jobs", catalogue.FILE)] == []
