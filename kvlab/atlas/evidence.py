@@ -112,7 +112,10 @@ def _wanted(runs: Sequence[Run], evidence: Evidence, labels: set[str]) -> list[R
 
 
 def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels: set[str]) -> list[Run]:
-    """The runs of a comparison that may count; of a prompt that any run shows, the full cache's or else the first."""
+    """The runs of a comparison that may count; of a prompt that any run shows, the full cache's and the first.
+
+    The first holds the comparison's probe.
+    """
     found = [
         run
         for run in entry.runs
@@ -122,7 +125,8 @@ def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels
         and (not evidence.methods or run.method in evidence.methods)
     ]
     if not evidence.methods:
-        found = sorted(found, key=lambda run: run.method != "full")[:1]
+        first = sorted(found, key=lambda run: run.run_id)[:1]
+        found = list(dict.fromkeys([*(run for run in found if run.method == "full"), *first]))[:2]
     opened = []
     for run in found:
         try:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
 
 from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
-from kvlab.atlas.evidence import named_rows
+from kvlab.atlas.evidence import Evidence, named_rows
 from kvlab.atlas.exhibit import RECORDED, Choice, Needs
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.shipped import card_row, rows_of
@@ -40,9 +41,7 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
     newest = Sources(runs, every[0][0], every[0])
     _tables(newest, to)
     for evidence in ALL_EVIDENCE:
-        frames = [named_rows(run, evidence) for group in every for run in _shows(group, evidence.methods)]
-        found = [frame for frame in frames if len(frame)]
-        if found:
+        if found := [rows for group in every for rows in _shown(group, evidence)]:
             rows = pd.concat(found, ignore_index=True)
             rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
     for name, rows in zip((DRAWN, CARDS), _drawings(newest), strict=True):
@@ -66,10 +65,16 @@ def recorded(runs: Path) -> Iterator[list[Run]]:
             yield [open_run(runs / run.run_id) for run in entry.runs]
 
 
-def _shows(group: list[Run], methods: tuple[str, ...]) -> list[Run]:
-    """The runs of one prompt that are evidence: of the methods, or, where any shows it, one."""
+def _shown(group: list[Run], evidence: Evidence) -> list[pd.DataFrame]:
+    """The rows of one prompt: of every run of the methods, or, where any shows it, of the first that does.
+
+    A comparison's probe lies in one of its runs alone.
+    """
+    methods = evidence.methods
     mine = [run for run in group if run.record.method in methods]
-    return mine if methods else sorted(group, key=lambda run: run.record.method != "full")[:1]
+    runs = mine if methods else sorted(group, key=lambda run: run.record.method != "full")
+    found = (rows for run in runs if len(rows := named_rows(run, evidence)))
+    return list(found if methods else islice(found, 1))
 
 
 def _tables(sources: Sources, to: Path) -> None:

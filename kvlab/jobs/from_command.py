@@ -10,6 +10,7 @@ from typing import Any
 
 import pandas as pd
 
+from kvlab.bench.preset_seconds import preset_seconds
 from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, TaskChoice
@@ -59,6 +60,8 @@ def estimate(ordered: Ordered, rows: pd.DataFrame, root: Path) -> tuple[float, f
     if isinstance(work, EvalJob):
         found = evaluating.cost(work, task_list(), rows, ordered.chosen, ordered.budgets, root)
         return None if found.low is None or found.high is None else (found.low, found.high)
+    if isinstance(work, BenchJob):
+        return preset_seconds(work.preset, work.changes) if work.preset else None
     if not isinstance(work, CompareRequest):
         return None
     tokens = count_tokens(work.prompt, Manner.of(work))[0]

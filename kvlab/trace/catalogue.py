@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.lab.person import may_see
+from kvlab.lab.settings import lab
 from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.alive import is_written
@@ -154,7 +155,8 @@ def list_runs(
     if odd:  # the index is damaged, or older than a rule for records, where SQLite cannot see it
         rebuild(root)
         found, _ = in_database(root, _entries)
-    there = {item.name for item in os.scandir(root)}
+    # On a server a run lies in the folder itself; whoever works alone may keep some elsewhere and link to them.
+    there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
     wanted = [run for run in found if run.run_id in there and comparison_id in (None, run.comparison_id)]
     wanted = [run for run in wanted if may_see(run.owner, run.private)]
     verified = [_verified(root, entry) for entry in wanted]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from kvlab.atlas import packing
@@ -20,6 +21,7 @@ from kvlab.atlas.claims import (
     sampled_queries,
     slot_influence,
 )
+from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import counts, lines
@@ -44,7 +46,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Sources, Shipped]:
     """Two prompts of two made-up runs each, packed with two recorded exhibits."""
     root, to = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("packed") / "results"
     for number, prompt in enumerate(("one ", "two ")):
-        for method in ("full", "zsmerge"):
+        for method in ("zsmerge", "full"):
             write_synthetic_run(root, method=method, comparison_id=prompt.strip(), seed=number, prompt=prompt * 9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "EXHIBITS", exhibits(*FEW))
@@ -69,6 +71,19 @@ def test_a_figure_reads_back_as_it_was_drawn(packed: tuple[Sources, Shipped]):
             assert (one.name, one.reading, one.origin) == (other.name, other.reading, other.origin)
             # Whoever measured it had another folder.
             assert (one.claim and replace(one.claim, settle="")) == other.claim
+
+
+def test_what_one_run_of_a_prompt_alone_shows_is_found(packed: tuple[Sources, Shipped]):
+    """As a comparison's probe, which is in its first run, whichever method that is."""
+    sources, _ = packed
+    runs = list(sources.runs)
+    first = min(runs, key=lambda run: run.record.run_id).record.method
+    only = Evidence("mine", lambda run: pd.DataFrame({"x": [1] * (run.record.method == first)}))
+    assert [rows["method"].tolist() for rows in packing._shown(runs, only)] == [[first]]
+    assert gather(sources, only)["prompt"].nunique() == 2
+    every = Evidence("every", lambda run: pd.DataFrame({"x": [1]}))
+    assert [rows["method"].tolist() for rows in packing._shown(runs, every)] == [["full"]]
+    assert len(packing._shown(runs, replace(every, methods=("zsmerge", "full")))) == 2
 
 
 def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Shipped]):

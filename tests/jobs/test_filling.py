@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from kvlab.atlas.filling import commands_of
+from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.jobs.filling import FOLDER, Small, filling
+from kvlab.jobs.from_command import estimate, order
 from kvlab.requests import CompareRequest
 from kvlab.tasks.excerpts import CHARACTERS, excerpts
 
@@ -28,6 +31,16 @@ def test_everything_the_atlas_asks_for_becomes_work(tmp_path: Path):
     assert {one.name for one in evaluated} == {FOLDER}
     assert {one.request.samples for one in evaluated} == {2, 6}  # small differences get three times as many
     assert {type(one) for one in work[:3]} == {CompareRequest}  # claims of recorded runs come first
+
+
+def test_every_benchmark_of_the_atlas_says_how_long_it_takes(tmp_path: Path):
+    found = [ordered for ordered in filling(commands_of(tmp_path), SMALL) if isinstance(ordered.work, BenchJob)]
+    assert len(found) == 4
+    for ordered in found:
+        told = estimate(ordered, pd.DataFrame(), tmp_path)
+        assert told is not None and 0 < told[0] < told[1], ordered.work.title
+    whole = order("kvlab bench --preset zsmerge-fig3 --out runs/bench")
+    assert estimate(whole, pd.DataFrame(), tmp_path) is None
 
 
 def test_one_exhibit_is_filled_alone(tmp_path: Path):

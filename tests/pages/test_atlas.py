@@ -11,10 +11,12 @@ import pytest
 import streamlit as st
 from streamlit.testing.v1 import AppTest
 
+from kvlab import jobs
 from kvlab.atlas import registry
 from kvlab.atlas.exhibit import Choice, Exhibit
 from kvlab.atlas.registry import EXHIBITS, PAPERS
 from kvlab.atlas.sources import Sources
+from kvlab.bench.request import BenchJob
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -82,9 +84,8 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
     assert not page.exception
     shown = texts(page)
     assert "What is said of the papers' claims on this model" in shown
-    shipped = [exhibit for exhibit in EXHIBITS if exhibit.paper != "beyond"]
-    filled = sum(exhibit.source in ("run", "comparison", "eval") for exhibit in shipped)
-    assert shown.count("shipped with kvlab, mini, two CPU cores") >= filled
+    filled = sum(exhibit.source != "calculator" for exhibit in EXHIBITS)
+    assert shown.count("shipped with kvlab, mini, two CPU cores") == filled
     keys = {button.key for button in page.button}
     assert "order-all" in keys and any("/" in key for key in keys if key and key.startswith("order-"))
 
@@ -133,3 +134,20 @@ def test_a_fault_in_an_exhibit_is_one_sentence_on_its_page(comparison: Path, ope
         "the server's log has the traceback\\."
     ]
     assert len(page.pills[0].options) > 1
+
+
+def test_a_card_s_button_and_the_one_for_all_queue_what_they_say(
+    runs_root: Path, open_page: Open, started_workers: list[Path]
+):
+    page = open_page("atlas")
+    page.button(key="order-keepkv/tab-1").click().run()
+    (job,) = jobs.list_jobs(runs_root)
+    work = jobs.request_of(runs_root, job.job_id)
+    assert isinstance(work, BenchJob) and work.preset == "keepkv-table1"
+    page = open_page("atlas")
+    every = page.button(key="order-all")
+    assert f"{every.label.removeprefix('Queue all ')} jobs would measure here" in texts(page)
+    assert "how long is not known" not in texts(page)
+    every.click().run()
+    assert len(jobs.list_jobs(runs_root)) == 1 + int(every.label.removeprefix("Queue all "))
+    assert started_workers
