@@ -69,10 +69,9 @@ class Node:
         return killed
 
     def come_back(self) -> None:
-        """Start the daemon again and have the controller use the node."""
+        """Start the daemon again; with ReturnToService=2 the controller uses the node once it says that it is there."""
         self.daemon = _start(self.run, *self.command)
-        time.sleep(2)
-        _scontrol("state=resume")
+        _wait_until_idle(self.run)
 
     def _of_jobs(self) -> list[int]:
         """Processes of this Slurm's jobs: the steps' daemons, and what has a job's number in its environment."""
