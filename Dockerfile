@@ -25,8 +25,10 @@ RUN pip install --no-cache-dir ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} 
 
 USER kvlab
 WORKDIR /home/kvlab
-RUN mkdir runs
+# A lab of people with a shared token (docs/shared-lab.md): without KVLAB_TOKEN or KVLAB_TOKEN_FILE it does not start.
+COPY --chown=kvlab docs/shared-lab/container.toml lab.toml
+RUN mkdir runs models
 VOLUME /home/kvlab/runs
 EXPOSE 8501
 HEALTHCHECK CMD python -c "import urllib.request; urllib.request.urlopen('http://localhost:8501/_stcore/health')"
-CMD ["kvlab", "app", "--runs", "/home/kvlab/runs", "--port", "8501", "--host", "0.0.0.0", "--headless"]
+CMD ["kvlab", "app", "--lab", "/home/kvlab/lab.toml", "--runs", "/home/kvlab/runs", "--port", "8501", "--host", "0.0.0.0", "--headless"]

@@ -8,7 +8,7 @@ PORT ?=
 # Image export and the browser tests use the machine's own Chromium; nothing here downloads a browser.
 METHODS := streaming-llm,h2o,snapkv,zsmerge,keepkv,exactmerge2
 
-.PHONY: demo compare test shipped conformance kernels parity lm-eval ray slurm lint format clean
+.PHONY: demo compare test shipped conformance torture kernels parity lm-eval ray slurm lint format clean
 
 demo: compare
 	$(BIN)/kvlab app --runs $(RUNS) --open "$$($(BIN)/python -c 'from kvlab.trace.catalogue import list_comparisons; print(list_comparisons("$(RUNS)")[0].comparison_id)')" $(if $(PORT),--port $(PORT)) $(DEMO_OPTIONS)
@@ -22,6 +22,11 @@ test: $(VENV)/.installed-dev
 # Every variant of every method on every family, in both types; `make test` takes two families a variant.
 conformance: $(VENV)/.installed-dev
 	KVLAB_CONFORMANCE=full $(BIN)/python -m pytest -n 2 --dist worksteal -rs tests/conformance
+
+# Bad input, kills, full disks and many browsers, as one table: about half an hour on two cores. Sizes come from the
+# environment: BROWSERS=20 MINUTES=5 KILLS=100 GENERATED=500 KEPT_RUNS=5000 DISKS=24 JOBS=20; PARTS="kills disks" takes some.
+torture: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.torture $(PARTS) --out $(RUNS)/torture.md
 
 # Every kernel for two generations of GPUs, all widths, groups and types; needs the extra `kernels`, no GPU.
 kernels: $(VENV)/.installed-dev

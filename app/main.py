@@ -20,6 +20,7 @@ from app.parts.copy_link import copy_link  # noqa: E402
 from app.parts.room import say_room  # noqa: E402
 from app.parts.slides import PAGE  # noqa: E402
 from app.parts.story import caption_bar, offer  # noqa: E402
+from app.parts.theme_switch import theme_switch  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.person import current_person, let_in  # noqa: E402
 from app.state import catch_up, theme  # noqa: E402
@@ -101,7 +102,8 @@ def main() -> None:
         return
     load_plotly_ahead()
     registry.prefetch()
-    page = st.navigation(pages(), expanded=True)
+    sections = pages()
+    page = st.navigation(sections, expanded=True)
     drop_unusable()
     st.session_state[PAGE] = page.url_path
     caption_bar(page.url_path)
@@ -113,6 +115,7 @@ def main() -> None:
     say_refused(page.url_path, asked)
     offer(page.url_path)
     copy_link()
+    theme_switch(["", *(one.url_path for found in sections.values() for one in found)])
 
 
 main()

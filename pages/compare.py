@@ -257,7 +257,7 @@ def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:
         st.caption("No run has written its own continuation yet.")
         return
     st.caption(MARKED)
-    written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text.strip()]
+    written = [(run, label) for run, label in zip(runs, table["label"], strict=True) if run.record.free_text]
     make = lambda: Passages(passages=tuple((label, tuple(diff(run.record.free_text, full))) for run, label in written))  # noqa: E731
     titled(Offer("What each run wrote", make, MARKED, comparison_origin(runs)), "compare-texts")
     st.html(STYLE)

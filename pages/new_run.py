@@ -185,7 +185,9 @@ def recording_section(default_title: str) -> dict[str, Any]:
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
         record = what_to_record() if level == "full" else ""
-    private = lab() is not None and st.toggle("Private", help="You and the administrators alone see its runs.")
+    private = lab() is not None and st.toggle(
+        "Private", key="private", bind="query-params", help="You and the administrators alone see its runs."
+    )
     return {
         "private": private,
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,

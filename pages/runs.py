@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import pandas as pd
 import streamlit as st
 
 from app.parts import page
 from app.parts.runs_actions import actions, bin_and_import
 from app.parts.runs_filters import filters
-from app.parts.runs_table import read_further, runs_table, shelf
+from app.parts.runs_table import begin_reading, count_line, runs_table, shelf
 from app.parts.text import plain
+from app.state import runs_root
 from kvlab.errors import UserError
-from kvlab.figures.words import byte_size
+
+MOST_PROBLEMS = 5
 
 
 def main() -> None:
     page.heading("Runs", "Comparisons, evaluations and benchmarks of this folder. Choose rows to act on them.")
     kept = shelf()
+    for problem in kept.problems[:MOST_PROBLEMS]:
+        here = problem.replace(f"{runs_root()}/", "")  # a page tells no paths of the server
+        st.warning(f"Left out of the list: {plain(here)}", icon=":material/broken_image:")
+    if more := len(kept.problems[MOST_PROBLEMS:]):
+        st.caption(f"{more:,} more folders are left out: `kvlab doctor {runs_root().name}` names them all.")
     if kept.table.empty:
         st.info("Nothing is kept here yet. Make a comparison on the page **New run**, or import one.")
         bin_and_import()
@@ -24,21 +30,12 @@ def main() -> None:
     wanted = filters(kept.table)
     found = kept.find(wanted)
     with st.container(key="runs-count"):
-        st.caption(plain(counted(kept.table, found)))
+        st.caption(plain(count_line(kept.table, found)))
     chosen = runs_table(found)
     actions(chosen)
     bin_and_import()
     if kept.unread:
-        read_further(kept)
-
-
-def counted(table: pd.DataFrame, found: pd.DataFrame) -> str:
-    """How many rows are shown of how many, and what all take on disk."""
-    kinds = ", ".join(
-        f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in table["kind"].value_counts().items()
-    )
-    size = float(table["bytes"].sum())
-    return f"{len(found):,} shown of {kinds}{f', {byte_size(size)} on disk' if size else ''}."
+        begin_reading(kept)
 
 
 try:

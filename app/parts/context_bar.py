@@ -19,7 +19,7 @@ from app.parts.text import plain
 
 STATIC = Path(__file__).parent / "static"
 KEY, CLICKS = "context-bar", "context-clicks"
-STYLES = ("context-bar.css", "small-window.css")
+STYLES = ("context-bar.css", "small-window.css", "theme-place.css")
 MOST_SIGNS = 20_000  # of a prompt that are sent to the browser
 WIDTHS = {"comparison": 250, "repeat": 104, "layer": 88, "head": 96, "step": 110}
 MEANS = "All numbers of this page are of one prompt: means are over its heads, layers, steps or tokens."

@@ -12,6 +12,7 @@ from app.parts.prompt_chat import chat_prompt
 from app.parts.prompt_library import from_the_address, saved_prompt
 from app.parts.prompt_preview import tokens_as_html
 from app.parts.text import plain, shorten
+from kvlab.documents.document import LARGEST_BYTES
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, uploads
 from kvlab.jobs.prompts import check_prompt
@@ -124,7 +125,12 @@ def uploaded_prompt() -> Given:
     """The text of an uploaded file; of a table one row; of several files, or several rows, all of them."""
     label = "Text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON lines, JSON or CSV; one or several"
     files = st.file_uploader(
-        label, type=list(uploads.TYPES), key="upload", accept_multiple_files=True, on_change=_lighter
+        label,
+        type=list(uploads.TYPES),
+        key="upload",
+        accept_multiple_files=True,
+        on_change=_lighter,
+        max_upload_size=LARGEST_BYTES // 2**20,
     )
     found = [_read(file) for file in files or ()]
     if not found:
@@ -143,8 +149,8 @@ def uploaded_prompt() -> Given:
     names = [f"{number} of {len(chosen)}: {one.name}" for number, one in enumerate(chosen, 1)]
     look = st.selectbox("Look at", names, key="upload_look", bind="query-params")
     at = names.index(look) if look in names else 0
-    told = found[at] if len(found) == len(chosen) else None
-    _shown(chosen[at], told)
+    missing = [f"{upload.name}: {' '.join(upload.left_out)}" for upload in found if upload.left_out]
+    _shown(chosen[at], None, missing)
     longest = max(chosen, key=lambda one: len(one.prompt))
     title = found[0].name if len(found) == 1 else f"{len(found)} files: {', '.join(one.name for one in found)}"
     return Given(longest, shorten(title, 90), tuple(chosen))

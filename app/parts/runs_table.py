@@ -11,11 +11,13 @@ import streamlit as st
 
 from app.parts.figure import slug
 from app.state import runs_root
+from kvlab.figures.words import byte_size
 from kvlab.library import shelf as library
 from kvlab.library.entries import COLUMNS as KEPT
 from kvlab.library.shelf import Shelf
 
-READ_SECONDS = 1.5
+READ_SECONDS = PAUSE_SECONDS = 1.5
+DRAWN = "runs-drawn"
 ROW, HEAD, MOST_HEIGHT = 35, 38, 560
 PAGES = {
     "comparison": ("compare", "comparison"),
@@ -79,11 +81,29 @@ def runs_table(found: pd.DataFrame) -> pd.DataFrame:
     return found.iloc[event["selection"]["rows"]]
 
 
-@st.fragment(run_every=READ_SECONDS)
+def count_line(table: pd.DataFrame, found: pd.DataFrame) -> str:
+    """How many rows are shown of how many, and what all take on disk."""
+    kinds = ", ".join(
+        f"{count:,} {kind}{'s' if count != 1 else ''}" for kind, count in table["kind"].value_counts().items()
+    )
+    size = float(table["bytes"].sum())
+    return f"{len(found):,} shown of {kinds}{f', {byte_size(size)} on disk' if size else ''}."
+
+
+def begin_reading(shelf: Shelf) -> None:
+    """Reads what the index does not have yet once the page is drawn: the table must not wait for it."""
+    st.session_state[DRAWN] = False
+    read_further(shelf)
+
+
+@st.fragment(run_every=PAUSE_SECONDS)
 def read_further(shelf: Shelf) -> None:
     """Reads answers and sizes that the index does not have yet, a little at a time; the table follows at the end."""
     left = st.session_state.get("runs_left", len(shelf.unread))
     st.caption(f"Answers, closeness and sizes of {left:,} comparisons are still being read.")
+    if not st.session_state[DRAWN]:  # a part of the page's own run, of which the browser waits for the end
+        st.session_state[DRAWN] = True
+        return
     left = shelf.read(READ_SECONDS)
     st.session_state["runs_left"] = left
     if not left:

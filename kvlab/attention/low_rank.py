@@ -47,7 +47,7 @@ class LowRankState:
         own, value = self.column(query)
         if bias is not None:
             logits = logits + bias[:, :, :, None]
-        mass = torch.softmax(torch.cat([logits, own[..., None]], -1), -1).nan_to_num(nan=0.0)
+        mass = torch.softmax(torch.cat([logits, own[..., None]], -1), -1).nan_to_num_(nan=0.0)
         return StateShare(mass[..., :-1], mass[..., -1], value)
 
 
@@ -62,7 +62,7 @@ class StateShare:
     def output(self, values: States) -> Tensor:
         """(B, Hq, q, d) float32: what slots with `values` (B, H, S, d) and the state give together."""
         of_slots = mixed(self.slots.flatten(2, 3), values).view_as(self.value)
-        return (of_slots + self.state[..., None] * self.value).flatten(1, 2)
+        return of_slots.addcmul_(self.state[..., None], self.value).flatten(1, 2)
 
 
 def low_rank_state(pipeline: Pipeline, layer: int, noted: Mapping[str, Tensor]) -> LowRankState | None:

@@ -26,11 +26,11 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     Changes `slots` in place where it can (decoding moves no memory but the touched slots) and returns it.
     """
     if plan.extra:
-        slots = replace(slots, extra=slots.extra | plan.extra)
+        slots = slots.with_columns(extra=slots.extra | plan.extra)
     if plan.edges is not None:
         slots = _merge(slots, plan, plan.edges, rotary)
     if plan.log_mass is not None:
-        slots = replace(slots, log_mass=torch.where(plan.keep, plan.log_mass, slots.log_mass))
+        slots = slots.with_columns(log_mass=torch.where(plan.keep, plan.log_mass, slots.log_mass))
     if plan.value_shift is not None:
         index = _spread(plan.value_shift.slot, slots.values, plan.value_shift.slot.shape[-1])
         slots.values.scatter_add_(2, index, plan.value_shift.amount.to(slots.values.dtype))
@@ -38,7 +38,7 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
         index = _spread(plan.new_keys.slot, slots.keys, plan.new_keys.slot.shape[-1])
         slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
         _measure(slots)
-    return replace(slots, valid=plan.keep)
+    return slots.with_columns(valid=plan.keep)
 
 
 def compact(slots: Slots, capacity: int) -> Slots:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any, cast
 
 import torch
@@ -20,12 +19,6 @@ class HeldSlots(Slots):
     def of(cls, slots: Slots, keys: HeldStates, values: HeldStates) -> HeldSlots:
         """The metadata of `slots` beside these states."""
         return cls(**{**vars(slots), "keys": cast(Tensor, keys), "values": cast(Tensor, values)})
-
-    def with_columns(self, **columns: Any) -> Slots:
-        """The same slots with some columns changed, still not decoded."""
-        changed = copy.copy(self)
-        vars(changed).update(columns)
-        return changed
 
     def after(self, plan: Plan) -> Slots:
         """What a plan that changes no state leaves."""

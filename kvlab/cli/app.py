@@ -67,7 +67,7 @@ def app_command(
     settings = _settings(lab)
     if note := check_serving(host, settings, open_to_everyone):
         typer.echo(f"kvlab: {note}", err=True)
-    offer([*(models or []), *(settings.models.folders if settings else [])])
+    offer(models)
     _make_folder(root)
     share_out(workers)
     port = _choose_port(host, port)

@@ -42,8 +42,18 @@ def similarity_map(
         _outline(figure, frame, sets, theme)
     title = f"How alike the {what} are" + ("" if mode == "raw" else f" ({mode} of each block)")
     finish(figure, title=title, x="token (position and text)", y="token (position and text)", theme=theme, height=620)
-    figure.update_yaxes(autorange="reversed", showgrid=False, **token_ticks(rows))
-    figure.update_xaxes(showgrid=False, tickangle=-40, **token_ticks(columns))
+    # Cells are squares in any file, however wide.
+    figure.update_yaxes(
+        autorange="reversed",
+        showgrid=False,
+        scaleanchor="x",
+        constrain="domain",
+        constraintoward="top",
+        **token_ticks(rows),
+    )
+    figure.update_xaxes(
+        showgrid=False, tickangle=-40, constrain="domain", constraintoward="left", **token_ticks(columns)
+    )
     return figure
 
 

@@ -30,6 +30,7 @@ class Shelf:
     table: pd.DataFrame
     unread: tuple[ComparisonEntry, ...]
     said: Said
+    problems: tuple[str, ...] = ()  # a sentence for each run that no list can show
 
     def find(self, wanted: Wanted) -> pd.DataFrame:
         """The rows that are looked for, in their order."""
@@ -49,7 +50,8 @@ def look(root: Path) -> Shelf:
     root = Path(root)
     comparisons, known, said = list_comparisons(root), catalogue.results(root), all_labels(root)
     table = entries(root, comparisons, known, said)
-    return Shelf(root, table, tuple(unread(comparisons, known, said)), said)
+    listed = {run.run_id for comparison in comparisons for run in comparison.runs}
+    return Shelf(root, table, tuple(unread(comparisons, known, said)), said, tuple(catalogue.left_out(root, listed)))
 
 
 def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:

@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
+from kvlab.budget import Amount, Budget
 from kvlab.errors import UserError
 from kvlab.given import shown
 from kvlab.methods.bounds import in_bounds, with_bounds
@@ -27,7 +28,7 @@ from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
-from kvlab.stores import NATIVE, STORES, store_of
+from kvlab.stores import NATIVE, STORES, store_of, store_under
 
 
 def offer_stores(schema: dict[str, Any]) -> None:
@@ -94,9 +95,13 @@ class Method(BaseModel, ABC):
         ours = self.model_dump(mode="json")
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
-    def holds(self) -> dict[str, JsonValue]:
-        """What a plan of memory needs to know of these settings, as data (`kvlab.planning.holds.Holds`)."""
+    def holds(self, budget: Amount | None = None) -> dict[str, JsonValue]:
+        """What a plan of memory needs to know of these settings, as data (`kvlab.planning.holds.Holds`).
+
+        Store `auto` is the one it means under `budget`, and native where none is given.
+        """
         pipeline = self.pipeline()
+        store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
         return {
             "compresses": self.family != "reference",
             "needs_budget": self.needs_budget,
@@ -115,7 +120,7 @@ class Method(BaseModel, ABC):
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
             **pipeline.scored_rows(),
-            "packed": packed_sizes(store_of(self.store), pipeline),
+            "packed": packed_sizes(store, pipeline),
         }
 
     @classmethod

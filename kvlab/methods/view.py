@@ -79,7 +79,9 @@ class Slots:
 
     def with_columns(self, **columns: Any) -> Slots:
         """The same slots with some columns changed; keys and values are not looked at."""
-        return replace(self, **columns)
+        changed = object.__new__(type(self))  # a third of the time of `dataclasses.replace`, at every step
+        vars(changed).update(vars(self) | columns)
+        return changed
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Slots:
         """The same table with `change` applied to every tensor; what was one number for all slots stays one."""

@@ -22,6 +22,7 @@ SCRIPTS: dict[type[Shown], tuple[str, ...]] = {
 }  # fmt: skip
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
 MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
+SHORT = 12  # letters of a cell that stay on one line
 HINT = "Hover a word to see what became of it."
 
 
@@ -78,9 +79,13 @@ def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
 def table(shown: Table) -> str:
     """A table as HTML."""
     head = "".join(f"<th>{html.escape(name)}</th>" for name in shown.columns)
-    rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in shown.rows)
+    rows = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in shown.rows)
     more = f"<p class=more>and {shown.left_out:,} more rows</p>" if shown.left_out else ""
     return f"<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{more}"
+
+
+def _cell(text: str) -> str:
+    return f"<td{' class=short' if len(text) <= SHORT else ''}>{html.escape(text)}</td>"
 
 
 def passage(label: str, segments: Sequence[tuple[str, str]]) -> str:

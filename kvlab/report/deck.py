@@ -72,6 +72,11 @@ def figure_of(view: View) -> go.Figure:
         raise UserError(f"The figure of the slide {view.title[:60]!r} is damaged: add it again.") from error
 
 
+def untitled(figure: go.Figure) -> go.Figure:
+    """The figure without its title, which stands on the slide, and without the room for it."""
+    return figure.update_layout(title=None, margin_t=40 if figure.layout.annotations else 24)
+
+
 def words_of(view: View) -> str:
     """What is said about a slide: its caption, else its reading, else that there is nothing to see here."""
     return view.caption or (view.slide.reading if view.slide else NO_FIGURE.format(view.title))
@@ -85,18 +90,19 @@ def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, An
 
 def _figure(figure: go.Figure, view: View) -> dict[str, Any]:
     assert view.slide is not None
-    figure.update_layout(title=None, height=None, width=None, autosize=True)
+    untitled(figure).update_layout(height=None, width=None, autosize=True)
     figure.update_layout(font_size=FONT_SIZE, legend_font_size=FONT_SIZE)
     figure.update_xaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
     figure.update_yaxes(tickfont_size=FONT_SIZE, title_font_size=FONT_SIZE)
-    figure.update_layout(paper_bgcolor=SURFACES[view.slide.theme], margin_t=40 if figure.layout.annotations else 24)
+    figure.update_layout(paper_bgcolor=SURFACES[view.slide.theme])
     return json.loads(figure.to_json())
 
 
 def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> str:
     slide, words = view.slide, html.escape
     theme = slide.theme if slide else "light"
-    inside = markup(shown, theme) if isinstance(shown, Shown) else ""
+    chart = f'<div class="chart" id="chart-{at}"></div>'
+    inside = markup(shown, theme) if isinstance(shown, Shown) else chart if shown is not None else ""
     long = " long" if isinstance(shown, (Table, Passages)) else ""  # on paper it may take more than a page
     of, source = (words(slide.of), words(slide.source)) if slide else ("", "")
     return (

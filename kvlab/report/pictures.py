@@ -18,7 +18,7 @@ from kvlab.report.drawing import ADVANCE, Drawing, columns, sans_width
 from kvlab.report.views import History, Shown, Text, TokenClass, state_classes
 
 WIDTH, ROOM = 1200, 600  # pixels of a picture on a slide; a picture by itself may be higher
-TALL = 4000
+TALL = 2000
 SIZES = (19, 17, 15, 14, 13, 12, 11)
 EDGE, LEADING = 14, 1.7
 FILLS = {"fill": 0.38, "under": 0.3, "dashed": 0.3}

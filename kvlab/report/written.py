@@ -15,11 +15,10 @@ from kvlab.analysis.telling import telling_head
 from kvlab.errors import UserError
 from kvlab.figures.export import ImageWriter
 from kvlab.figures.palette import Theme
-from kvlab.figures.template import for_export
 from kvlab.library.paths import comparison
 from kvlab.report.animated import animation, size_before
 from kvlab.report.contents import Report, report
-from kvlab.report.deck import deck
+from kvlab.report.deck import deck, untitled
 from kvlab.report.native import values
 from kvlab.report.page import page
 from kvlab.report.printed import printed
@@ -32,7 +31,7 @@ from kvlab.trace.stories import Story
 
 FORMATS = {"html": "text/html", "pptx": "application/vnd.openxmlformats-officedocument.presentationml.presentation",
            "pdf": "application/pdf"}  # fmt: skip
-SLIDE_WIDTH, SLIDE_HEIGHT = 1000, 410  # pixels of a figure on a slide, before they are doubled; it may be higher
+SLIDE_HEIGHT = 450  # pixels of a figure on a slide, before they are doubled; it may be higher
 MOST_MARKS, LARGEST_SVG = 5000, 2 << 20
 
 
@@ -120,7 +119,7 @@ def _writer(given: ImageWriter | None) -> Iterator[ImageWriter]:
 def _picture(writer: ImageWriter, shown: go.Figure | bytes, theme: Theme) -> Picture:
     if isinstance(shown, bytes):
         return Picture(writer.picture(shown, "png"), shown)
-    figure = for_export(shown, theme, SLIDE_WIDTH).update_layout(title=None)
+    figure = untitled(go.Figure(shown))
     figure.layout.height = max(figure.layout.height or 0, SLIDE_HEIGHT)
     svg = writer.image(figure, "svg", theme=theme) if _is_light(shown) else None
     return Picture(writer.image(figure, "png", theme=theme), svg if svg and len(svg) <= LARGEST_SVG else None)

@@ -8,7 +8,7 @@ import re
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.lab.person import may_see
+from kvlab.lab.settings import lab
 from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.alive import is_written
@@ -154,7 +155,8 @@ def list_runs(
     if odd:  # the index is damaged, or older than a rule for records, where SQLite cannot see it
         rebuild(root)
         found, _ = in_database(root, _entries)
-    there = {item.name for item in os.scandir(root)}
+    # On a server a run lies in the folder itself; whoever works alone may keep some elsewhere and link to them.
+    there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
     wanted = [run for run in found if run.run_id in there and comparison_id in (None, run.comparison_id)]
     wanted = [run for run in wanted if may_see(run.owner, run.private)]
     verified = [_verified(root, entry) for entry in wanted]
@@ -238,6 +240,18 @@ def keep_results(root: Path, rows: Sequence[dict[str, object]]) -> None:
     )
 
 
+def left_out(root: Path, listed: Collection[str]) -> list[str]:
+    """One sentence for each run folder that is not among those `listed`, as its record cannot be read."""
+    said = []
+    for item in sorted(os.scandir(root), key=lambda item: item.name) if Path(root).is_dir() else []:
+        if item.name not in listed and item.is_dir() and (Path(item) / "run.json").exists():
+            try:
+                read_record(Path(item))
+            except UserError as error:
+                said.append(str(error))
+    return said
+
+
 def rebuild(root: Path) -> list[str]:
     """Read every run folder again and replace the index by what they say.
 
@@ -302,7 +316,7 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
     Raises:
         UserError: the folder does not let the index be opened, read or written.
     """
-    root, damage = Path(root), None
+    root, damage = Path(root), ""
     if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
         return _in_memory(root, work)
     for _ in range(2):
@@ -320,11 +334,11 @@ def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Res
                 raise UserError(
                     f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
                 ) from error
-            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, error)
-            damage = error
+            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, str(error))
+            damage = str(error)  # kept itself, it would keep the connection's statements, and their locks
         for suffix in ("", "-wal", "-shm"):
             (root / (FILE + suffix)).unlink(missing_ok=True)
-    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.") from damage
+    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.")
 
 
 def index_note(root: Path) -> str:

@@ -211,4 +211,6 @@ def _parse(file: Path, stamp: tuple[int, int]) -> Labels:
 
 
 def _path(root: Path, name: str, kind: Kind) -> Path:
+    if "\0" in name or name.startswith("/") or ".." in name.split("/"):
+        raise UserError(f"There is no result {name[:80]!r}: `kvlab runs ls` lists all.")
     return Path(root) / FOLDER / FOLDERS[kind] / f"{name}.json"

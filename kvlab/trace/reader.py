@@ -177,8 +177,11 @@ class Run:
         if self.record.checksums is None:
             return
         written = self.record.checksums.get(f"arrays/{path.name}")
-        if path.exists() and known_checksum(path) != written:
-            raise UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
+        try:
+            if path.exists() and known_checksum(path) != written:
+                raise UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
+        except OSError as error:  # a folder of that name, or one that may not be read
+            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
         if written is not None and not path.exists():
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
 

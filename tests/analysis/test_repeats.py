@@ -168,3 +168,37 @@ def test_a_repeat_is_judged_by_its_own_answer_and_another_comparison_is_refused(
     assert table[["number", "of", "depth", "wording", "draw"]].drop_duplicates().values.tolist() == [[2, 3, 0.4, 2, 5]]
     with pytest.raises(UserError, match="no repeat"):
         judged([plain])
+
+
+def test_prompts_without_an_answer_are_ranked_by_closeness_with_intervals():
+    """Each prompt's KL is told by hand; the closest of two at equal bytes goes first, and nothing counts as wrong."""
+    distances = {"h2o": [0.1, 0.2, 0.3, 0.2, 0.1, 0.3], "snapkv": [0.4, 0.5, 0.6, 0.5, 0.4, 0.6]}
+    tables = []
+    for number in range(6):
+        table = prompt_table(number + 1, dict.fromkeys(distances, repeats.NOT_ASKED), repeats.NOT_ASKED)
+        tables.append(
+            table.assign(mean_kl=[0.0, *(values[number] for values in distances.values())], live_bytes=1000.0)
+        )
+    batch = batch_of(tables)
+    assert not batch.is_asked
+    assert batch.cells["mean_kl"].tolist() == pytest.approx([0.2, 0.5])
+    assert (batch.cells["n"].tolist(), batch.cells["ended"].tolist()) == ([0, 0], [6, 6])
+    assert batch.cells["wrong"].tolist() == [0, 0] and batch.cells["share"].isna().all()
+    ((group,), left) = repeats.ranked(batch.cells)
+    assert group["method"].tolist() == ["h2o", "snapkv"] and left == []
+    (rival,) = repeats.told_apart(batch, group).itertuples()
+    assert (rival.n, rival.first, rival.other) == (6, 6, 0) and rival.p == pytest.approx(2 / 2**6)
+    for theme in ("light", "dark"):
+        (points,) = figures.closeness(batch.cells, theme).data
+        assert list(points.x) == pytest.approx([0.2, 0.5])
+        assert [told[:2] for told in points.customdata] == [["h2o", "20 %"], ["snapkv", "20 %"]]
+    assert "over 6 prompts" in figures.read_closeness(batch) and "h2o" in figures.read_closeness(batch)
+
+
+def test_prompts_with_and_without_an_answer_share_only_what_was_asked():
+    asked = [prompt_table(number, {"h2o": kind}) for number, kind in ((1, "right"), (2, "wrong"))]
+    batch = batch_of([*asked, prompt_table(3, {"h2o": repeats.NOT_ASKED}, repeats.NOT_ASKED)])
+    (cell,) = batch.cells.itertuples()
+    assert (cell.n, cell.ended, cell.right, cell.share) == (2, 3, 1, 0.5)
+    assert cell.mean_kl == pytest.approx(0.2)
+    assert figures.read_references(batch) == "The full cache itself answers 2 of 2 prompts."

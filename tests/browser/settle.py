@@ -15,3 +15,11 @@ def settle(page: Any, selector: str) -> None:
         before, place = place, page.locator(selector).first.bounding_box()
         still = still + 1 if place == before else 0
         page.wait_for_timeout(100)
+
+
+def until(page: Any, condition: str) -> None:
+    """Wait until this expression of JavaScript is true; playwright's own way is stopped by the pages' policy."""
+    deadline = time.monotonic() + 30
+    while not page.evaluate(condition):
+        assert time.monotonic() < deadline, condition
+        page.wait_for_timeout(50)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvlab.assets import project_root
-from tests.browser.settle import settle
+from tests.browser.settle import settle, until
 
 WITH_A_PLOT = ("timeline", "similarity", "merges", "compare")
 
@@ -142,3 +142,25 @@ def test_a_page_of_the_atlas_is_one_file(visit: Callable[..., Any], address: str
     assert "What the uncompressed cache takes" in written
     assert "batch 64" in written
     assert 'src="http' not in written
+
+
+def test_a_theme_that_is_chosen_is_taken_at_once_and_kept_on_every_page(visit: Callable[..., Any], address: str):
+    page = visit("compare?comparison=sample")
+    ground = "getComputedStyle(document.querySelector('.stApp')).backgroundColor"
+    ink = "document.querySelector('.js-plotly-plot')?._fullLayout?.font?.color"
+    until(page, f"{ink} === '#1F2430'")
+    try:
+        page.evaluate("window.kept = 1")
+        page.locator(".kv-theme [data-theme=Dark]").click()
+        until(page, f"{ground} === 'rgb(18, 21, 28)'")
+        until(page, f"{ink} && {ink} !== '#1F2430'")  # figures are drawn anew
+        assert page.evaluate("window.kept") == 1, "nothing that was typed is lost"
+        page.goto(f"{address}/runs")
+        until(page, f"document.querySelector('.stApp') && {ground} === 'rgb(18, 21, 28)'")
+        switch = page.locator(".kv-theme [aria-checked=true]")
+        switch.wait_for()
+        assert switch.get_attribute("data-theme") == "Dark"
+        box = switch.bounding_box()
+        assert box and 0 < box["y"] < 100, "it stands beside the logo"
+    finally:
+        page.evaluate("localStorage.clear()")

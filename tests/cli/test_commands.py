@@ -91,7 +91,7 @@ def test_compare_repeats_a_needle_and_goes_on_with_a_batch_that_was_stopped(
     wrong = {
         "--answer": (["--answer", "x"], "plant their own"), "--depth": (["--depth", "2"], "depth 2"),
         "--vary": (["--vary", "colour"], "'colour'"), "--repeats": (["--repeats", "900"], "900"),
-        "--wording": (["--wording", "9"], "wording 9"), "--resume": (["--resume", "nothing"], "no batch 'nothing'"),
+        "--wording": (["--wording", "9"], "wording 9"), "--resume": (["--resume", "nothing"], "or batch 'nothing'"),
     }  # fmt: skip
     for more, why in wrong.values():
         told = complaint(capsys, monkeypatch, *common, "--repeats", "2", "--out", str(tmp_path / "none"), *more)

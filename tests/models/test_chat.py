@@ -8,14 +8,19 @@ from typing import Any
 import pytest
 import torch
 
+from kvlab.analysis.facts import fact_positions
 from kvlab.engine import compare
 from kvlab.engine.forward import end_ids
 from kvlab.errors import UserError
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
+from kvlab.jobs import prompts
+from kvlab.jobs.spoken import Manner
 from kvlab.models.load import LoadedModel, load_model
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
+from kvlab.trace.again import request_again
+from kvlab.turns import Turn
 from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "Where is the rabbit?"
@@ -56,6 +61,27 @@ def test_without_a_template_or_without_chat_it_is_plain_text(folder: Path, tmp_p
     for model, asked in ((plain, {}), (folder, {"chat": "no"})):
         text, record = shown(model, tmp_path / "runs", **asked)
         assert text == f"<bos>{PROMPT}" and record.chat is None
+
+
+def test_a_conversation_is_read_in_the_template_or_as_plain_text(folder: Path, tmp_path: Path) -> None:
+    said = (("system", "Be brief."), ("user", "The rabbit is 17."), ("assistant", "Noted."), ("user", "Which?"))
+    turns = tuple(Turn(role=role, content=text) for role, text in said)
+    known: dict[str, Any] = {"choices": (MethodChoice(method="h2o"),), "max_new_tokens": 2, "device": "cpu"}
+    texts = {}
+    for name, model in (("chat", folder), ("plain", tiny_folder(tmp_path / "plain"))):
+        request = CompareRequest(turns=turns, facts=("17",), model=str(model), level="light", **known)
+        run = open_run(compare(request, tmp_path / "runs")[0])
+        tokens = run.tokens[run.tokens.phase == "prompt"].set_index("position")["text"]
+        texts[name] = "".join(tokens)
+        facts = fact_positions(run.tokens, run.record.prompt, run.record.facts)
+        assert "".join(tokens[facts]) == "17", "a fact of an earlier turn is found in what was read"
+        assert prompts.count_tokens(request.prompt, Manner.of(request)) == (run.record.prompt_tokens, True)
+        again = request_again(run.record, MethodChoice(method="cam"), "again")
+        assert again.prompt == request.prompt and again.turns == (turns if name == "chat" else ())
+    turned = "".join(f"<turn>{role}\n{text}<end>" for role, text in said)
+    assert texts["chat"] == f"<bos>{turned}<turn>assistant\n"
+    written = "".join(f"{role.capitalize()}: {text}\n\n" for role, text in said)
+    assert texts["plain"] == f"<bos>{written}Assistant:"
 
 
 @pytest.mark.parametrize("chat_template", [None, CHAT_TEMPLATE.replace("{{ bos_token }}", "")])

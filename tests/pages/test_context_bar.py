@@ -13,7 +13,7 @@ from kvlab.trace import open_run
 from tests.pages.conftest import ROOT
 
 Open = Callable[..., AppTest]
-WITHOUT_RUNS = {"start", "new_run", "runs", "story", "quality", "speed"}
+WITHOUT_RUNS = {"admin", "start", "new_run", "runs", "story", "quality", "speed"}
 SEVERAL = {"compare", "difference"}  # pages of a comparison, not of one run
 ABOUT_RUNS = sorted({script.stem for script in (ROOT / "pages").glob("*.py")} - WITHOUT_RUNS)
 RUN = "newer-keepkv-25pc-0"

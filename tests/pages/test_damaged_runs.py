@@ -11,7 +11,7 @@ from kvlab.trace.synthetic import write_synthetic_run
 from tests.pages.test_views import Open, texts
 
 PAGES = sorted(path.stem for path in (Path(__file__).parents[2] / "pages").glob("*.py"))
-WITHOUT_A_RUN = {"new_run", "quality", "runs", "speed", "start", "story"}
+WITHOUT_A_RUN = {"admin", "new_run", "quality", "runs", "speed", "start", "story"}
 
 
 @pytest.mark.parametrize("lost", ["steps", "tokens events memory parts.json"])

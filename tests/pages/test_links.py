@@ -52,6 +52,7 @@ NOT_LINKED = {
     "f'runs-name-{first['id']}'",
     "f'runs-note-{first['id']}'",
     "f'answer-{record.comparison_id}'",
+    '"thin_days"',
 }
 SAVED = ("story-name", "story-caption", "caption-", "title-", "answer-", "runs", "prompt-", "turn-")
 # Widgets that decide which others are there: checked where the address sets them.

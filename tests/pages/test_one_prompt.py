@@ -19,6 +19,7 @@ OTHERS = {
     "story",
     "quality",
     "runs",
+    "admin",
     "speed",
     "atlas",
     *(paper.replace("-", "_") for paper in PAPERS),

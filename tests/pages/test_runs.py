@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 from app.parts import runs_actions
 from kvlab.library.bin import delete
 from kvlab.library.shelf import look, read_all
+from kvlab.trace.catalogue import FILE
 from kvlab.trace.labels import change_labels
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -84,3 +85,41 @@ def test_chosen_rows_stand_side_by_side_on_every_page(synthetic_runs: Path, open
     write_synthetic_run(synthetic_runs, method="full", comparison_id="third", seed=9)
     page = open_page("compare", comparison="older/third")
     assert "another prompt" in page.error[0].value
+
+
+def test_what_is_not_read_yet_is_read_after_the_page_is_drawn(
+    synthetic_runs: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+):
+    """The page's own run reads nothing, however much is left."""
+    read = []
+    monkeypatch.setattr("kvlab.library.shelf.Shelf.read", lambda shelf, seconds: read.append(len(shelf.unread)) or 0)
+    page = open_page("runs")
+    assert read == [] and any("2 comparisons are still being read" in one.value for one in page.caption)
+    page.text_input(key="runs_text").set_value("older").run()
+    assert read == [] and titles(page) == ["the older one"], "a search does not wait either"
+
+
+def test_the_timer_reads_what_is_left(synthetic_runs: Path):
+    def as_the_timer_does() -> None:
+        import streamlit as st
+
+        from app.parts.runs_table import DRAWN, read_further, shelf
+
+        if (kept := shelf()).unread:
+            st.session_state[DRAWN] = True
+            read_further(kept)
+
+    assert len(look(synthetic_runs).unread) == 2
+    page = AppTest.from_function(as_the_timer_does, default_timeout=30).run()
+    assert not page.exception and not look(synthetic_runs).unread
+
+
+def test_a_folder_that_no_list_can_show_is_named_and_the_others_are_listed(synthetic_runs: Path, open_page: Open):
+    broken = next(synthetic_runs.glob("older*keepkv*"))
+    (broken / "run.json").write_text("{")
+    (synthetic_runs / FILE).unlink()  # else the list still knows the run, and its pages say what is wrong
+    page = open_page("runs")
+    assert not page.exception and titles(page) == ["the newer one", "the older one"]
+    (said,) = [box.value for box in page.warning]
+    told = said.replace("\\", "")  # Markdown's own signs are told as they are
+    assert broken.name in told and str(synthetic_runs) not in told

@@ -27,6 +27,7 @@ from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
 from kvlab.planning.model import model_from
 from kvlab.planning.work import LENGTHS_FROM, Work
 from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.stores import STORES
 from kvlab.trace import open_run
 from tests.families import ON_ANY_MODEL
 from tests.planning.allocator import peak_bytes
@@ -129,6 +130,19 @@ def test_stores_take_what_was_planned(method: str, store: str, budget: float | s
     # A plan knows what 64 and 128 numbers take; KIVI's scales of 16 are as many as of 32.
     assert 0.6 * planned < told.live_bytes <= planned * 1.1
     assert told.layers[0].codes_bytes and told.layers[0].scales_bytes
+
+
+@pytest.mark.parametrize(("budget", "meant"), [("30%B", "lean4"), ("40%B", "int8"), ("1MiB", "lean4"), (0.5, "native")])
+def test_store_auto_is_planned_as_what_the_budget_makes_of_it(budget: float | str, meant: str) -> None:
+    """Which store that is was decided by `make_cache`; the plan is the one of the store by its own name."""
+    loaded, _ = model_of("grouped")
+    cache = make_cache(loaded.model, make_method("snapkv", store="auto"), budget)
+    assert cache.settings.store == STORES[meant]
+    auto, named = (
+        holds_of(MethodChoice(method="snapkv", budget=budget, hyper_parameters={"store": store}))
+        for store in ("auto", meant)
+    )
+    assert auto == named and (auto.packed is None) == (meant == "native")
 
 
 def test_the_shadow_takes_what_was_planned(tmp_path: Path) -> None:

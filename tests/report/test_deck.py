@@ -79,8 +79,8 @@ def test_keys_lead_through_and_nothing_is_cut(tmp_path: Path):
         failed: list[str] = []
         page.on("pageerror", lambda error: failed.append(str(error)))
         page.goto((tmp_path / "talk.html").as_uri())
-        page.wait_for_selector("#figure-0 .main-svg")
-        page.wait_for_selector("#figure-1 .main-svg", state="attached")
+        page.wait_for_selector("#chart-0 .main-svg")
+        page.wait_for_selector("#chart-1 .main-svg", state="attached")
         for key, at in (("ArrowRight", 2), ("End", 4), ("ArrowRight", 4), ("PageUp", 3), ("Home", 1), (" ", 2)):
             page.keyboard.press(key)
             assert page.evaluate("document.body.dataset.at") == str(at), key

@@ -15,6 +15,7 @@ from kvlab.analysis.compare import headline
 from kvlab.bench.modes.pages_server import BROWSERS
 from kvlab.cli import commands
 from kvlab.errors import UserError
+from kvlab.figures.export import ImageWriter
 from kvlab.figures.words import number
 from kvlab.report.contents import Report, report
 from kvlab.report.native import kind_of
@@ -110,11 +111,11 @@ def test_slides_hold_all_of_it_inside_their_edges(told: Report, runs: list[Run])
 
 
 @needs_browser
-def test_pictures_of_slides_are_drawn_and_the_pdf_has_pages(told: Report):
+def test_pictures_of_slides_are_drawn_and_the_pdf_has_pages(told: Report, writer: ImageWriter):
     pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
     from PIL import Image
 
-    deck = pptx.Presentation(io.BytesIO(in_format(told, "pptx")))
+    deck = pptx.Presentation(io.BytesIO(in_format(told, "pptx", writer)))
     for slide in deck.slides:
         for shape in slide.shapes:
             if shape.shape_type == 13:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 from itertools import pairwise
@@ -21,6 +22,7 @@ from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.cli import commands
 from kvlab.errors import UserError
 from kvlab.figures.export import ImageWriter
+from kvlab.figures.similarity import similarity_map
 from kvlab.report.animated import MOST_FRAMES, animation, frames_of
 from kvlab.report.caption import provenance, what_of
 from kvlab.report.deck import content, deck
@@ -156,6 +158,16 @@ def test_a_gif_plays_every_step(history: History, writer: ImageWriter):
         animation(history.model_copy(update={"steps": (0,)}), writer)
 
 
+@needs_browser
+@pytest.mark.parametrize("columns", [16, 9])
+def test_the_cells_of_a_similarity_map_are_square_in_a_picture(writer: ImageWriter, columns: int):
+    frame = pd.DataFrame(np.eye(16)[:, :columns])
+    drawn = writer.image(similarity_map(frame, ["a"] * 16), "svg").decode()
+    sizes = [re.search(rf'<image[^>]* {side}="([0-9.]+)"', drawn) for side in ("width", "height")]
+    width, height = (float(found[1]) for found in sizes if found)
+    assert abs(width / columns - height / 16) < 0.02 * height / 16
+
+
 def test_bad_words_for_a_gif_are_one_sentence(keepkv: Run, tmp_path: Path):
     root, out = str(keepkv.path.parent), str(tmp_path / "x.gif")
     for words in (["--layer", "9"], ["--head", "-1"]):
@@ -252,6 +264,23 @@ def test_the_talk_opens_alive(story: Story, lineage: Lineage, tmp_path: Path):
                     foot["y"] + foot["height"] <= height + 1 and page.evaluate("document.body.scrollHeight") <= height
                 )
         assert not failed
+
+
+@needs_browser
+@needs_office
+def test_a_printed_talk_has_a_page_a_slide(story: Story, writer: ImageWriter, tmp_path: Path):
+    (tmp_path / "talk.pdf").write_bytes(talk(story, "pdf", writer))
+    told = subprocess.run(["pdftotext", "-layout", tmp_path / "talk.pdf", "-"], check=True, capture_output=True)
+    pages = told.stdout.decode().split("\f")[:-1]
+    assert len(pages) in (len(story.views), len(story.views) + 1), "only the long table may need a second page"
+    for one, said in zip(story.views, pages, strict=False):
+        assert one.title in said
+    assert all(str(row) in "".join(pages[6:]) for row in range(23)), "a row of the long table is cut"
+    subprocess.run(
+        ["pdftoppm", "-r", "20", "-f", "5", "-l", "5", "-png", tmp_path / "talk.pdf", tmp_path / "p"], check=True
+    )
+    lines = np.asarray(Image.open(next(tmp_path.glob("p*.png"))).convert("L"), float)
+    assert lines[:, lines.shape[1] // 2 :].std() > 3, "the chart does not fill its page"
 
 
 @needs_browser

@@ -18,6 +18,7 @@ from kvlab.trace.catalogue import (
     RESULTS,
     comparisons_with,
     keep_results,
+    left_out,
     list_comparisons,
     list_runs,
     rebuild,
@@ -85,6 +86,7 @@ def test_a_bad_record_hides_only_itself(root: Path, bad: str):
     assert str(file.parent) in problems[0]
     others = folders(root) - {"first-full-100pc-0"}
     assert names(root) == others
+    assert left_out(root, names(root)) == problems
     assert [len(comparison.runs) for comparison in list_comparisons(root)] == [3, 2]
     assert all(comparison.title for comparison in list_comparisons(root))
     (root / FILE).unlink()

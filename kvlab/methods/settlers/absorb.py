@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ class Absorb:
     rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
+    fills_budget: ClassVar = True
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
 
     def settle(self, view: View, select: Selector) -> Plan:
@@ -44,13 +46,13 @@ class Absorb:
         if view.layer_idx not in self._placed:
             self._placed[view.layer_idx] = self._whole_layer(view)
         features = self.maps(view.layer_idx, head).of_keys(at(slots.keys, victims.index))
-        features = features * victims.active[..., None]
+        features = features if victims.certain else features * victims.active[..., None]
         numerator = features.transpose(-1, -2) @ at(slots.values, victims.index).float()
         normalizer = features.sum(-2)
         if HEAD in noted:
             numerator, normalizer = noted[NUMERATOR] + numerator, noted[NORMALIZER] + normalizer
         state = {NUMERATOR: numerator, NORMALIZER: normalizer, HEAD: head}
-        return Plan(keep=victims.keep(slots.valid), head_state=state)
+        return Plan(keep=victims.keep(slots.valid), head_state=state, lost=victims.votes(slots.votes))
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
         """Bytes of a head's two sums and its number."""

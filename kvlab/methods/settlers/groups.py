@@ -110,11 +110,14 @@ def nearest_pair(
 
     (cosine (B, H, 1), source and nearest side by side (B, H, 2), their keys (B, H, 2, d) float32).
     """
-    lengths, best, place = _best(slots, at(slots.keys, source), allowed, never)
+    heads, width = slots.keys.shape[1], slots.keys.shape[2]
+    lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(slots.keys)
+    products = _products(slots.keys, at(slots.keys, source)).view(-1, heads, width).div_(lengths)
+    best, place = torch.where(allowed, products, never).max(-1, keepdim=True)
     ends = torch.cat([source, place], -1)
     keys = at(slots.keys, ends).float()
     if slots.keys.dtype == torch.float32:
-        return best / at(lengths, source), ends, keys
+        return best.div_(lengths.gather(2, source)), ends, keys
     both = (keys[:, :, :1] * keys[:, :, 1:]).sum(-1)
     return both / at(lengths, ends).prod(-1, keepdim=True), ends, keys
 
@@ -123,11 +126,19 @@ def _best(slots: Slots, sources: Tensor, allowed: Tensor, never: Tensor | float)
     """(lengths of all keys (B, H, S), largest product with a key of length 1, its slot); the last two (B, H, E)."""
     keys = slots.keys
     lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(keys)
-    # In this order a product with one row takes a third of the time on a CPU.
-    products = (keys @ sources.transpose(-1, -2)).transpose(-1, -2) / lengths[:, :, None]
+    products = _products(keys, sources).view(*sources.shape[:3], -1) / lengths[:, :, None]
     products = torch.where(allowed[:, :, None], products, never)
     place = products.argmax(-1, keepdim=True)  # a third of the time of a maximum and its place together
     return lengths, products.gather(-1, place)[..., 0], place[..., 0]
+
+
+def _products(keys: Tensor, sources: Tensor) -> Tensor:
+    """(B * H, E, S): of `sources` (B, H, E, d) with `keys` (B, H, S, d)."""
+    keys, sources = keys.flatten(0, 1), sources.flatten(0, 1)
+    if keys.dtype == torch.float32:
+        return torch.bmm(sources, keys.transpose(1, 2))
+    # In this order 16-bit keys that lie apart, with room behind each head's, take a quarter of the time on a CPU.
+    return torch.bmm(keys, sources.transpose(1, 2)).transpose(1, 2)
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

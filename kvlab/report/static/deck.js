@@ -5,11 +5,28 @@ const slides = [...document.querySelectorAll("section")];
 const drawn = new Set();
 let at = 0, leave = null;
 
+const USUAL = [1280, 720], LEAST = 0.6;  // the window for which letters of a chart have their size: they grow with it, and shrink
+
 function draw(place) {
-  if (given[place]?.view !== "figure" || drawn.has(place)) return;
+  if (given[place]?.view !== "figure") return;
+  if (drawn.has(place)) { fit(place); return; }
   drawn.add(place);
   const { data, layout, frames } = given[place];
-  Plotly.newPlot(`figure-${place}`, { data, layout, frames: frames ?? [], config: { responsive: true, displaylogo: false, displayModeBar: false } });
+  fit(place);
+  Plotly.newPlot(`chart-${place}`, { data, layout, frames: frames ?? [], config: { displaylogo: false, displayModeBar: false } });
+}
+
+/* On paper a chart has the size it takes of the page of deck.css: scaled, it would become a picture of many megabytes. */
+const PAGE = [1280, 712];
+let paper = false;
+
+function fit(place) {
+  const chart = document.getElementById(`chart-${place}`), room = chart.parentElement;
+  const times = paper ? 1 : Math.max(LEAST, Math.min(innerWidth / USUAL[0], innerHeight / USUAL[1]));
+  const slide = room.closest("section"), share = [room.clientWidth / slide.clientWidth, room.clientHeight / slide.clientHeight];
+  const [width, height] = share.map((part, side) => (paper ? part * PAGE[side] : part * [slide.clientWidth, slide.clientHeight][side] / times));
+  Object.assign(chart.style, { width: `${Math.floor(width)}px`, height: `${Math.floor(height)}px`, transform: times === 1 ? "" : `scale(${times})` });
+  if (chart.data) Plotly.Plots.resize(chart);
 }
 
 function live(place) {
@@ -27,7 +44,6 @@ function show(place) {
   slides.forEach((slide, number) => slide.classList.toggle("shown", number === at));
   location.replace(`#${at + 1}`);
   draw(at);
-  if (drawn.has(at)) Plotly.Plots.resize(`figure-${at}`);
   if (moved) { document.activeElement?.blur(); live(at); }
   document.body.dataset.at = at + 1;
   setTimeout(() => ahead(at + 1), 60);
@@ -58,6 +74,7 @@ window.addEventListener("keydown", (event) => {
   if (act && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); event.stopPropagation(); act(); }
 }, true);
 window.addEventListener("hashchange", () => { const asked = Number(location.hash.slice(1)); if (asked - 1 !== at && asked > 0) show(asked - 1); });
-window.addEventListener("resize", () => { if (drawn.has(at)) Plotly.Plots.resize(`figure-${at}`); });
-window.addEventListener("beforeprint", () => slides.forEach((slide, place) => { slide.classList.add("shown"); draw(place); }));
+window.addEventListener("resize", () => { if (paper) drawn.forEach(fit); else draw(at); });
+window.addEventListener("beforeprint", () => { paper = true; slides.forEach((slide, place) => { slide.classList.add("shown"); draw(place); }); });
+window.addEventListener("afterprint", () => { paper = false; show(at); });
 show(Math.max(0, Number(location.hash.slice(1)) - 1) || 0);
