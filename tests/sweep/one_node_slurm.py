@@ -69,9 +69,10 @@ class Node:
         return killed
 
     def come_back(self) -> None:
-        """Start the daemon again; with ReturnToService=2 the controller uses the node once it says that it is there."""
+        """Start the daemon again and have the controller use the node."""
         self.daemon = _start(self.run, *self.command)
-        _wait_until_idle(self.run)
+        time.sleep(2)
+        _scontrol("state=resume")
 
     def _of_jobs(self) -> list[int]:
         """Processes of this Slurm's jobs: the steps' daemons, and what has a job's number in its environment."""
