@@ -111,11 +111,11 @@ def main() -> None:
     say_room()
     catch_up()
     asked = st.query_params.to_dict()
+    theme_switch(["", *(one.url_path for found in sections.values() for one in found)])
     page.run()
     say_refused(page.url_path, asked)
     offer(page.url_path)
     copy_link()
-    theme_switch(["", *(one.url_path for found in sections.values() for one in found)])
 
 
 main()
