@@ -149,7 +149,7 @@ def test_padded_batch_equals_each_row_alone(method: str, family: str) -> None:
     ids, mask = batch()
     model = lab_model(family, torch.float32)
     together = decode(model, cache_for(model, method, 0.3), ids, mask)
-    for row, skip in ((0, 0), (1, PADS)):
+    for row, skip in ((0, 0), (1, PADS)) if FULL else ((1, PADS),):
         alone = decode(model, cache_for(model, method, 0.3), ids[row : row + 1, skip:], mask[row : row + 1, skip:])
         # exactmerge solves a system for what it merges, which adds to rounding: 1.1e-4 on Llama 4
         assert near(alone[0], together[row], 1e-4 if family in FAMILIES else 2e-4)
