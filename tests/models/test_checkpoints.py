@@ -151,30 +151,46 @@ def test_a_tokenizer_with_more_tokens_than_the_model(folder: Path, tmp_path: Pat
 HOSTILE = "from pathlib import Path\nPath(__file__).parent.joinpath('ran').touch()\nPath({mark!r}).touch()\n"
 
 
-@pytest.mark.parametrize("part", ["model", "known model", "tokenizer"])
-def test_code_that_comes_with_a_model_never_runs(part: str, folder: Path, tmp_path: Path) -> None:
-    """With somebody at the keyboard who answers every question with yes."""
+LOAD_EACH = """
+import sys
+from kvlab.errors import UserError
+from kvlab.models.load import load_model
+for folder in sys.argv[1:]:
+    try:
+        load_model(folder, device="cpu")
+        print("loaded")
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_code_that_comes_with_a_model_never_runs(tmp_path: Path) -> None:
+    """With somebody at the keyboard who answers every question with yes; one process loads all three."""
+    parts = ("model", "known model", "tokenizer")
+    folders = [tiny_folder(tmp_path / part) for part in parts]
     mark = tmp_path / "foreign_code_ran"
-    (folder / "own.py").write_text(HOSTILE.format(mark=str(mark)))
-    if part == "tokenizer":
-        file = folder / "tokenizer_config.json"
-        own = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "OwnTokenizer"}
-        file.write_text(json.dumps(json.loads(file.read_text()) | own))
-    else:
-        kinds = {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.T", "own.T"]}
-        own = {} if part == "known model" else {"model_type": "my_own"}
-        settings(folder, auto_map=kinds, **own)
-    code = f"from kvlab.models.load import load_model; load_model({str(folder)!r}, device='cpu')"
+    for part, folder in zip(parts, folders, strict=True):
+        (folder / "own.py").write_text(HOSTILE.format(mark=str(mark)))
+        if part == "tokenizer":
+            file = folder / "tokenizer_config.json"
+            own = {"auto_map": {"AutoTokenizer": ["own.Tokenizer", "own.Tokenizer"]}, "tokenizer_class": "OwnTokenizer"}
+            file.write_text(json.dumps(json.loads(file.read_text()) | own))
+        else:
+            kinds = {
+                "AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model", "AutoTokenizer": ["own.T", "own.T"],
+            }  # fmt: skip
+            settings(folder, auto_map=kinds, **({} if part == "known model" else {"model_type": "my_own"}))
     done = subprocess.run(
-        [sys.executable, "-c", code], input="y\n" * 50, text=True, capture_output=True, check=False, timeout=120,
-        env=os.environ | {"PYTHONPATH": str(project_root()), "HF_HOME": str(tmp_path / "hub")},
+        [sys.executable, "-c", LOAD_EACH, *folders], input="y\n" * 50, text=True, capture_output=True, check=False,
+        timeout=120, env=os.environ | {"PYTHONPATH": str(project_root()), "HF_HOME": str(tmp_path / "hub")},
     )  # fmt: skip
-    assert not mark.exists() and not list(folder.rglob("ran")), "foreign code ran"
+    assert not mark.exists() and not list(tmp_path.rglob("ran")), "foreign code ran"
     assert "[y/N]" not in done.stdout + done.stderr
-    if part == "known model":  # transformers has this model itself, so nothing foreign is needed
-        assert done.returncode == 0, done.stderr
-    else:
-        assert "needs Python code of its own, which kvlab never runs" in done.stderr
+    assert done.returncode == 0, done.stderr
+    own_model, known, tokenizer = done.stdout.splitlines()
+    assert known == "loaded", "transformers has this model itself, so nothing foreign is needed"
+    for said in (own_model, tokenizer):
+        assert "needs Python code of its own, which kvlab never runs" in said
 
 
 def test_every_call_that_reads_a_model_says_that_no_foreign_code_runs() -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import shutil
 import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from streamlit.testing.v1 import AppTest
+from streamlit.components.v2 import manifest_scanner
+from streamlit.runtime.scriptrunner.script_cache import ScriptCache
+from streamlit.testing.v1 import AppTest, app_test
 
 from app.parts.later import WAITING
 from kvlab.jobs import registry, task_list
@@ -17,6 +21,10 @@ from kvlab.trace.synthetic import write_synthetic_run
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))  # as app/main.py does, for pages that are run alone
 PATIENCE_SECONDS = 30
+
+# Every AppTest reads the metadata of all installed packages and compiles the scripts: once is enough for all of them.
+manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
+app_test.ScriptCache = functools.cache(ScriptCache)
 
 METHODS = [
     registry.MethodEntry(name="full", family="reference", title="Full cache", needs_budget=False),
@@ -64,13 +72,33 @@ def runs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
-@pytest.fixture
-def synthetic_runs(runs_root: Path) -> Path:
-    """The runs folder with the comparisons `older` and `newer`: full cache, an evicting and a merging method."""
+@pytest.fixture(scope="session")
+def made_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The comparisons `older` and `newer`, to copy: full cache, an evicting and a merging method."""
+    root = tmp_path_factory.mktemp("made")
     for comparison in ("older", "newer"):
         for method in ("full", "h2o", "keepkv"):
-            write_synthetic_run(runs_root, method=method, comparison_id=comparison, title=f"the {comparison} one")
+            write_synthetic_run(root, method=method, comparison_id=comparison, title=f"the {comparison} one")
+    return root
+
+
+@pytest.fixture
+def synthetic_runs(made_runs: Path, runs_root: Path) -> Path:
+    """The runs folder with the comparisons `older` and `newer`, for this test alone."""
+    shutil.copytree(made_runs, runs_root, dirs_exist_ok=True)
     return runs_root
+
+
+@pytest.fixture(scope="module")
+def shared_folder(made_runs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return shutil.copytree(made_runs, tmp_path_factory.mktemp("shared") / "runs")
+
+
+@pytest.fixture
+def shared_runs(shared_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """As `synthetic_runs`, one folder for the tests of a file, which only look: what one read is kept for the next."""
+    monkeypatch.setenv("KVLAB_RUNS", str(shared_folder))
+    return shared_folder
 
 
 @pytest.fixture(autouse=True)

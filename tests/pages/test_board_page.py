@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +20,20 @@ Open = Callable[..., AppTest]
 METHODS = (("full", 1.0), ("h2o", 0.2), ("h2o", 0.5), ("keepkv", 0.2), ("gone", 0.2))
 
 
-@pytest.fixture
-def runs(runs_root: Path) -> list[Path]:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    root = tmp_path_factory.mktemp("board")
     return [
-        write_synthetic_run(runs_root, method=name, budget=budget, status="cancelled" if name == "gone" else "complete")
+        write_synthetic_run(root, method=name, budget=budget, status="cancelled" if name == "gone" else "complete")
         for name, budget in METHODS
     ]
+
+
+@pytest.fixture
+def runs(made: list[Path], runs_root: Path) -> list[Path]:
+    """A copy of the runs for each test, as answers are saved beside them."""
+    shutil.copytree(made[0].parent, runs_root, dirs_exist_ok=True)
+    return [runs_root / path.name for path in made]
 
 
 def told(page: AppTest) -> str:

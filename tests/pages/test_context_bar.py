@@ -33,7 +33,7 @@ def keys(page: AppTest) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ABOUT_RUNS)
-def test_every_page_about_runs_names_them_in_its_bar(synthetic_runs: Path, open_page: Open, name: str):
+def test_every_page_about_runs_names_them_in_its_bar(shared_runs: Path, open_page: Open, name: str):
     page = open_page(name, run=RUN, comparison="newer", words="the")
     named = line(page)
     assert named.startswith("One prompt (the newer one, 64 tokens) · synthetic · ")
@@ -45,28 +45,28 @@ def test_every_page_about_runs_names_them_in_its_bar(synthetic_runs: Path, open_
 
 
 @pytest.mark.parametrize("name", sorted(WITHOUT_RUNS))
-def test_a_page_that_shows_no_run_has_no_bar(synthetic_runs: Path, open_page: Open, name: str):
+def test_a_page_that_shows_no_run_has_no_bar(shared_runs: Path, open_page: Open, name: str):
     assert "pick_comparison" not in keys(open_page(name))
 
 
-def test_the_text_of_the_prompt_is_one_click_away(synthetic_runs: Path, open_page: Open):
+def test_the_text_of_the_prompt_is_one_click_away(shared_runs: Path, open_page: Open):
     page = open_page("memory", run=RUN)
-    words = open_run(synthetic_runs / RUN).record.prompt.split()
+    words = open_run(shared_runs / RUN).record.prompt.split()
     assert words in [text.value.split() for text in page.text]
 
 
 @pytest.mark.parametrize("name", ["timeline", "similarity", "sag", "lineage", "regret", "autopsy", "difference"])
-def test_pages_of_one_head_open_at_the_same_head_and_say_why(synthetic_runs: Path, open_page: Open, name: str):
+def test_pages_of_one_head_open_at_the_same_head_and_say_why(shared_runs: Path, open_page: Open, name: str):
     page = open_page(name, run=RUN, a=RUN, b="newer-h2o-25pc-0", words="the")
     shown = tuple(page.selectbox(key=f"pick_{part}").value for part in ("layer", "head"))
-    run = open_run(synthetic_runs / RUN)
+    run = open_run(shared_runs / RUN)
     means = run.steps.groupby(["layer", "head"])["output_error"].mean()
     assert shown == means.idxmax()
     assert "errs most" in page.selectbox(key="pick_layer").help
 
 
 @pytest.mark.parametrize("name", ["regret", "merges", "autopsy", "difference", "heads"])
-def test_the_toolbar_has_room_above_a_colour_bar(synthetic_runs: Path, open_page: Open, name: str):
+def test_the_toolbar_has_room_above_a_colour_bar(shared_runs: Path, open_page: Open, name: str):
     page = open_page(name, run=RUN, words="the")
     charts = [json.loads(element.proto.spec) for element in page.get("plotly_chart")]
     barred = [chart for chart in charts if any("colorbar" in trace for trace in chart["data"])]

@@ -14,16 +14,25 @@ PAGES = sorted(path.stem for path in (Path(__file__).parents[2] / "pages").glob(
 WITHOUT_A_RUN = {"admin", "new_run", "quality", "runs", "speed", "start", "story"}
 
 
-@pytest.mark.parametrize("lost", ["steps", "tokens events memory parts.json"])
-@pytest.mark.parametrize("name", PAGES)
-def test_garbage_is_told_and_the_rest_is_shown(runs_root: Path, open_page: Open, name: str, lost: str):
+@pytest.fixture(scope="module", params=["steps", "tokens events memory parts.json"])
+def damaged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The last of two runs that lost these; the pages only look."""
+    root = tmp_path_factory.mktemp("damaged")
     for method in ("full", "keepkv"):
-        path = write_synthetic_run(runs_root, method=method, prompt_tokens=40, steps=4)
-        for what in lost.split():
+        path = write_synthetic_run(root, method=method, prompt_tokens=40, steps=4)
+        for what in request.param.split():
             file = path / what if what.endswith(".json") else path / what / "part-00000.parquet"
             if file.exists():
                 file.write_bytes(random.Random(0).randbytes(500))
-    page = open_page(name, run=path.name)
+    return path
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_garbage_is_told_and_the_rest_is_shown(
+    damaged: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setenv("KVLAB_RUNS", str(damaged.parent))
+    page = open_page(name, run=damaged.name)
     assert not page.exception
     if name not in WITHOUT_A_RUN:
         assert "cut off or damaged" in texts(page)

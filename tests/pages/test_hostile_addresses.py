@@ -36,9 +36,7 @@ KINDS = ("number_input", "slider", "selectbox", "text_input", "toggle", "multise
 
 @pytest.mark.parametrize("turn", range(len(VALUES)) if os.environ.get("KVLAB_TORTURE") else [0])
 @pytest.mark.parametrize("name", PAGES)
-def test_no_value_is_an_exception(
-    open_page: Callable[..., AppTest], synthetic_runs: Path, name: str, turn: int
-) -> None:
+def test_no_value_is_an_exception(open_page: Callable[..., AppTest], shared_runs: Path, name: str, turn: int) -> None:
     """Every name of the address has another of the values; over all turns each has every one."""
     page = open_page(name, run=RUN)
     bound = {widget.key for kind in KINDS for widget in page.get(kind) if widget.key}

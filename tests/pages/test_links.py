@@ -152,8 +152,8 @@ def another_number(widget: Any) -> float:
 
 
 @pytest.mark.parametrize(("name", "query"), cases())
-def test_every_widget_follows_the_address(synthetic_runs: Path, open_page: Open, name: str, query: dict[str, str]):
-    stories(synthetic_runs)
+def test_every_widget_follows_the_address(shared_runs: Path, open_page: Open, name: str, query: dict[str, str]):
+    stories(shared_runs)
     first = widgets(open_page(name, run=RUN, **query))
     asked = {key: value for key, value in query.items() if key in first and steers(key)}
     assert {key: shown(first[key]) for key in asked} == {
@@ -181,7 +181,7 @@ def test_every_widget_follows_the_address(synthetic_runs: Path, open_page: Open,
     ],
 )
 def test_a_choice_the_page_links_itself_is_in_the_address(
-    synthetic_runs: Path, open_page: Open, name: str, query: dict[str, str], key: str
+    shared_runs: Path, open_page: Open, name: str, query: dict[str, str], key: str
 ):
     page = open_page(name, run=RUN, **query)
     widget = page.selectbox(key=key)
@@ -194,7 +194,7 @@ def test_a_choice_the_page_links_itself_is_in_the_address(
     }
 
 
-def test_the_chosen_exhibit_is_in_the_address(synthetic_runs: Path, open_page: Open):
+def test_the_chosen_exhibit_is_in_the_address(shared_runs: Path, open_page: Open):
     page = open_page("keepkv", run=RUN)
     page = page.pills(key="pick_exhibit").set_value("tab-2").run()
     assert page.query_params["exhibit"] in ("tab-2", ["tab-2"])
@@ -210,7 +210,7 @@ def test_a_pasted_prompt_is_in_the_address_while_it_is_short(runs_root: Path, op
     assert any("leaves the text out" in caption.value for caption in page.caption)
 
 
-def test_the_tab_is_in_the_address(synthetic_runs: Path, open_page: Open):
+def test_the_tab_is_in_the_address(shared_runs: Path, open_page: Open):
     for label in ("Slots at this step", "Events of this step", "What flowed into a slot"):
         page = open_page("timeline", run=RUN, tab=label)
         assert not page.exception

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +33,9 @@ def recorded(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.fixture
-def run(recorded: Path, runs_root: Path) -> str:
-    shutil.copytree(recorded.parent, runs_root, dirs_exist_ok=True)
+def run(recorded: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """In the folder that the pages look at and write nothing to."""
+    monkeypatch.setenv("KVLAB_RUNS", str(recorded.parent))
     return recorded.name
 
 

@@ -32,7 +32,7 @@ def captions(page: AppTest) -> list[str]:
 
 
 @pytest.mark.parametrize("name", RECORDED)
-def test_every_page_about_runs_says_that_it_is_one_prompt(synthetic_runs: Path, open_page: Open, name: str):
+def test_every_page_about_runs_says_that_it_is_one_prompt(shared_runs: Path, open_page: Open, name: str):
     page = open_page(name, comparison="newer", layer="1", head="1", words="the")
     assert not page.exception
     said = [text for text in captions(page) if text.startswith("One prompt (")]
@@ -40,13 +40,13 @@ def test_every_page_about_runs_says_that_it_is_one_prompt(synthetic_runs: Path, 
     assert said[0].replace("\u00a0", " ").startswith("One prompt (the newer one, 64 tokens) · synthetic · ")
 
 
-def test_the_ranking_of_runs_says_over_how_many_tokens_of_one_prompt(synthetic_runs: Path, open_page: Open):
+def test_the_ranking_of_runs_says_over_how_many_tokens_of_one_prompt(shared_runs: Path, open_page: Open):
     page = open_page("compare", comparison="newer")
     ranks = next(str(line.value) for line in page.markdown if str(line.value).startswith("Closest to the full cache"))
     assert "(one prompt; mean KL over 16 tokens of its continuation, nats a token)" in ranks
 
 
-def test_exhibits_of_the_atlas_say_it_with_their_claim(synthetic_runs: Path, open_page: Open):
+def test_exhibits_of_the_atlas_say_it_with_their_claim(shared_runs: Path, open_page: Open):
     page = open_page("keepkv", comparison="newer", exhibit="fig-2a")
     assert not page.exception
     found = [str(line.value) for line in page.markdown if str(line.value).startswith("**Here:**")]

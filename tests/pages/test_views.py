@@ -34,9 +34,11 @@ def charts(page: AppTest) -> list[dict]:
 
 @pytest.mark.parametrize("method", ["full", "h2o", "keepkv", "pool"])
 @pytest.mark.parametrize("name", PAGES)
-def test_every_view_opens_on_every_kind_of_run(synthetic_runs: Path, open_page: Open, name: str, method: str):
-    path = write_synthetic_run(synthetic_runs, method=method, comparison_id="newer", seed=7)
-    page = open_page(name, run=path.name, layer="1", head="1", words="the")
+def test_every_view_opens_on_every_kind_of_run(shared_runs: Path, open_page: Open, name: str, method: str):
+    run = f"newer-{method}-{'100pc' if method == 'full' else '25pc'}-7"
+    if not (shared_runs / run).exists():
+        assert write_synthetic_run(shared_runs, method=method, comparison_id="newer", seed=7).name == run
+    page = open_page(name, run=run, layer="1", head="1", words="the")
     assert not page.exception
     assert page.title[0].value
     assert len(charts(page)) >= 1 or (name == "lineage" and "merged nothing" in texts(page))
@@ -52,17 +54,26 @@ def test_a_run_that_recorded_less_says_how_to_record_it(runs_root: Path, open_pa
     assert name in ("memory",) or "kvlab compare --level full" in texts(page)
 
 
-@pytest.mark.parametrize("name", [*PAGES, "timeline", "similarity", "merges", "compare"])
-@pytest.mark.parametrize("what", ["cut off", "gone"])
-def test_lost_arrays_are_told_in_a_sentence(runs_root: Path, open_page: Open, name: str, what: str):
+@pytest.fixture(scope="module", params=["cut off", "gone"])
+def without_arrays(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The last of two runs whose arrays were lost; the pages only look."""
+    root = tmp_path_factory.mktemp("lost")
     for method in ("full", "keepkv"):
-        path = write_synthetic_run(runs_root, method=method, comparison_id="lost")
-    for file in runs_root.glob("*/arrays/*.safetensors"):
-        if what == "gone":
+        path = write_synthetic_run(root, method=method, comparison_id="lost")
+    for file in root.glob("*/arrays/*.safetensors"):
+        if request.param == "gone":
             file.unlink()
         else:
             file.write_bytes(file.read_bytes()[:100])
-    page = open_page(name, run=path.name, layer="1", head="1", words="the")
+    return path
+
+
+@pytest.mark.parametrize("name", [*PAGES, "timeline", "similarity", "merges", "compare"])
+def test_lost_arrays_are_told_in_a_sentence(
+    without_arrays: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    monkeypatch.setenv("KVLAB_RUNS", str(without_arrays.parent))
+    page = open_page(name, run=without_arrays.name, layer="1", head="1", words="the")
     assert not page.exception
     told = {"similarity": r"cut off or damaged|is missing", "heads": "missing or damaged", "sag": "rows are missing"}
     assert re.search(told[name], texts(page)) if name in told else charts(page)
@@ -100,13 +111,13 @@ def test_a_cancelled_run_shows_what_it_has(runs_root: Path, open_page: Open):
         assert name == "difference" or "was cancelled" in texts(page), name
 
 
-def test_charts_along_the_text_say_where_their_tokens_are(synthetic_runs: Path, open_page: Open):
+def test_charts_along_the_text_say_where_their_tokens_are(shared_runs: Path, open_page: Open):
     for name in ("sag", "regret", "difference", "memory"):
         first = next(chart for chart in charts(open_page(name, run="newer-keepkv-25pc-0")) if "meta" in chart["layout"])
         assert first["layout"]["meta"]["tokens"] == {"axis": "x", "offset": 63}, name
 
 
-def test_the_bound_of_all_heads_is_asked_for_in_the_address(synthetic_runs: Path, open_page: Open):
+def test_the_bound_of_all_heads_is_asked_for_in_the_address(shared_runs: Path, open_page: Open):
     page = open_page("sag", run="newer-keepkv-25pc-0", scope="all heads", measure="Prediction error")
     assert not page.exception
     assert len(charts(page)) == 2
@@ -128,7 +139,7 @@ def test_the_worst_head_is_one_click_away(synthetic_runs: Path, open_page: Open)
     assert "misses most at step 4" in texts(page)
 
 
-def test_two_runs_are_those_of_the_address(synthetic_runs: Path, open_page: Open):
+def test_two_runs_are_those_of_the_address(shared_runs: Path, open_page: Open):
     page = open_page("difference", comparison="newer", a="newer-h2o-25pc-0", b="newer-full-100pc-0", step="3")
     assert not page.exception
     assert [page.selectbox(key=f"pick_{key}").value for key in ("a", "b")] == [
@@ -138,7 +149,7 @@ def test_two_runs_are_those_of_the_address(synthetic_runs: Path, open_page: Open
     assert "A is h2o, B is full" in texts(page).replace("\\", "").replace("\u00a0", " ")
 
 
-def test_words_that_are_not_there_get_one_sentence_and_a_span_wins(synthetic_runs: Path, open_page: Open):
+def test_words_that_are_not_there_get_one_sentence_and_a_span_wins(shared_runs: Path, open_page: Open):
     page = open_page("autopsy", run="newer-h2o-25pc-0", words="zebra")
     assert not page.exception
     assert "The text has no “zebra”" in texts(page)
@@ -174,7 +185,7 @@ def test_the_next_head_goes_through_all_layers_and_round():
     assert next_head(0, 0, -1, [0, 2], 3) == (2, 2)
 
 
-def test_a_threshold_clusters_anew(synthetic_runs: Path, open_page: Open):
+def test_a_threshold_clusters_anew(shared_runs: Path, open_page: Open):
     found = []
     for threshold in ("0.2", "0.95"):
         page = open_page("similarity", run="newer-keepkv-25pc-0", sets="threshold", threshold=threshold)
