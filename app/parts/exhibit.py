@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.parts.figure import collect, page_file, show
 from app.parts.order import order_button
+from app.parts.shown import Offer, titled
 from app.parts.text import plain, shorten
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
@@ -24,6 +25,7 @@ from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
 from kvlab.figures.template import QUIET
 from kvlab.figures.words import spoken
+from kvlab.report.views import table_of
 
 log = logging.getLogger(__name__)
 KEPT_DRAWINGS = 24
@@ -159,11 +161,13 @@ def grey(values: pd.DataFrame, key: str) -> None:
     texts = [name for name in values if not pd.api.types.is_numeric_dtype(values[name])]
     same = [name for name in texts if len(values) > 1 and values[name].nunique(dropna=False) == 1]
     said = ", ".join(str(values[name].iloc[0]) for name in same if str(values[name].iloc[0]).strip())
-    st.caption(plain(f"The paper's own values{f' ({said})' if said else ''}, on its own models:"))
+    words = f"The paper's own values{f' ({said})' if said else ''}, on its own models:"
     left = values.drop(columns=same).rename(columns=spoken)
     # A missing number would be shown as None: where there is one, the column is text.
     gaps = [name for name in left.select_dtypes("number") if left[name].isna().any()]
     left = left.assign(**{name: [_printed(value) for value in left[name]] for name in gaps})
+    titled(Offer("Values printed in the paper", lambda: table_of(left), source=words.rstrip(":")), key)
+    st.caption(plain(words))
     styled = left.style.set_properties(color=QUIET[page_theme()])
     styled = styled.format(_printed, subset=left.select_dtypes("number").columns)
     st.dataframe(styled, hide_index=True, key=key, alt="Values printed in the paper")

@@ -13,16 +13,20 @@ from kvlab.figures.template import colour_bar, finish
 from kvlab.figures.words import byte_size, byte_unit, number, plural, spoken
 
 LEVEL = "level with the best"
+MOST_WITH_SCORES = 8  # tasks whose cells have room for rank and score
 
 
 def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks") -> go.Figure:
     """Arms down, tasks across; in each cell rank and score: `=` where several share it, bold where level with the best.
 
-    From `kvlab.atlas.quality.ranks`; a mark's customdata is (task, arm).
+    Of many tasks a cell has room for the rank alone. From `kvlab.atlas.quality.ranks`; a mark's customdata is
+    (task, arm).
     """
     tasks, arms = frame["task"].drop_duplicates().tolist(), frame["arm"].drop_duplicates().tolist()
     shared = frame.groupby(["task", "rank"])["arm"].transform("size") > 1
-    cells = frame.assign(words=[_cell(line, same) for (_, line), same in zip(frame.iterrows(), shared, strict=True)])
+    few = len(tasks) <= MOST_WITH_SCORES
+    lines = zip(frame.iterrows(), shared, strict=True)
+    cells = frame.assign(words=[_cell(line, same, few) for (_, line), same in lines])
     by_cell = cells.set_index(["arm", "task"])
     table = {
         name: [[by_cell[name].get((arm, task), default) for task in tasks] for arm in arms]
@@ -43,15 +47,16 @@ def rank_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Ranks"
         hoverinfo="none", showlegend=False,
     )  # fmt: skip
     height = 150 + 46 * len(arms)
-    across = f"task (rank, score, {rests_on(frame)}; bold: {LEVEL})"
+    across = f"task (rank{', score' if few else ''}, {rests_on(frame)}; bold: {LEVEL})"
     figure = finish(
         go.Figure([heat, words, marks]), title=title, x=across, y="method", theme=theme, legend=False, height=height
     )
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 
 
-def _cell(line: pd.Series, shared: bool) -> str:
-    words = f"{int(line['rank'])}{'=' if shared else ''} · {number(line['score'])}"
+def _cell(line: pd.Series, shared: bool, with_score: bool) -> str:
+    rank = f"{int(line['rank'])}{'=' if shared else ''}"
+    words = f"{rank} · {number(line['score'])}" if with_score else rank
     return f"<b>{words}</b>" if line["level"] else words
 
 

@@ -23,6 +23,7 @@ from kvlab.figures.words import number, percent, plural, spoken
 
 FULL = "full"
 MOST_PANELS = 9
+MOST_ON_ONE_LINE = 5  # tasks whose cells have room for a score and its interval beside each other
 TASK_HUES = ("blue", "orange", "green", "purple", "red", "sky", "gold", "ink")
 TASK_MARKERS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
 
@@ -122,10 +123,12 @@ def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "S
         customdata=_by_cell(frame, "prompts", order, tasks).to_numpy(),
         hovertemplate="%{y}, %{x}: %{text}, n = %{customdata}<br>difference to the full cache %{z:.3f}<extra></extra>",
     )  # fmt: skip
+    narrow = len(tasks) > MOST_ON_ONE_LINE
+    written = [[word.replace(" (", "<br>(") for word in row] for row in words] if narrow else words
     figure = finish(
-        go.Figure([heat, words_on_cells(heat, words)]), title=title, y="method and budget", theme=theme,
-        x=f"task (in the cells: score, {rests_on(frame)})",
-        legend=False, height=150 + 34 * len(order),
+        go.Figure([heat, words_on_cells(heat, written, 10 if narrow else 11)]), title=title, y="method and budget",
+        x=f"task (in the cells: score, {rests_on(frame)})", theme=theme,
+        legend=False, height=150 + (40 if narrow else 34) * len(order),
     )  # fmt: skip
     return figure.update_yaxes(autorange="reversed", showgrid=False).update_xaxes(showgrid=False)
 

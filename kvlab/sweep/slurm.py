@@ -27,6 +27,7 @@ LOOK_SECONDS = 5.0
 MOST_ROUNDS = 3  # times that what is missing is submitted, beside what Slurm requeues itself
 MOST_REQUEUES = 1000  # after a time limit; shards that are there stay there
 SIGNAL_SECONDS = 120
+HELD_BACK = ("launch failed requeued held", "JobHeldAdmin")  # what Slurm gives as the reason, with _ for spaces
 DEFAULTS: dict[str, Any] = {"job_name": "kvlab", "time": 240, "cpus_per_task": 4}
 
 
@@ -63,7 +64,7 @@ def run_slurm(folder: Path, workers: int, options: Mapping[str, Any], say: Say, 
             return
         jobs = _submit(executor, folder, min(workers, left), seconds)
         say(f"Slurm job {jobs}: ending this command does not end it (`scancel {jobs}` does).")
-        while _is_queued(jobs) and follower.look().left:
+        while _moves(jobs, say) and follower.look().left:
             time.sleep(LOOK_SECONDS)
     now = follower.look()
     if now.left:
@@ -98,8 +99,18 @@ def _executor(folder: Path, requests: Sequence[EvalRequest], options: Mapping[st
     return executor
 
 
-def _is_queued(job: str) -> bool:
-    """Whether Slurm still has a task of the job, waiting or running; it is asked again when it does not answer."""
-    found = subprocess.run(["squeue", "-h", "-j", job, "-o", "%T"], capture_output=True, text=True)
-    unknown = "Invalid job id" in found.stderr
-    return bool(found.stdout.strip()) or (found.returncode != 0 and not unknown)
+def _moves(job: str, say: Say) -> bool:
+    """Whether a task of the job waits its turn or runs; asked again where Slurm does not answer.
+
+    Tasks that Slurm put back and holds, as it does when a node died with their script and came back, would wait for an
+    administrator: once nothing else is left of the job, it is cancelled.
+    """
+    found = subprocess.run(["squeue", "-h", "-j", job, "-o", "%T %r"], capture_output=True, text=True)
+    if found.returncode != 0:
+        return "Invalid job id" not in found.stderr
+    tasks = [line.replace("_", " ") for line in found.stdout.splitlines() if line.strip()]
+    held = [task for task in tasks if any(words in task for words in HELD_BACK)]
+    if held and len(held) == len(tasks):
+        say(f"Slurm holds what is left of job {job} back after a node was lost: it is cancelled.")
+        subprocess.run(["scancel", job], capture_output=True, text=True)
+    return len(held) < len(tasks)

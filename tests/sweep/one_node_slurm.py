@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PACKAGES = (
@@ -45,8 +46,58 @@ PartitionName=main Nodes={node} Default=YES MaxTime=INFINITE State=UP
 """
 
 
+class Node:
+    """The node's daemon, which can die with all that runs on it."""
+
+    def __init__(self, run: Path, *command: str) -> None:
+        self.run, self.command = run, command
+        self.daemon = _start(run, *command)
+
+    def die(self) -> list[int]:
+        """Kill the daemon, the steps and all their processes outright, and have the controller know; the pids killed.
+
+        The controller would find out by itself after SlurmdTimeout, five minutes.
+        """
+        killed = [self.daemon.pid]
+        os.kill(self.daemon.pid, signal.SIGKILL)
+        self.daemon.wait()
+        for pid in self._of_jobs():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                killed.append(pid)
+        _scontrol("state=down", "reason=dead")
+        return killed
+
+    def come_back(self) -> None:
+        """Start the daemon again; with ReturnToService=2 the controller uses the node once it says that it is there.
+
+        The script of the job still lies there, and Slurm holds the job back for it.
+        """
+        self.daemon = _start(self.run, *self.command)
+        _wait_until_idle(self.run)
+
+    def _of_jobs(self) -> list[int]:
+        """Processes of this Slurm's jobs: the steps' daemons, and what has a job's number in its environment."""
+        found, mine = [], f"SLURM_CONF={self.run / 'slurm.conf'}".encode()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                given = (process / "environ").read_bytes().split(b"\0")
+                step = (process / "comm").read_text().startswith("slurmstepd")
+                if mine in given and (step or any(one.startswith(b"SLURM_JOB_ID=") for one in given)):
+                    found.append(int(process.name))
+        return found
+
+
+def _scontrol(*changes: str) -> None:
+    subprocess.run(["scontrol", "update", f"nodename={_node()}", *changes], check=True, timeout=60)
+
+
+def _node() -> str:
+    return os.uname().nodename.split(".")[0]
+
+
 @contextmanager
-def one_node_slurm(folder: Path, ports: tuple[int, int] = (26817, 26818)) -> Iterator[None]:
+def one_node_slurm(folder: Path, ports: tuple[int, int] = (26817, 26818)) -> Iterator[Node]:
     """Slurm's commands on the PATH of this process and its children, for two jobs at a time, until the block ends."""
     system, run = folder / "system", folder / "run"
     _unpack(folder / "packages", system)
@@ -55,8 +106,7 @@ def one_node_slurm(folder: Path, ports: tuple[int, int] = (26817, 26818)) -> Ite
     (run / "munge.key").write_bytes(os.urandom(128))
     (run / "munge.key").chmod(0o600)
     lib = system / "usr/lib/x86_64-linux-gnu"
-    node = os.uname().nodename.split(".")[0]
-    text = CONFIG.format(run=run, lib=lib, node=node, port=ports[0], node_port=ports[1], cpus=2)
+    text = CONFIG.format(run=run, lib=lib, node=_node(), port=ports[0], node_port=ports[1], cpus=2)
     (run / "slurm.conf").write_text(text)
     changed = {
         "LD_LIBRARY_PATH": f"{lib}:{lib}/slurm-wlm",
@@ -65,7 +115,8 @@ def one_node_slurm(folder: Path, ports: tuple[int, int] = (26817, 26818)) -> Ite
     }
     before = {name: os.environ.get(name) for name in changed}
     os.environ |= changed
-    daemons = []
+    daemons: list[subprocess.Popen[bytes]] = []
+    node: Node | None = None
     try:
         munge = [
             f"--{name}={run}/munge.{name.split('-')[0]}" for name in ("socket", "pid-file", "log-file", "seed-file")
@@ -73,11 +124,12 @@ def one_node_slurm(folder: Path, ports: tuple[int, int] = (26817, 26818)) -> Ite
         daemons.append(_start(run, "munged", "-F", "--force", f"--key-file={run}/munge.key", *munge))
         time.sleep(1)
         daemons.append(_start(run, "slurmctld-wlm", "-D", "-c"))
-        daemons.append(_start(run, "slurmd-wlm", "-D", "-N", node, "-d", f"{system}/usr/sbin/slurmstepd-wlm"))
+        node = Node(run, "slurmd-wlm", "-D", "-N", _node(), "-d", f"{system}/usr/sbin/slurmstepd-wlm")
         _wait_until_idle(run)
-        yield
+        yield node
     finally:
         subprocess.run(["scancel", "--quiet", "--user=root"], capture_output=True, timeout=60)
+        daemons += [node.daemon] if node else []
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in reversed(daemons):
