@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,14 @@ os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists()
 
 # No test loses power, and waiting for the disk is most of what it takes to write a small run.
 os.fsync = lambda _file: None
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_waiting_for_the_disk() -> Iterator[None]:
+    """Files are still replaced in one step; that they outlive a loss of power, which fsync waits for, no test asks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -77,12 +77,15 @@ class ResultFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, list[Row]()
+        self._table = to_table(())
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take rows and put the whole file on disk again; raises UserError where it cannot be written."""
-        self.rows.extend(rows)
+        new = list(rows)
+        self.rows.extend(new)
+        self._table = pa.concat_tables([self._table, to_table(new)]).combine_chunks()
         try:
-            replace_file(self.path, lambda temporary: pq.write_table(to_table(self.rows), temporary))
+            replace_file(self.path, lambda temporary: pq.write_table(self._table, temporary))
         except OSError as error:
             raise UserError(
                 f"{self.path} cannot be written ({error.strerror or error}): choose another --out."

@@ -12,6 +12,8 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
@@ -63,7 +65,9 @@ class OperationGraph:
             done.append(work())
             return done[0]
 
-        self._graph = make_fx(traced)()
+        # Without a context of its own, each operation's shape would be noted in a new FakeTensorMode: half of the time.
+        with tracing(TracingContext(FakeTensorMode())):
+            self._graph = make_fx(traced)()
         self.output = done[0].clone()
 
     def replay(self) -> Tensor:

@@ -7,7 +7,7 @@ be walked, which torch's FakeTensorMode cannot. It sees what Python calls, not w
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,8 +38,9 @@ class PretendCuda(TorchFunctionMode):
         self, function: Callable, types: Any, given: tuple = (), named: dict[str, Any] | None = None
     ) -> Any:
         named, name = named or {}, getattr(function, "__name__", "")
-        leaves = [*_leaves(given), *_leaves(named)]
-        ours = [leaf for leaf in leaves if isinstance(leaf, OnPretendCuda)]
+        leaves = [*_leaves(given), *_leaves(named.values())]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        ours = [leaf for leaf in tensors if isinstance(leaf, OnPretendCuda)]
         if name == "__get__" and ours and function == Tensor.device.__get__:
             return CUDA
         if name == "__get__" and ours and function == Tensor.is_cuda.__get__:
@@ -54,16 +55,16 @@ class PretendCuda(TorchFunctionMode):
             return given[1].setdefault(id(given[0]), _label(copy.deepcopy(given[0].as_subclass(Tensor))))
         place = _asked_device(name, leaves)
         on_device = bool(ours) if place is None else place == CUDA
-        from_host = [leaf for leaf in leaves if _is_host(leaf)]
+        from_host = [leaf for leaf in tensors if not isinstance(leaf, OnPretendCuda) and leaf.dim() > 0]
         if self.steady:
             travels = (ours and place == HOST) or (on_device and (from_host or name in MAKES))
             assert not travels, f"{name} takes numbers from the host to the device or back"
             # Arithmetic takes a number of the host along with its launch; this one copies it to the device first.
-            numbers = [leaf for leaf in leaves if isinstance(leaf, Tensor) and not isinstance(leaf, OnPretendCuda)]
-            copies = name == "where" and ours and numbers
+            copies = name == "where" and ours and len(ours) < len(tensors)
             assert not copies, f"{name} copies a number of the host to the device"
         assert not (from_host and (ours or on_device)) or name in MOVES | MAKES, f"{name} mixes host and device"
-        given, named = _each(_to_host, given), _each(_to_host, named)
+        if place is not None:
+            given, named = _each(_to_host, given), _each(_to_host, named)
         function, given, named = _as_the_host_has_it(name, function, given, named)
         with torch._C.DisableTorchFunctionSubclass():
             result = function(*given, **named)
@@ -81,16 +82,20 @@ def _as_the_host_has_it(name: str, function: Callable, given: Any, named: Any) -
     return function, given, named
 
 
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, (tuple, list, dict)):
-        for part in tree.values() if isinstance(tree, dict) else tree:
-            yield from _leaves(part)
-    else:
-        yield tree
+def _leaves(parts: Iterable[Any]) -> list[Any]:
+    found: list[Any] = []
+    for part in parts:
+        if isinstance(part, (tuple, list, dict)):
+            found.extend(_leaves(part.values() if isinstance(part, dict) else part))
+        else:
+            found.append(part)
+    return found
 
 
 def _each(change: Callable[[Any], Any], tree: Any) -> Any:
     """torch's own trees take most of the time that such a run takes."""
+    if isinstance(tree, Tensor):
+        return change(tree)
     if isinstance(tree, dict):
         return {name: _each(change, part) for name, part in tree.items()}
     if isinstance(tree, torch.Size) or not isinstance(tree, (tuple, list)):
@@ -101,16 +106,13 @@ def _each(change: Callable[[Any], Any], tree: Any) -> Any:
 
 def _asked_device(name: str, leaves: list[Any]) -> torch.device | None:
     asked = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
-    asked += [torch.device(leaf) for leaf in leaves if isinstance(leaf, str) and leaf.split(":")[0] in ("cuda", "cpu")]
+    words = [leaf for leaf in leaves if isinstance(leaf, str)]
+    asked += [torch.device(word) for word in words if word.split(":")[0] in ("cuda", "cpu")]
     if name in ("cuda", "cpu"):
         return torch.device(name)
     if name == "to" and len(leaves) > 1 and isinstance(leaves[1], Tensor):
         asked.append(CUDA if isinstance(leaves[1], OnPretendCuda) else HOST)
     return None if not asked else CUDA if asked[-1].type == "cuda" else HOST
-
-
-def _is_host(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor) and not isinstance(leaf, OnPretendCuda) and leaf.dim() > 0
 
 
 def _to_host(leaf: Any) -> Any:

@@ -96,10 +96,10 @@ def test_all_methods_see_identical_prompts(tiny, tmp_path, monkeypatch, aware, b
     seen = {}
     plain = measure.generate_answers
 
-    def spy(loaded, prompts, cache, in_sight, *rest):
+    def spy(loaded, prompts, cache, in_sight, new_tokens, *rest):
         for prompt in prompts:
             seen.setdefault(tuple(prompt), []).append((in_sight, cache))
-        return plain(loaded, prompts, cache, in_sight, *rest)
+        return plain(loaded, prompts, cache, in_sight, 2, *rest)  # of what is written nothing is looked at
 
     monkeypatch.setattr(measure, "generate_answers", spy)
     evaluate(request(tasks="needle,copy", question_aware=aware, batch_rows=batch_rows), tmp_path, loaded=tiny)
@@ -202,24 +202,25 @@ def test_user_files_are_evaluated_like_tasks(tiny, tmp_path):
     path.parent.mkdir()
     line = json.dumps({"input": "The number is 12.\nWhat is the number?", "outputs": ["12"]})
     path.write_text(f"{line}\nnot json\n{line}\n")
-    wanted = request(tasks="", files=[f"ruler={path}"], skip_malformed=True)
+    wanted = request(tasks="", files=[f"ruler={path}"], methods="h2o", budgets="0.2", skip_malformed=True)
     result = evaluate(wanted, tmp_path / "out", loaded=tiny)
-    assert len(result.rows) == 2 * 5
+    assert len(result.rows) == 2 * 2
     assert result.rows["key"].is_unique
     one = evaluate(wanted.model_copy(update={"samples": 1}), tmp_path / "out", loaded=tiny)
-    assert len(one.rows) == 5
+    assert len(one.rows) == 2
     assert one.notes[1].endswith("1 of its 2 prompts were taken: raise --samples for more.")
     assert result.notes == [note for note in result.notes if f"{path}:2: " in note]
     assert len(result.notes) == 1
     assert set(result.rows["task"]) == {"ruler/niah"}
-    assert summarize(result.rows)["samples"].tolist() == [2] * 5
+    assert summarize(result.rows)["samples"].tolist() == [2] * 2
 
 
 def test_a_changed_file_is_another_measurement(tiny, tmp_path):
     path, keys = tmp_path / "x.jsonl", []
     for text in ("One story.", "Another story."):
         path.write_text(json.dumps({"document": text, "summary": "s"}))
-        rows = evaluate(request(tasks="", files=[f"summaries={path}"]), tmp_path / "out", loaded=tiny).rows
+        wanted = request(tasks="", files=[f"summaries={path}"], methods="h2o", budgets="0.2")
+        rows = evaluate(wanted, tmp_path / "out", loaded=tiny).rows
         keys.append(set(rows["key"]))
     assert not keys[0] & keys[1]
 
@@ -227,7 +228,8 @@ def test_a_changed_file_is_another_measurement(tiny, tmp_path):
 def test_long_prompts_of_a_file_are_cut_to_the_window(tiny, tmp_path):
     path = tmp_path / "x.jsonl"
     path.write_text(json.dumps({"document": "A long story. " * 600, "summary": "s"}))
-    rows = evaluate(request(tasks="", files=[f"summaries={path}"], methods="h2o"), tmp_path / "out", loaded=tiny).rows
+    wanted = request(tasks="", files=[f"summaries={path}"], methods="h2o", budgets="0.2")
+    rows = evaluate(wanted, tmp_path / "out", loaded=tiny).rows
     assert (rows["prompt_tokens"] + 64 <= 1024).all()
     assert (rows["prompt_tokens"] > 900).all()
 
@@ -235,14 +237,16 @@ def test_long_prompts_of_a_file_are_cut_to_the_window(tiny, tmp_path):
 def test_a_text_is_cut_into_windows_of_the_length_asked_for(tiny, tmp_path):
     path = tmp_path / "story.txt"
     path.write_text("The king went down to the sea and never came back. " * 60)
-    wanted = request(tasks="", files=[f"text={path}"], methods="h2o", lengths="300")
+    wanted = request(tasks="", files=[f"text={path}"], methods="h2o", budgets="0.2", lengths="300")
     rows = evaluate(wanted, tmp_path / "out", loaded=tiny).rows
     assert (rows["prompt_tokens"].between(290, 301)).all()
     assert (rows["metric"] == "kl").all()
 
 
 def test_default_lengths_fit_the_window(tiny, tmp_path):
-    rows = evaluate(request(tasks="copy", lengths=None, samples=1), tmp_path, loaded=tiny).rows
+    rows = evaluate(
+        request(tasks="copy", lengths=None, samples=1, methods="h2o", budgets="0.2"), tmp_path, loaded=tiny
+    ).rows
     assert set(rows["length"]) == {896}
     assert default_lengths(get_task("needle"), 1 << 20) == get_task("needle").lengths
     assert default_lengths(get_task("needle"), 500) == (438,)

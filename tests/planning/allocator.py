@@ -14,9 +14,12 @@ Result = TypeVar("Result")
 
 def peak_bytes(work: Callable[[], Result]) -> tuple[int, Result]:
     """(most bytes beyond those alive at the first allocation, what `work` returns)."""
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        result = work()
+    gc.disable()  # what others left must not be freed on the way; to collect it first takes longer than the work
+    try:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+            result = work()
+    finally:
+        gc.enable()
     waiting, events = list(profiled.profiler.kineto_results.experimental_event_tree()), []
     while waiting:
         event = waiting.pop()

@@ -115,7 +115,7 @@ def test_a_stop_keeps_what_was_found(made, mini):
 
 def test_a_method_that_merges_is_asked_whether_merging_did_it(made, mini):
     root, paths = made
-    found = found_of(root, paths[1], mini)
+    found = found_of(root, paths[1], mini, most_reruns=12)
     assert {"evict", "apart"} <= {one.search for one in found.found}
 
 

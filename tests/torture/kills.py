@@ -50,7 +50,10 @@ def killed_after(seconds: float, work: Callable[[], object]) -> bool:
     time.sleep(seconds)
     alive = os.waitpid(child, os.WNOHANG)[0] == 0
     if alive:
-        os.killpg(child, signal.SIGKILL)
+        try:
+            os.killpg(child, signal.SIGKILL)
+        except ProcessLookupError:  # so young that it has no group of its own yet
+            os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
     return alive
 
