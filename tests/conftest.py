@@ -17,9 +17,6 @@ settings.load_profile("repeatable")
 # Triton looks at this when it is imported, and anything that imports torch may do that.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
 
-# No test loses power, and waiting for the disk is most of what it takes to write a small run.
-os.fsync = lambda _file: None
-
 
 @pytest.fixture(scope="session", autouse=True)
 def no_waiting_for_the_disk() -> Iterator[None]:
