@@ -77,13 +77,12 @@ class ResultFile:
 
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, list[Row]()
-        self._table = to_table(())
+        self._table = to_table(())  # of the first of them, so that no row is made a line of Arrow twice
 
     def add(self, rows: Iterable[Row]) -> None:
         """Take rows and put the whole file on disk again; raises UserError where it cannot be written."""
-        new = list(rows)
-        self.rows.extend(new)
-        self._table = pa.concat_tables([self._table, to_table(new)]).combine_chunks()
+        self.rows.extend(rows)
+        self._table = pa.concat_tables([self._table, to_table(self.rows[len(self._table) :])]).combine_chunks()
         try:
             replace_file(self.path, lambda temporary: pq.write_table(self._table, temporary))
         except OSError as error:
