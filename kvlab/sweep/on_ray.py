@@ -6,6 +6,8 @@ The folder must be reachable from every node under the same path.
 from __future__ import annotations
 
 import os
+import re
+import socket
 import time
 from collections import deque
 from pathlib import Path
@@ -18,6 +20,7 @@ from kvlab.sweep.follow import Follower, Say
 
 LOOK_SECONDS = 2.0
 END_SECONDS = 20.0
+ANSWER_SECONDS = 10.0
 
 
 class Evaluator:
@@ -42,12 +45,24 @@ class Evaluator:
         self.worker.end()
 
 
+def check_answers(address: str | None) -> None:
+    """Nothing, where somebody listens at a `HOST:PORT`; Ray itself would try for minutes. Raises UserError."""
+    found = re.fullmatch(r"(?:ray://)?\[?([^/\]]+?)\]?:(\d{1,5})", address or "")
+    if found is None:  # `auto`, or a word of Ray's own
+        return
+    try:
+        socket.create_connection((found[1], int(found[2])), ANSWER_SECONDS).close()
+    except (OSError, OverflowError):
+        raise UserError(f"No Ray answers at {address}: look at --address, or start it: ray start --head.") from None
+
+
 def run_ray(folder: Path, workers: int | None, address: str | None, say: Say, seconds: float) -> None:
     """Hand shards to actors until all are dealt with; a shard whose actor died is handed out again.
 
     Raises UserError where Ray is not installed or does not answer, and where shards are left that no actor would take.
     """
     ray = _ray()
+    check_answers(address)
     try:
         ray.init(
             address=address,

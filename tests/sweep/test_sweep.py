@@ -31,6 +31,7 @@ from kvlab.evaluate.summary import summarize
 from kvlab.models.held import drop_model, held_model
 from kvlab.models.load import LoadedModel
 from kvlab.sweep import local
+from kvlab.sweep.on_ray import check_answers
 from kvlab.sweep.shards import read_plan, shard_path, sweep_rows, there, try_again, worker_of
 from kvlab.sweep.state import state
 from kvlab.sweep.worker import MOST_LOST, Worker
@@ -208,6 +209,15 @@ def test_out_of_memory_gives_up_its_shard_and_the_rest_goes_on(
     assert try_again(folder) == [f"{damaged} was damaged: it is measured again."]
     Worker(folder).work()
     assert state(folder).there == len(plan.shards)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "ray://127.0.0.1:1", "127.0.0.1:99999"])
+def test_a_dead_address_is_said_at_once(address: str) -> None:
+    with pytest.raises(UserError, match="No Ray answers at") as error:
+        check_answers(address)
+    assert "\n" not in str(error.value)
+    check_answers(None)
+    check_answers("auto")
 
 
 def test_a_worker_of_another_version_refuses(tiny_folder: Path, folder: Path) -> None:
