@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
@@ -69,7 +72,7 @@ def queue(found: Overview) -> None:
         since.caption(duration(job.elapsed) if job.state == "running" else ago(job.created))
         label = "Cancelling …" if job.cancelling else "Cancel"
         if button.button(label, key=f"cancel-{job.job_id}", disabled=job.cancelling):
-            _do(lambda job_id=job.job_id: jobs.cancel(runs_root(), job_id))
+            _do(partial(jobs.cancel, runs_root(), job.job_id))
 
 
 def workers(found: Overview) -> None:
@@ -84,7 +87,7 @@ def workers(found: Overview) -> None:
         what.markdown(plain(f"{doing} · devices: {worker.devices}"))
         memory.caption("on another machine" if worker.bytes is None else f"{in_words(worker.bytes)} of memory")
         if button.button("Restart", key=f"restart-{worker.place}", disabled=not worker.here):
-            _do(lambda place=worker.place: stop_worker(runs_root(), place))
+            _do(partial(stop_worker, runs_root(), worker.place))
 
 
 def people(found: tuple[PersonNow, ...]) -> None:
@@ -115,7 +118,7 @@ def _memory(memory: MemoryNow) -> tuple[str, str, str]:
     return label, in_words(memory.used), f"of {in_words(memory.total)}"
 
 
-def _do(action) -> None:  # type: ignore[no-untyped-def]
+def _do(action: Callable[[], object]) -> None:
     try:
         action()
     except UserError as error:

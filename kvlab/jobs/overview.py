@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -104,7 +105,7 @@ def stop_worker(root: Path, place: int) -> None:
     os.kill(row["pid"], signal.SIGTERM)
 
 
-def _worker(row, found: list[JobStatus]) -> WorkerNow:  # type: ignore[no-untyped-def]
+def _worker(row: sqlite3.Row, found: list[JobStatus]) -> WorkerNow:
     here = row["host"] == this_place()
     size = None
     if here:
