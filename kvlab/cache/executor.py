@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -105,11 +105,10 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
     if edges.harmless:
         return _merge_one(slots, edges, rotary)
     target = _write_targets(slots, plan, edges)
-    combine = _combine_few if target.shape[-1] <= FEW_EDGES else _combine_many
-    keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary, combine)
+    keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
     value_sources = _take(slots.values, edges.source).float() * edges.value_weight[..., None]
     assert edges.self_value_weight is not None
-    values = combine(slots.values, value_sources, target, edges.active, edges.self_value_weight)
+    values = _combine(slots.values, value_sources, _Into(target, edges.active, edges.self_value_weight))
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
     for name, value in (after | (edges.extra_after or {})).items():
         if value is not None and not is_constant(tensor := _tensor(slots, name)):
@@ -157,16 +156,14 @@ def _weighed(
     return (target * own[..., None]).addcmul_(source, weight[..., None])
 
 
-def _merged_keys(
-    slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None, combine: Callable[..., Tensor]
-) -> Tensor:
-    assert edges.key_weight is not None
+def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
+    assert edges.key_weight is not None and edges.self_key_weight is not None
     sources = _take(slots.keys, edges.source).float()
     if edges.turn is not None and rotary is not None:
         sources = rotary.turn(sources, edges.turn)
     sources = sources * edges.key_weight[..., None]
-    own, scale, shift = edges.self_key_weight, edges.key_scale, edges.key_shift
-    return combine(slots.keys, sources, target, edges.active, own, scale, shift)
+    into = _Into(target, edges.active, edges.self_key_weight, edges.key_scale, edges.key_shift)
+    return _combine(slots.keys, sources, into)
 
 
 def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
@@ -178,20 +175,29 @@ def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
     return torch.where(edges.active, edges.target, leaves)
 
 
-def _combine_few(
-    states: Tensor,
-    sources: Tensor,
-    target: Tensor,
-    active: Tensor,
-    self_weight: Tensor,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
-) -> Tensor:
-    """Decoding: `states` with its few targets rewritten in place; `sources` (B, H, E, d) are weighted already."""
+@dataclass(frozen=True)
+class _Into:
+    """Where edges write and what they make of it, each (B, H, E): (own weight x target + sources) x scale + shift."""
+
+    target: Tensor
+    active: Tensor
+    own: Tensor
+    scale: Tensor | None = None
+    shift: Tensor | None = None  # (B, H, E, d)
+
+
+def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """`states` (B, H, S, d) with their targets rewritten; `sources` (B, H, E, d) are weighted already."""
+    return (_combine_few if into.target.shape[-1] <= FEW_EDGES else _combine_many)(states, sources, into)
+
+
+def _combine_few(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """Decoding: in place."""
+    target, active = into.target, into.active
     old = _take(states, target).float()  # (B, H, E, d)
-    merged = old * self_weight[..., None] + _shared(sources, target, active)
-    merged = merged if scale is None else merged * scale[..., None]
-    merged = merged if shift is None else merged + shift
+    merged = old * into.own[..., None] + _shared(sources, target, active)
+    merged = merged if into.scale is None else merged * into.scale[..., None]
+    merged = merged if into.shift is None else merged + into.shift
     merged = torch.where(active[..., None], merged, old)
     return states.scatter_(2, _spread(target, states, target.shape[-1]), merged.to(states.dtype))
 
@@ -204,25 +210,18 @@ def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
     return same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
 
 
-def _combine_many(
-    states: Tensor,
-    sources: Tensor,
-    target: Tensor,
-    active: Tensor,
-    self_weight: Tensor,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
-) -> Tensor:
-    """Prefill: the same in one pass of scatter-adds over the whole table."""
+def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """Prefill: in one pass of scatter-adds over the whole table."""
+    target, active = into.target, into.active
     index = _spread(target, states, target.shape[-1])
     one = torch.ones(states.shape[:3], device=states.device)
-    merged = states.float() * _put(one.clone(), target, self_weight, active)[..., None]
+    merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
     merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
-    if scale is not None:
-        merged *= _put(one, target, scale, active)[..., None]
-    if shift is not None:
+    if into.scale is not None:
+        merged *= _put(one, target, into.scale, active)[..., None]
+    if into.shift is not None:
         # Edges of one target carry the same shift, so writing what each target should hold is the same as adding once.
-        shifted = _take(merged, target) + torch.where(active[..., None], shift, 0.0)
+        shifted = _take(merged, target) + torch.where(active[..., None], into.shift, 0.0)
         merged.scatter_(2, index, shifted)
     return merged.to(states.dtype)
 

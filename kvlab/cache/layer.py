@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from kvlab.attention.handoff import offer
+from kvlab.attention.handoff import AttentionCall, offer
 from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
@@ -113,26 +113,15 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
     # attention and decision
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        scaling: float,
-        softcap: float | None,
-        module: nn.Module | None = None,
-        slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
         rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
         first = self.quota is None and not incomplete
         row_valid, passage = None, self.settings.passage
         if first and passage is not None and passage.current is not None:
             row_valid = self._mark_narrowed(passage.current)
-        elif padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
-            row_valid = padding[:, -rows:].to(torch.bool)
+        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
+            row_valid = call.padding[:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
         if first:
@@ -142,13 +131,13 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             self.quota = self.buckets[0].quota = Quota.of_layer(
                 self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
             )
-        hidden = None if module is None else take_hidden_states(module)
-        common = scaling, softcap, module, hidden, self.rotary.now(), self.generator
+        hidden = None if call.module is None else take_hidden_states(call.module)
+        common = call.scaling, call.softcap, call.module, hidden, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        where = placed(self.streams, self.tables, slopes, self.tokens_seen, rows, row_valid)
-        beside = sinks_by_head(self.streams, self.tables, sinks)
+        where = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
+        beside = sinks_by_head(self.streams, self.tables, call.sinks)
         seen, visible = [], [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
             self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from kvlab.attention.handoff import offer
+from kvlab.attention.handoff import AttentionCall, offer
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layer import CompressedLayer
 
@@ -71,26 +71,14 @@ class OneByOne(CacheLayerMixin):
         offer(self, key_states)
         return key_states, value_states
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        scaling: float,
-        softcap: float | None,
-        module: nn.Module | None = None,
-        slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d): each token is appended, attends and is decided about before the next one comes.
 
         This loop is the definition: what a token sees depends on every decision before it.
         """
-        outputs = []
+        outputs, call = [], call._replace(padding=None)
         for place in range(query.shape[2]):
             one = slice(place, place + 1)
             slots = self.layer.update(key[:, :, one], value[:, :, one])
-            output = self.layer.attend(query[:, :, one], *slots, None, scaling, softcap, module, slopes, sinks)
-            outputs.append(output)
+            outputs.append(self.layer.attend(query[:, :, one], *slots, call))
         return torch.cat(outputs, dim=2)

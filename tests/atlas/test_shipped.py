@@ -8,19 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.atlas import packing
-from kvlab.atlas.claims import (
-    EVIDENCE,
-    attention,
-    kernel,
-    layer_order,
-    locality,
-    merging_sets,
-    pyramid,
-    sag,
-    sampled_queries,
-    slot_influence,
-)
+from kvlab.atlas import claims, packing
 from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find
@@ -159,7 +147,9 @@ def test_what_ships_is_small_and_says_what_made_it():
     assert sum(file.stat().st_size for file in ships.root.rglob("*") if file.is_file()) <= packing.LARGEST
     assert {"kvlab", "torch", "transformers"} <= set(ships.made["versions"])  # type: ignore[arg-type]
     assert ships.made["digest"] and ships.made["device"] and ships.made["created"]
-    assert {evidence.name for evidence in EVIDENCE} == {file.stem for file in (ships.root / "evidence").glob("*")}
+    assert {evidence.name for evidence in claims.EVIDENCE} == {
+        file.stem for file in (ships.root / "evidence").glob("*")
+    }
 
 
 @needs_results
@@ -188,19 +178,19 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
     ships = shipped()
     assert ships is not None
     judges = {
-        "keepkv/fig-2a": (attention.majority, "concentration"),
-        "keepkv/fig-2b": (attention.returns, "returning"),
-        "keepkv/fig-2c": (attention.locality, "in-time"),
-        "kvmerger/fig-1": (merging_sets.keeps_more, "merging-sets"),
-        "kvmerger/fig-4": (merging_sets.pivot_leads, "merging-sets"),
-        "kvmerger/fig-2": (locality.local, "locality"),
-        "kvmerger/fig-3a": (locality.differs, "locality"),
-        "kvmerger/fig-3b": (layer_order.same, "layer-order"),
-        "kvmerger/fig-3d": (kernel.nearer, "kernel"),
-        "pyramid-pool/fig-5": (pyramid.localises, "distances"),
-        "gvote/fig-2": (sampled_queries.gaussian, "channels"),
-        "gvote/fig-3a": (sampled_queries.overlap, "queries"),
-        "gvote/fig-3b": (sampled_queries.correlated, "queries"),
+        "keepkv/fig-2a": (claims.attention.majority, "concentration"),
+        "keepkv/fig-2b": (claims.attention.returns, "returning"),
+        "keepkv/fig-2c": (claims.attention.locality, "in-time"),
+        "kvmerger/fig-1": (claims.merging_sets.keeps_more, "merging-sets"),
+        "kvmerger/fig-4": (claims.merging_sets.pivot_leads, "merging-sets"),
+        "kvmerger/fig-2": (claims.locality.local, "locality"),
+        "kvmerger/fig-3a": (claims.locality.differs, "locality"),
+        "kvmerger/fig-3b": (claims.layer_order.same, "layer-order"),
+        "kvmerger/fig-3d": (claims.kernel.nearer, "kernel"),
+        "pyramid-pool/fig-5": (claims.pyramid.localises, "distances"),
+        "gvote/fig-2": (claims.sampled_queries.gaussian, "channels"),
+        "gvote/fig-3a": (claims.sampled_queries.overlap, "queries"),
+        "gvote/fig-3b": (claims.sampled_queries.correlated, "queries"),
     }
     for key, (judge, name) in judges.items():
         claim = next(one.claim for one in drawn(ships, find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]
@@ -209,6 +199,6 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
     rules = ships.evidence("sag")
     walls = drawn(ships, find("keepkv", "fig-1"), Sources(Path("x")), "light")
     assert {one.claim.paper: one.claim.verdict for one in walls if one.claim} == {  # type: ignore[union-attr]
-        sag.SAGS: sag.sags(rules).verdict, sag.EXACT: sag.exact(rules).verdict,
+        claims.sag.SAGS: claims.sag.sags(rules).verdict, claims.sag.EXACT: claims.sag.exact(rules).verdict,
     }  # fmt: skip
-    assert slot_influence.keeps(ships.evidence("slot-influence")).basis.prompts > 5
+    assert claims.slot_influence.keeps(ships.evidence("slot-influence")).basis.prompts > 5
