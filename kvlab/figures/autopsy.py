@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.lines import add_line
 from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, Theme, pick
 from kvlab.figures.stacked import add_area
@@ -86,15 +87,8 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("true", "full cache: on these tokens", "ink", "solid", "circle"),
         ("received", "this run: on the slots that hold them", "purple", "dash", "diamond"),
     ):
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[column],
-            name=name,
-            mode="lines+markers",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            marker={"symbol": marker, "size": 5},
-            hovertemplate=f"step %{{x}}: {name} %{{y:.4f}}<extra></extra>",
-        )
+        colour, hover = pick(HUES[hue], theme), f"step %{{x}}: {name} %{{y:.4f}}"
+        add_line(figure, frame["step"], frame[column], name, colour, dash, hover, marker=marker, size=5)
     finish(figure, title="Attention on them, this head", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(rangemode="tozero", tickformat=".3~p")
 
