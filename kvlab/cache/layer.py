@@ -15,6 +15,7 @@ from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.deciding import decide
+from kvlab.cache.in_blocks import InBlocks
 from kvlab.cache.layer_state import LayerState
 from kvlab.cache.passage import Rows
 from kvlab.cache.placed import placed, sinks_by_head
@@ -62,7 +63,10 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         check_rehearsed(self)
-        rows = key_states.shape[2]
+        rows, block = key_states.shape[2], self.settings.pipeline.block
+        if block and rows > block and self.cumulative_length == 0:
+            offer(InBlocks(self, block), key_states)
+            return key_states, value_states
         self._append(key_states, value_states)
         self.tokens_seen += rows
         self.cumulative_length += rows
@@ -127,7 +131,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         if first:
             whole = self.streams.batch * self.streams.heads * self.settings.num_layers
             sizes = sizes_of(self.settings, self.buckets[0].table, whole)
-            lengths = [self.settings.text_tokens or length for length in self.lengths]
+            lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
             self.quota = self.buckets[0].quota = Quota.of_layer(
                 self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
             )

@@ -128,6 +128,7 @@ def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
 FULL = Arm("full")
 MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
 GRKV = Arm("grkv")
+BLOCKS, AT_ONCE = (Arm("keydiff", {"block": block}) for block in (128, 0))
 CONTESTS = (
     Contest(
         "tab-1", "KVzip against SnapKV, the question unseen",
@@ -221,6 +222,18 @@ CONTESTS = (
         "Whether the prediction is within five points of the second reading.",
         # The published window of 128 tokens would be most of what a short prompt may keep.
         Arm("kvzap", {"recent": 16}), Arm("kvzip"), 0.2, NEEDLES, threshold=NOT_BEHIND, samples=MORE,
+    ),
+    Contest(
+        "tab-16", "KeyDiff block by block: what is found",
+        "KeyDiff: cut back to the budget after every block of 128 tokens, it finds what it finds at once.",
+        "Whether blocks, which never hold the whole prompt, stay within five points of score.",
+        BLOCKS, AT_ONCE, 0.2, NEEDLES, threshold=NOT_BEHIND, samples=MORE,
+    ),
+    Contest(
+        "tab-17", "KeyDiff block by block: text",
+        "KeyDiff: cut back to the budget after every block of 128 tokens, it goes on with a text as well as at once.",
+        "KL to the full cache: blocks minus the whole prompt at once.",
+        BLOCKS, AT_ONCE, 0.2, TEXT, threshold=LEVEL_KL, samples=MORE,
     ),
 )  # fmt: skip
 TABLES = tuple(one.exhibit() for one in CONTESTS)
