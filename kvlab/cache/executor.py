@@ -9,6 +9,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from kvlab.cache.along_slots import at, wide
 from kvlab.methods.columns import key_lengths
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.rotary import Rotary
@@ -32,10 +33,10 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     if plan.log_mass is not None:
         slots = slots.with_columns(log_mass=torch.where(plan.keep, plan.log_mass, slots.log_mass))
     if plan.value_shift is not None:
-        index = _spread(plan.value_shift.slot, slots.values, plan.value_shift.slot.shape[-1])
+        index = wide(plan.value_shift.slot, slots.values)
         slots.values.scatter_add_(2, index, plan.value_shift.amount.to(slots.values.dtype))
     if plan.new_keys is not None:
-        index = _spread(plan.new_keys.slot, slots.keys, plan.new_keys.slot.shape[-1])
+        index = wide(plan.new_keys.slot, slots.keys)
         slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
         _measure(slots)
     return slots.with_columns(valid=plan.keep)
@@ -49,7 +50,7 @@ def compact(slots: Slots, capacity: int) -> Slots:
     keep = min(capacity, slots.valid.shape[-1])
     order = slots.position.masked_fill(~slots.valid, torch.iinfo(slots.position.dtype).max)
     index = torch.argsort(order, dim=-1, stable=True)[..., :keep]
-    kept = slots.map(lambda tensor: _take(tensor, index))
+    kept = slots.map(lambda tensor: at(tensor, index))
     return grow(kept, capacity) if capacity > keep else kept
 
 
@@ -81,24 +82,15 @@ def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> Non
         tensor = _tensor(slots, name)
         if is_constant(tensor):
             continue
-        at = _spread(index, tensor, 1)
+        where = wide(index, tensor)
         if isinstance(value, Tensor):
-            tensor.scatter_(2, at, value.to(tensor.dtype))
+            tensor.scatter_(2, where, value.to(tensor.dtype))
         else:
-            tensor.scatter_(2, at, value)
+            tensor.scatter_(2, where, value)
 
 
 def _tensor(slots: Slots, name: str) -> Tensor:
     return slots.extra[name] if name in slots.extra else getattr(slots, name)
-
-
-def _spread(index: Tensor, tensor: Tensor, width: int) -> Tensor:
-    """`index` (B, H, width) shaped for gather or scatter along the slots of `tensor`."""
-    return index if tensor.dim() == 3 else index[..., None].expand(-1, -1, width, tensor.shape[-1])
-
-
-def _take(tensor: Tensor, index: Tensor) -> Tensor:
-    return tensor.gather(2, _spread(index, tensor, index.shape[-1]))
 
 
 def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slots:
@@ -106,7 +98,7 @@ def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slo
         return _merge_one(slots, edges, rotary)
     target = _write_targets(slots, plan, edges)
     keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
-    value_sources = _take(slots.values, edges.source).float() * edges.value_weight[..., None]
+    value_sources = at(slots.values, edges.source).float() * edges.value_weight[..., None]
     assert edges.self_value_weight is not None
     values = _combine(slots.values, value_sources, _Into(target, edges.active, edges.self_value_weight))
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
@@ -130,7 +122,7 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
     ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
     if edges.key_weight is not None:
         turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
-        found = _take(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
+        found = at(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
         keys = _weighed(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
         keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
         keys = keys if edges.key_shift is None else keys + edges.key_shift
@@ -138,7 +130,7 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
         if KEY_LENGTH in slots.extra:
             write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
-    values = _take(slots.values, ends).float()
+    values = at(slots.values, ends).float()
     after["values"] = _weighed(values, edges.value_weight, edges.self_value_weight, edges.shares)
     named = after | (edges.extra_after or {})
     write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
@@ -158,7 +150,7 @@ def _weighed(
 
 def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
     assert edges.key_weight is not None and edges.self_key_weight is not None
-    sources = _take(slots.keys, edges.source).float()
+    sources = at(slots.keys, edges.source).float()
     if edges.turn is not None and rotary is not None:
         sources = rotary.turn(sources, edges.turn)
     sources = sources * edges.key_weight[..., None]
@@ -194,12 +186,12 @@ def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
 def _combine_few(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     """Decoding: in place."""
     target, active = into.target, into.active
-    old = _take(states, target).float()  # (B, H, E, d)
+    old = at(states, target).float()  # (B, H, E, d)
     merged = old * into.own[..., None] + _shared(sources, target, active)
     merged = merged if into.scale is None else merged * into.scale[..., None]
     merged = merged if into.shift is None else merged + into.shift
     merged = torch.where(active[..., None], merged, old)
-    return states.scatter_(2, _spread(target, states, target.shape[-1]), merged.to(states.dtype))
+    return states.scatter_(2, wide(target, states), merged.to(states.dtype))
 
 
 def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
@@ -213,7 +205,7 @@ def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
 def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
     """Prefill: in one pass of scatter-adds over the whole table."""
     target, active = into.target, into.active
-    index = _spread(target, states, target.shape[-1])
+    index = wide(target, states)
     one = torch.ones(states.shape[:3], device=states.device)
     merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
     merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
@@ -221,12 +213,12 @@ def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
         merged *= _put(one, target, into.scale, active)[..., None]
     if into.shift is not None:
         # Edges of one target carry the same shift, so writing what each target should hold is the same as adding once.
-        shifted = _take(merged, target) + torch.where(active[..., None], into.shift, 0.0)
+        shifted = at(merged, target) + torch.where(active[..., None], into.shift, 0.0)
         merged.scatter_(2, index, shifted)
     return merged.to(states.dtype)
 
 
 def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:
     """`tensor` (B, H, S[, n]) with `value` written in place at targets of active edges (one target, one value)."""
-    index, active = _spread(target, tensor, target.shape[-1]), active if tensor.dim() == 3 else active[..., None]
+    index, active = wide(target, tensor), active if tensor.dim() == 3 else active[..., None]
     return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))
