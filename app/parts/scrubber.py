@@ -7,7 +7,7 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.state import go_to
+from app.address import go_to
 
 STATIC = Path(__file__).parent / "static"
 KEY = "scrubber"

@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.by_head import map_of_heads
 from kvlab.figures.lines import add_line
-from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
 from kvlab.figures.palette import SURFACES as GROUND
-from kvlab.figures.template import colour_bar, finish, log_axis
+from kvlab.figures.template import finish, log_axis
 from kvlab.figures.words import lost, number, percent, plural
 
 MEASURES = {
@@ -176,19 +176,11 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -
     values = table.to_numpy(np.float32)
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
     signed, share = measure == "sag", measure in SHARES
-    heat = go.Heatmap(
-        z=values,
-        x=table.columns.to_numpy(),
-        y=table.index.to_numpy(),
-        xgap=1,
-        ygap=1,
-        zmin=-largest if signed else 0,
-        zmax=largest or 1.0,
-        colorscale=DIVERGING[theme][::-1] if signed else LOSS[theme],
-        colorbar=colour_bar(unit, theme, tickformat=".3~p" if share else ""),
-        hovertemplate=f"layer %{{y}}, head %{{x}}<br>{unit} %{{z:.3~{'p' if share else 'g'}}}<extra></extra>",
-    )
-    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+    return map_of_heads(
+        table, title, theme, bar=unit, hover=f"<br>{unit} %{{z:.3~{'p' if share else 'g'}}}",
+        low=-largest if signed else 0, high=largest or 1.0,
+        colours=DIVERGING[theme][::-1] if signed else LOSS[theme], tickformat=".3~p" if share else "",
+    )  # fmt: skip
 
 
 def read_measure_by_head(frame: pd.DataFrame, measure: str) -> str:

@@ -9,18 +9,22 @@ import pandas as pd
 import pytest
 
 from kvlab.atlas import claims, packing
+from kvlab.atlas.beyond.contests import CONTESTS
 from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import counts, lines
+from kvlab.atlas.scores import Arm
 from kvlab.atlas.shipped import drawn, merged
 from kvlab.atlas.shipped_folder import Shipped, shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.errors import UserError
+from kvlab.evaluate.rows import canonical_json
 from kvlab.figures.thumbnail import thumbnail
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.atlas.test_scores import row
 
 FEW = ("zsmerge/fig-2", "keepkv/fig-2a", "pyramid-pool/fig-1")
 
@@ -85,6 +89,32 @@ def test_what_recorded_runs_were_asked_for_lies_beside(packed: tuple[Sources, Sh
 def test_an_empty_folder_is_not_packed(tmp_path: Path):
     with pytest.raises(UserError, match="kvlab atlas fill"):
         packing.pack(tmp_path, tmp_path / "results")
+
+
+def test_a_claim_measured_later_joins_what_is_packed(tmp_path: Path):
+    """Its card and rows come in, rows that were asked for in the same words give way, all others stay."""
+    contest = next(one for one in CONTESTS if one.slug == "tab-16")
+    to, (first, second) = tmp_path / "results", contest.experiment.arms
+    for folder, prompts, score in (("old", 2, 0.0), ("new", 8, 1.0)):
+        rows = [row(task, arm.method, score, index, contest.budget) | {
+            "question_aware": False, "hyper_parameters": canonical_json(arm.published),
+            "key": f"{folder}{task}{arm.name}{index}", "settings": "{}"}
+            for task in contest.tasks for arm in (first, second, Arm("full")) for index in range(prompts)]  # fmt: skip
+        rows += [row("copy", "h2o", 0.5, 0, 0.2)] if folder == "old" else []
+        file = (to if folder == "old" else tmp_path / "runs") / "eval" / "atlas" / "part-000000.parquet"
+        file.parent.mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(file)
+    pd.DataFrame({"exhibit": ["beyond/tab-1", contest.exhibit().key], "theme": "light", "picture": "", "origin": "",
+                  "claims": "[]"}).to_parquet(to / "cards.parquet")  # fmt: skip
+    packing.pack_also(tmp_path / "runs", to, [contest.exhibit().key])
+    rows = pd.read_parquet(to / "eval" / "atlas" / "part-000000.parquet")
+    assert len(rows) == 8 * 3 * len(contest.tasks) + 1 and set(rows[rows["method"] != "h2o"]["score"]) == {1.0}
+    cards = pd.read_parquet(to / "cards.parquet")
+    assert sorted(zip(cards["exhibit"], cards["theme"], strict=True)) == [
+        ("beyond/tab-1", "light"), ("beyond/tab-16", "dark"), ("beyond/tab-16", "light"),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="more than evaluations"):
+        packing.pack_also(tmp_path / "runs", to, ["keepkv/fig-1"])
 
 
 def with_claim(drawn: tuple[Drawn, ...], claim: Claim) -> tuple[Drawn, ...]:

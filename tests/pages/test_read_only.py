@@ -74,7 +74,7 @@ def test_what_is_there_is_listed_and_shown_and_nothing_is_left_behind(
 
 
 def test_an_index_that_was_kept_in_memory_is_written_once_there_is_room(disk: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(catalogue, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(index, "AGAIN_SECONDS", 0.0)
     filled(disk)
     assert len(catalogue.list_runs(disk)) == 2 and index.index_note(disk)
     (disk / "filler").unlink()
