@@ -11,6 +11,7 @@ import streamlit as st
 from app.parts import page
 from app.parts.job_panel import badge
 from app.parts.links import link
+from app.parts.shown import Offer, titled
 from app.parts.text import ago, duration, plain, shorten
 from app.parts.thinning import thinning
 from app.state import runs_root
@@ -18,6 +19,7 @@ from kvlab import jobs
 from kvlab.counted import in_words
 from kvlab.errors import UserError
 from kvlab.jobs.overview import MemoryNow, Overview, PersonNow, overview, stop_worker
+from kvlab.report.views import table_of
 
 POLL_SECONDS = 3.0
 NOBODY = "without a name"
@@ -109,7 +111,10 @@ def people(found: tuple[PersonNow, ...]) -> None:
         for person in found
     ]
     if rows:
-        st.dataframe(pd.DataFrame(rows), hide_index=True, alt="One row a person: jobs, minutes, disk, and their limits")
+        table = pd.DataFrame(rows)
+        reading = "What each person has used of what they may."
+        titled(Offer("People of this server", lambda: table_of(table), reading, "page Administration"), "admin-people")
+        st.dataframe(table, hide_index=True, alt="One row a person: jobs, minutes, disk, and their limits")
     st.caption("Limits are set in the tables `[limits]` and `[disk]` of the lab's file; without one there are none.")
 
 

@@ -16,6 +16,8 @@ import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.parts.text import plain
+from kvlab.analysis.textdiff import Segment
+from kvlab.report.views import Passages
 
 STATIC = Path(__file__).parent / "static"
 KEY, CLICKS = "context-bar", "context-clicks"
@@ -79,6 +81,11 @@ def prompt_text(prompt: str) -> None:
             st.text(prompt[:MOST_SIGNS])
         if len(prompt) > MOST_SIGNS:
             st.caption(f"The first {MOST_SIGNS:,} of {len(prompt):,} characters.")
+        if st.button("Add to story", icon=":material/bookmark_add:", key="context-prompt-slide"):
+            from app.parts.slides import add_slide  # that part asks app.state for the theme, which has this bar
+
+            text = Passages(passages=(("", (Segment("same", prompt[:MOST_SIGNS]),)),))
+            add_slide("The prompt", text, "What every run here has read.", "")
 
 
 def say(words: str) -> None:

@@ -155,6 +155,6 @@ def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
     return analysis.batch_of(tables) if tables else None
 
 
-@st.cache_data(max_entries=512, show_spinner="Scoring the repeats")
+@st.cache_data(max_entries=512, show_spinner="Scoring the prompts")
 def _judged(paths: tuple[str, ...], written: tuple[int, ...], labels: Labels) -> pd.DataFrame:
     return analysis.judged([open_run(Path(path)) for path in paths], labels)
