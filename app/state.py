@@ -462,8 +462,10 @@ def _say_runs(runs: Sequence[Run]) -> None:
 
 
 def _prompt_words(run: Run) -> str:
-    named = f"{shorten(run.record.title, 60)}, " if run.record.title else ""
-    repeat = run.record.repeat
+    repeat, title = run.record.repeat, run.record.title
+    # The title of one of several prompts begins with its number, which is said here anyway.
+    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
+    named = f"{shorten(title, 60)}, " if title else ""
     which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
     return f"{which} ({named}{run.record.prompt_tokens:,} tokens)"
 

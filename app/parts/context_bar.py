@@ -77,15 +77,15 @@ def prompt_room() -> None:
 def prompt_text(prompt: str) -> None:
     """A button that shows the whole prompt, letter by letter."""
     with place("prompt"), st.popover("Text", icon=":material/notes:", key="context-prompt"):
-        with st.container(height=380, border=False, width=560):
-            st.text(prompt[:MOST_SIGNS])
-        if len(prompt) > MOST_SIGNS:
-            st.caption(f"The first {MOST_SIGNS:,} of {len(prompt):,} characters.")
         if st.button("Add to story", icon=":material/bookmark_add:", key="context-prompt-slide"):
             from app.parts.slides import add_slide  # that part asks app.state for the theme, which has this bar
 
             text = Passages(passages=(("", (Segment("same", prompt[:MOST_SIGNS]),)),))
             add_slide("The prompt", text, "What every run here has read.", "")
+        with st.container(height=380, border=False, width=560):
+            st.text(prompt[:MOST_SIGNS])
+        if len(prompt) > MOST_SIGNS:
+            st.caption(f"The first {MOST_SIGNS:,} of {len(prompt):,} characters.")
 
 
 def say(words: str) -> None:

@@ -79,9 +79,10 @@ def runs_table(found: pd.DataFrame, count: str, asked: str) -> pd.DataFrame:
     event = st.dataframe(
         shown, hide_index=True, column_config=_config(), on_select="rerun", selection_mode="multi-row", key=key,
         height=min(HEAD + ROW * max(len(shown), 1) + 2, MOST_HEIGHT), alt="One row a kept comparison or result",
+        placeholder="",
     )  # fmt: skip
     places = event["selection"]["rows"]
-    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-take"):
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-away"):
         st.download_button(
             "CSV", lambda: found[list(KEPT)].to_csv(index=False), f"{slug('runs')}.csv", key="runs-csv",
             on_click="ignore", icon=":material/download:", type="tertiary",
