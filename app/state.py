@@ -20,7 +20,7 @@ from app.parts.text import code, day_or_time, plain, shorten
 from kvlab.analysis.labels import distinct, parts
 from kvlab.analysis.telling import Prefer
 from kvlab.atlas.sources import Sources
-from kvlab.counted import ONE_PROMPT
+from kvlab.counted import ONE_PROMPT, prompts
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.library import joined
@@ -257,7 +257,7 @@ def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
     st.session_state["pick_repeat"] = wanted
     words = lambda name: f"{numbers[name]} of {len(set(numbers.values()))}"  # noqa: E731
     help_text = "One of the prompts that were asked for together; Compare shows all of them together."
-    bar.choice("repeat", "Repeat", list(numbers), words, help_text, on_change=_choose_repeat)
+    bar.choice("repeat", "Which prompt", list(numbers), words, help_text, on_change=_choose_repeat)
 
 
 def _choose_repeat() -> None:
@@ -379,8 +379,10 @@ def _say_runs(runs: Sequence[Run]) -> None:
 
 
 def _prompt_words(run: Run) -> str:
-    named = f"{shorten(run.record.title, 60)}, " if run.record.title else ""
-    repeat = run.record.repeat
+    repeat, title = run.record.repeat, run.record.title
+    # The title of one of several prompts begins with its number, which is said here anyway.
+    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
+    named = f"{shorten(title, 60)}, " if title else ""
     which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
     return f"{which} ({named}{run.record.prompt_tokens:,} tokens)"
 
@@ -397,7 +399,7 @@ def _sentence(message: str) -> str:
 
 def _comparison_label(group: Sequence[ComparisonEntry]) -> str:
     # Two comparisons of one prompt differ in their time.
-    comparison, repeats = group[0], len({entry.number for entry in group})
+    comparison, numbers = group[0], len({entry.number for entry in group})
     together = len(joined.several(comparison.comparison_id))
-    count = f" · {together} together" if together else f" · {repeats} repeats" if repeats > 1 else ""
+    count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
     return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"
