@@ -24,11 +24,11 @@ from kvlab.trace.schema import RunRecord
 
 FILE = ".speed.json"  # beside the runs: what each device was measured to do
 MOST_RUNS = 8
-FROM_RUNS, FROM_PROBE = 1.6, 4.0  # the range given is the estimate divided and multiplied by this
+FROM_RUNS, FROM_PROBE = 1.6, 3.0  # the range given is the estimate divided and multiplied by this
 PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
 LAYER_SECONDS = 5e-4  # a layer's operations take to be started, in a decode step
 RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
-PROBE_PASSES = 3.5  # prefills the probe of the full cache takes (`kvlab.engine.probe`)
+PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probe`): .9 to 1.6 for five shapes, 2.3 on mini
 MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
 TRIES, TRIED_SECONDS = 16, 1.0  # the best of so many, for a busy machine is fast now and then
 

@@ -27,22 +27,10 @@ PLENTY = Machine("cpu", "cpu", 10**12, 10**12, 10**12)
 def test_a_process_of_its_own_takes_what_was_planned(tmp_path: Path) -> None:
     """Of mini, whose weights are 20 MB: the logits of the prompt and what is kept of freed blocks are most of it."""
     prompt = "The old house on the hill has a red door and nobody lives there. " * 80
-    choices = tuple(MethodChoice(method=method, budget=0.2) for method in ("zsmerge",))
-    request = CompareRequest(prompt=prompt, choices=choices, max_new_tokens=3)
+    request = CompareRequest(prompt=prompt, choices=(MethodChoice(method="zsmerge"),), max_new_tokens=3)
     (tmp_path / "prompt.txt").write_text(prompt)
-    asked = ["--file", str(tmp_path / "prompt.txt"), "--methods", "zsmerge", "--new-tokens", "3"]
-    command = [
-        sys.executable,
-        "-P",
-        "-m",
-        "kvlab",
-        "compare",
-        *asked,
-        "--device",
-        "cpu",
-        "--out",
-        str(tmp_path / "runs"),
-    ]
+    asked = ["--file", str(tmp_path / "prompt.txt"), "--methods", "zsmerge", "--new-tokens", "3", "--device", "cpu"]
+    command = [sys.executable, "-P", "-m", "kvlab", "compare", *asked, "--out", str(tmp_path / "runs")]
     started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(started.pid, 0)
     assert status == 0
