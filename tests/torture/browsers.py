@@ -55,7 +55,8 @@ def hurried(root: Path, count: int, minutes: float, port: int = 8795) -> list[Ro
 def reading(root: Path, count: int, minutes: float, port: int = 8796) -> list[Row]:
     """The row of as many browsers, whose people come one after another and read what they open."""
     seconds = f"{READING[0]:g} to {READING[1]:g} s"
-    row = Row(f"{count} Chromium that come within {COMING:g} s, a page read for {seconds}, {minutes:g} min, a job running")
+    people = f"{count} Chromium that come within {COMING:g} s, a page read for {seconds}"
+    row = Row(f"{people}, {minutes:g} min, a job running: first pictures")
     return _measured([row], root, port, minutes, lambda stay, at: _reading(stay, at, count, row))
 
 
