@@ -143,7 +143,7 @@ def of_eval(root: Path, model: Path, count: int) -> Row:
     from kvlab.evaluate.store import read_results
 
     row, chance = Row("kill -9 of eval, resumed"), random.Random(2)
-    fixed = ["--model", str(model), "--tasks", "needle", "--methods", "h2o", "--budgets", "0.2", "--lengths", "160"]
+    fixed = ["--model", str(model), "--tasks", "needle", "--methods", "h2o", "--budgets", "0.2", "--lengths", "200"]
     samples = 2 * count
     asked = [*fixed, "--samples", str(samples), "--out", str(root)]
     known = 0
