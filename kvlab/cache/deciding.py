@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
+
+import torch
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
-from kvlab.cache.fused import decide_again, decide_whole, decides_whole, decision_kernel
+from kvlab.cache.decision_torch import decide as in_torch
+from kvlab.cache.decision_work import Work
+from kvlab.cache.fused import carried_out, decides_whole, decision_kernel, new_work, work_again
 from kvlab.cache.layer_state import LayerState
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
-from kvlab.cache.settings import Held, LayerSettings
+from kvlab.cache.settings import Counter, Held, LayerSettings
 from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
 from kvlab.methods.settlers.eviction.lots import ThinInLots
@@ -122,19 +126,36 @@ def conclude(
 
 
 def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
-    """For each bucket whether a kernel has scored and decided already, all in one."""
-    kernel = decision_kernel(layer.device) if moment.one and moment.due and layer.settings.observer is None else None
-    if kernel is None or layer.settings.store.packs or layer.waiting != 1:
-        return [False] * len(layer.buckets)
+    """For each bucket whether a kernel has scored and decided already, all in one.
+
+    Whoever watches slots is told plans, and so is who counts what a GPU's kernel leaves unsaid.
+    """
+    settings, none = layer.settings, [False] * len(layer.buckets)
+    if not (moment.one and moment.due and layer.waiting == 1) or settings.watched_closely or settings.store.packs:
+        return none
+    kernel, counts = decision_kernel(layer.device), settings.observer is not None
+    if kernel is None or (counts and kernel is not in_torch):
+        return none
     parts = zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True)
-    taken = [decide_again(bucket, part, tokens, kernel) for bucket, part, tokens in parts]
-    if all(taken) or not decides_whole(layer.settings.pipeline, kernel):
-        return taken
-    views = _views(layer, seen, moment, [table.held() for table in layer.tables])
-    return [
-        done or decide_whole(view, layer.settings.pipeline, bucket, kernel)
-        for done, view, bucket in zip(taken, views, layer.buckets, strict=True)
-    ]
+    works = [work_again(*part) for part in parts]
+    if any(work is None for work in works):
+        if not decides_whole(settings.pipeline, kernel):
+            return none
+        views = _views(layer, seen, moment, [table.held() for table in layer.tables])
+        known = zip(works, views, layer.buckets, strict=True)
+        works = [work or new_work(view, settings.pipeline, bucket, kernel) for work, view, bucket in known]
+        if counts and any(work is None for work in works):
+            return none
+    taken = [carried_out(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
+    if settings.observer is not None:
+        _tell_counts(layer, works)
+    return taken
+
+
+def _tell_counts(layer: LayerState, works: Sequence[Work | None]) -> None:
+    """Tell who only counts that one slot of each head has left, and which of them merged."""
+    merged = layer.streams.join([work.merged.view(work.dropped.shape).float() for work in works])  # type: ignore[union-attr]
+    cast(Counter, layer.settings.observer).counted(layer.layer_idx, torch.ones_like(merged), merged)
 
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:

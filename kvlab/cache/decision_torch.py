@@ -40,7 +40,7 @@ def decide(work: Work) -> None:
         new["log_mass"], new["score"] = joined.log_mass[0], joined.score[0]
 
     # What does not merge goes into itself as it leaves, which harms nobody.
-    into = torch.where(merges, target, source)
+    into, work.merged = torch.where(merges, target, source), merges
     weight, value = share[:, None], work.by_slot("values").index_select(0, both.view(-1)).float()
     given, own = value.chunk(2)
     new["values"] = own.lerp(given, weight)

@@ -52,6 +52,7 @@ class Work:
     stream: int = 0  # where the draws of head 0 begin
     mixes: tuple[int, int, int] = MIX
     lengths: Tensor | None = None  # of the keys, where slots hold them
+    merged: Tensor | None = None  # (B * H,) bool: which heads have merged, where plain torch did it
     _by_slot: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property

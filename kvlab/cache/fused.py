@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -139,23 +140,26 @@ def _launch(work: Work) -> None:
         decide(work)
 
 
-def decide_whole(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> bool:
-    """Score and decide about one table with `kernel`; false, and nothing is changed, where that cannot be done here."""
+def new_work(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> Work | None:
+    """The decision about one table for `kernel`; None where that cannot take it."""
     work = None if _failed else work_of(view, pipeline, bucket.dropped, kernel)
-    if work is None or not _done(work, kernel):
-        return False
-    bucket.was_decided(merges=work.kind != EVICT)
-    bucket.last_work = bucket.known_by(), work
-    return True
+    if work is not None:
+        bucket.last_work = bucket.known_by(), work
+    return work
 
 
-def decide_again(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor, kernel: Decide) -> bool:
+def work_again(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor) -> Work | None:
     """The same where the last decision about `bucket` was made so, and nothing but `seen` and the time is new."""
     known, work = bucket.last_work
-    if work is None or _failed or any(now is not then for now, then in zip(bucket.known_by(), known, strict=True)):
-        return False
+    if work is None or _failed or not all(map(operator.is_, bucket.known_by(), known)):
+        return None
     work.mass, work.tokens_seen = seen.last_mass(), tokens_seen
-    if not _done(work, kernel):
+    return work
+
+
+def carried_out(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
+    """Score and decide about one table with `kernel`; false, and nothing is changed, where that cannot be done here."""
+    if work is None or not _done(work, kernel):
         return False
     bucket.was_decided(merges=work.kind != EVICT)
     return True
@@ -167,6 +171,8 @@ def _done(work: Work, kernel: Decide) -> bool:
     if kernel is decision_torch.decide:
         kernel(work)
         return True
+    if _failed:
+        return False
     try:
         kernel(work)
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's own troubles, not the kernel's

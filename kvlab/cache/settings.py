@@ -35,6 +35,14 @@ class Observer(Protocol):
         ...
 
 
+class Counter(Observer, Protocol):
+    """One whose `full` is false: it looks at no slots."""
+
+    def counted(self, layer_idx: int, left: Tensor, merged: Tensor) -> None:
+        """In place of `compressed` where no plan was made: slots of each head (B, H), float32."""
+        ...
+
+
 @dataclass(frozen=True)
 class Held:
     """A layer that has read its prompt and waits for the decision; `shown`: its pass was, to who watches."""

@@ -13,6 +13,7 @@ from kvlab.figures.template import FONT, INK, for_export
 from kvlab.report.alive import passage
 from kvlab.report.contents import Report
 
+WIDE, EDGE = 1080, 50  # pixels of a figure, and around it on paper, which has the proportions of A4: nothing is cut
 STYLE = """
 body {{ font-family: {font}; background: {ground}; color: {ink}; line-height: 1.5;
   max-width: 1120px; margin: 28px auto; padding: 0 14px; }}
@@ -30,14 +31,24 @@ section {{ margin-bottom: 30px; overflow-x: auto; break-inside: avoid; }}
 ins {{ background: rgba(200, 80, 10, .22); text-decoration: none; border-bottom: 2px solid rgb(200, 80, 10); }}
 del {{ opacity: .5; }}
 details {{ margin: 10px 0; }}
-@media print {{ body {{ margin: 0; }} details {{ display: none; }} }}
+@page {{ size: {paper_width}px {paper_height}px; margin: {paper_edge}px; }}
+@media print {{
+  body {{ margin: 0; max-width: none; padding: 0; }}
+  .wide, section {{ overflow: visible; }}
+  h2 {{ break-after: avoid; }}
+  article {{ break-inside: avoid; }}
+  details, .modebar-container {{ display: none; }}
+}}
 """
 
 
 def page(report: Report, theme: Theme = "light") -> bytes:
     """The whole report as HTML (UTF-8)."""
     words = html.escape
-    style = STYLE.format(font=FONT, ground=SURFACES[theme], ink=INK[theme])
+    style = STYLE.format(
+        font=FONT, ground=SURFACES[theme], ink=INK[theme],
+        paper_width=WIDE + 2 * EDGE, paper_height=round((WIDE + 2 * EDGE) * 2**0.5), paper_edge=EDGE,
+    )  # fmt: skip
     parts = [
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{words(report.title)}</title>',
         f"<style>{style}</style>",
@@ -65,7 +76,7 @@ def _table(table: pd.DataFrame) -> str:
 
 
 def _figure(section: Section, theme: Theme, first: bool) -> str:
-    chart = for_export(section.figure, theme, 1080).to_html(
+    chart = for_export(section.figure, theme, WIDE).to_html(
         full_html=False, include_plotlyjs=first, config={"displaylogo": False}
     )
     return f"<section>{chart}<p>{html.escape(section.reading)}</p></section>"

@@ -5,9 +5,12 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
 from kvlab.bench.modes import pages
+from kvlab.bench.modes.pages_clock import first_picture
+from kvlab.bench.modes.pages_plain import plain_chromium
 from kvlab.bench.modes.pages_server import BROWSERS, Dashboard, chromium_at_home
 from kvlab.bench.request import make_request
 from kvlab.cli.bench import _from_options
@@ -51,6 +54,17 @@ def test_heads_layers_and_zooms_are_found_on_the_pages(tmp_path: Path, monkeypat
         "zoom of the similarity map",
     }
     assert all(milliseconds > 0 for _, times, _ in taken for milliseconds in times)
+
+
+@pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
+def test_a_browser_that_nobody_watches_says_when_a_picture_is_there():
+    pytest.importorskip("websockets")
+    late = "data:text/html,<script>setTimeout(() => document.body.append(document.createElement('h1')), 400)</script>"
+    with plain_chromium(pages.WIDTH, pages.HEIGHT) as room:
+        for where in (room, room.never_here()):
+            sight = first_picture(where, late, "h1", psutil.Process(room.process.pid))
+            assert 400 <= sight.wall < 60_000
+            assert sight.browser > 0
 
 
 @pytest.mark.parametrize(("contexts", "asked"), [(None, (32_768,)), ("131072", (131_072,))])

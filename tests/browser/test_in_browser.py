@@ -7,9 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import plotly.graph_objects as go
 import pytest
 
 from kvlab.assets import project_root
+from kvlab.trace.stories import Slide, Story, View, save_story
 from tests.browser.settle import settle, until
 
 WITH_A_PLOT = ("timeline", "similarity", "merges", "compare")
@@ -145,6 +147,20 @@ def test_a_page_of_the_atlas_is_one_file(visit: Callable[..., Any], address: str
     assert "What the uncompressed cache takes" in written
     assert "batch 64" in written
     assert 'src="http' not in written
+
+
+def test_a_talk_is_presented_in_a_tab_of_its_own(visit: Callable[..., Any], served: Path):
+    drawn = str(go.Figure(go.Scatter(y=[1, 2, 4])).to_json())
+    views = tuple(View(page="sag", slide=Slide(title=title, figure=drawn)) for title in ("First", "Second"))
+    save_story(served, Story(name="Talk", views=views))
+    page = visit("story")
+    with page.context.expect_page() as opened:
+        page.get_by_role("button", name="Present").click()
+    talk = opened.value
+    talk.locator("#slide-0.shown .cartesianlayer .trace").wait_for()
+    talk.keyboard.press("ArrowRight")
+    talk.locator("#slide-1.shown .cartesianlayer .trace").wait_for()
+    talk.close()
 
 
 def test_a_theme_that_is_chosen_is_taken_at_once_and_kept_on_every_page(visit: Callable[..., Any], address: str):

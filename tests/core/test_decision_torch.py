@@ -8,6 +8,8 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache
 from kvlab.cache.decision_work import Work
+from kvlab.methods.plan import Plan
+from kvlab.methods.view import Slots, View
 from kvlab.models.load import prepare
 from tests.core.test_decision_kernel import _as_it_was, _same  # noqa: F401
 from tests.families import tiny_model
@@ -58,6 +60,7 @@ def test_equals_the_pipeline(
 
     plain, caches, logits = decision_torch.decide, [], []
     monkeypatch.setattr(decision_torch, "decide", watched)
+    monkeypatch.setattr(deciding, "in_torch", watched)
     for kernel in (None, watched):
         monkeypatch.setattr(deciding, "decision_kernel", lambda device, kernel=kernel: kernel)
         caches.append(make_cache(model, method, 0.4, **options))
@@ -89,6 +92,39 @@ def test_whoever_watches_sees_the_same(method: str) -> None:
         logits.append(_decoded(model, cache))
     assert watching.plans >= 3 * STEPS
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("method", ["keepkv", "d2o"])
+def test_whoever_counts_is_told_as_much(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that counts only hears of each head's slots that left and merged, by plans or without."""
+
+    class Counting:
+        full = False
+
+        def __init__(self) -> None:
+            self.heard: list[Tensor] = []
+            self.short = 0
+
+        def attended(self, *shown: object) -> None: ...
+
+        def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
+            merged = plan.edges.active.sum(-1) if plan.edges is not None else torch.zeros(plan.keep.shape[:2])
+            self.heard.append(torch.stack([(before.valid > plan.keep).sum(-1), merged]).float())
+
+        def counted(self, layer_idx: int, left: Tensor, merged: Tensor) -> None:
+            self.short += 1
+            self.heard.append(torch.stack([left, merged]))
+
+    model, counting = prepare(tiny_model("llama")), [Counting(), Counting()]
+    for observer in counting:
+        cache = make_cache(model, method, 0.4, **({"threshold": 0.3} if method == "keepkv" else {}))
+        cache.settings.observer = observer
+        _decoded(model, cache)
+        monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)
+    assert counting[0].short >= 3 * (STEPS - 3) and not counting[1].short
+    assert len(counting[0].heard) == len(counting[1].heard)
+    assert all(map(torch.equal, counting[0].heard, counting[1].heard))
+    assert any(heard[1].any() and not heard[1].all() for heard in counting[0].heard[6:])
 
 
 def test_a_row_alone_gets_what_it_gets_beside_others() -> None:

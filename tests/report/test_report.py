@@ -6,13 +6,16 @@ import html as markup
 import io
 import re
 import shutil
+import subprocess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from kvlab.analysis.compare import headline
-from kvlab.bench.modes.pages_server import BROWSERS
+from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.cli import commands
 from kvlab.errors import UserError
 from kvlab.figures.export import ImageWriter
@@ -29,6 +32,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.synthetic import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv")
+needs_poppler = pytest.mark.skipif(not shutil.which("pdftotext"), reason="needs poppler-utils")
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
 
 
@@ -79,8 +83,6 @@ def test_the_page_needs_nothing_else_and_reads_no_markup_of_a_prompt(told: Repor
 
 
 def picture(*_: object) -> Picture:
-    from PIL import Image
-
     image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (300, 900, 3), np.uint8))
     saved = io.BytesIO()
     image.save(saved, "png")
@@ -111,18 +113,56 @@ def test_slides_hold_all_of_it_inside_their_edges(told: Report, runs: list[Run])
 
 
 @needs_browser
-def test_pictures_of_slides_are_drawn_and_the_pdf_has_pages(told: Report, writer: ImageWriter):
+def test_pictures_of_slides_are_drawn(told: Report, writer: ImageWriter):
     pptx = pytest.importorskip("pptx", reason="needs kvlab[slides]")
-    from PIL import Image
-
     deck = pptx.Presentation(io.BytesIO(in_format(told, "pptx", writer)))
     for slide in deck.slides:
         for shape in slide.shapes:
             if shape.shape_type == 13:
                 drawn = np.asarray(Image.open(io.BytesIO(shape.image.blob)).convert("L"))
                 assert drawn.std() > 5, f"{slide.shapes.title.text} is blank"
-    pdf = in_format(told, "pdf")
-    assert pdf.startswith(b"%PDF") and len(pdf) > 50_000
+
+
+@pytest.fixture(scope="module")
+def in_figures(told: Report, tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], float]:
+    """The words in the page's figures and the pixels of the widest, opened without a network; none is blank or cut."""
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_bytes(page(told))
+    with chromium() as browser:
+        shown: Any = browser.new_page(viewport={"width": 1280, "height": 900}, offline=True)
+        failed: list[str] = []
+        shown.on("pageerror", lambda error: failed.append(str(error)))
+        shown.goto(file.as_uri())
+        charts = "[...document.querySelectorAll('.js-plotly-plot')]"
+        shown.wait_for_function(f"{charts}.filter(one => one.querySelector('.cartesianlayer .trace')).length === 5")
+        over = "[...document.querySelectorAll('section')].some(one => one.scrollWidth > one.clientWidth)"
+        assert not shown.evaluate(over) and not failed
+        for width in (1280, 1024, 853):
+            shown.set_viewport_size({"width": width, "height": 768})
+            assert shown.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        said = shown.evaluate("[...document.querySelectorAll('.js-plotly-plot text')].map(one => one.textContent)")
+        widest = shown.evaluate(f"Math.max(...{charts}.map(one => one.querySelector('.main-svg').clientWidth))")
+    return {word for text in said for word in text.split() if re.fullmatch(r"[\w.%]+", word)}, widest
+
+
+@needs_browser
+@needs_poppler
+def test_on_paper_nothing_is_cut(root: Path, told: Report, in_figures: tuple[set[str], float], tmp_path: Path):
+    file = tmp_path / "report.pdf"
+    commands(["report", "one", "--runs", str(root), "--out", str(file)], standalone_mode=False)
+    said = subprocess.run(["pdftotext", "-layout", file, "-"], check=True, capture_output=True, text=True).stdout
+    words = " ".join(said.split())
+    drawn, widest = in_figures
+    assert len(drawn) > 20 and {word for word in drawn if word not in words} == set()
+    told_of_it = subprocess.run(["pdfinfo", file], check=True, capture_output=True, text=True).stdout
+    inches = float(re.search(r"Page size: +([\d.]+)", told_of_it)[1]) / 72  # type: ignore[index]
+    assert 96 * inches > widest > 800, "a page has room for a figure"
+    assert all(section.reading.split(".")[0] in words for section in told.figures)
+    assert all(label in words for label in told.table["run"]) and "What to distrust" in words
+    subprocess.run(["pdftoppm", "-r", "30", "-gray", "-png", file, tmp_path / "page"], check=True)
+    pages = [np.asarray(Image.open(one), float) for one in sorted(tmp_path.glob("page-*.png"))]
+    assert len(pages) >= 2 and all(one.std() > 5 for one in pages), "no page is blank"
+    assert all((one[:, -3:] > 250).all() for one in pages), "nothing runs over the edge of its page"
 
 
 def test_without_an_answer_it_says_so(runs: list[Run]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import posixpath
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
+from zipfile import ZipFile
 
 import numpy as np
 import pandas as pd
@@ -40,6 +42,8 @@ needs_office = pytest.mark.skipif(
     not (shutil.which("soffice") and shutil.which("pdftotext")), reason="needs LibreOffice (soffice) and poppler-utils"
 )
 HOSTILE = "</script><b>bold</b> \x00 & <i>"
+PRESENTATION = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
+DRAWING = "{http://schemas.openxmlformats.org/drawingml/2006/main}"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -216,6 +220,60 @@ def test_slides_hold_tables_texts_charts_and_pictures_with_their_svg(story: Stor
         assert slide.notes_slide.notes_text_frame.text == "run 2026-x; seed 0\nkvlab 0.1"
         said = [shape.text_frame.text for shape in slide.shapes if shape.has_text_frame]
         assert "keepkv 30 % · mini · layer 3, head 1" in said and not any("2026-x" in words for words in said)
+
+
+def test_the_file_keeps_the_rules_of_its_format(story: Story):
+    """What an office program repairs or refuses: parts without a type, links to nothing, an id twice, a wrong order."""
+    pytest.importorskip("pptx", reason="needs kvlab[slides]")
+    from tests.report.test_report import picture as drawn
+
+    file = ZipFile(io.BytesIO(story_slides(story, drawn)))
+    names = file.namelist()
+    assert len(names) == len(set(names))
+    types = ElementTree.fromstring(file.read("[Content_Types].xml"))
+    endings = {one.get("Extension") for one in types if one.tag.endswith("Default")}
+    parts = [str(one.get("PartName")).lstrip("/") for one in types if one.tag.endswith("Override")]
+    assert len(parts) == len(set(parts)) and set(parts) <= set(names), "a type of a part that is not there"
+    reached = {"[Content_Types].xml"}
+    for name in names:
+        assert name == "[Content_Types].xml" or name in parts or name.rsplit(".", 1)[-1] in endings, (
+            f"{name} has no type"
+        )
+        if not name.endswith(".rels"):
+            continue
+        folder, own = name.split("_rels/")
+        links = {one.get("Id"): one for one in ElementTree.fromstring(file.read(name))}
+        targets = [one.get("Target", "") for one in links.values() if one.get("TargetMode") != "External"]
+        ends = {posixpath.normpath(posixpath.join("/", folder, target)).lstrip("/") for target in targets}
+        assert ends <= set(names), f"{name} leads to nothing"
+        reached |= ends | {name}
+        if (source := folder + own.removesuffix(".rels")) in names:
+            used = re.findall(r'r:(?:id|embed|link|pict)="(\w+)"', file.read(source).decode())
+            assert set(used) <= set(links), f"{source} uses a link it does not have"
+    assert reached == set(names), "a part that nothing leads to"
+    for name in names:
+        if re.fullmatch(r"ppt/slides/slide\d+.xml", name):
+            _check_slide(ElementTree.fromstring(file.read(name)), name)
+
+
+def _check_slide(slide: ElementTree.Element, name: str) -> None:
+    ids = [one.get("id") for one in slide.iter(f"{PRESENTATION}cNvPr")]
+    assert len(ids) == len(set(ids)), f"{name} has an id twice"
+    assert [one.tag for one in slide[0]][:2] == [f"{PRESENTATION}bg", f"{PRESENTATION}spTree"]
+    for table in slide.iter(f"{DRAWING}tbl"):
+        wide = len(table.findall(f"{DRAWING}tblGrid/{DRAWING}gridCol"))
+        assert all(len(row.findall(f"{DRAWING}tc")) == wide for row in table.findall(f"{DRAWING}tr"))
+    for frame in (one for one in slide.iter() if one.tag.endswith(("txBody", "}rich"))):
+        assert frame[0].tag == f"{DRAWING}bodyPr" and frame.find(f"{DRAWING}p") is not None
+    for paragraph in slide.iter(f"{DRAWING}p"):
+        order = [["pPr", "r", "endParaRPr"].index(one.tag.split("}")[1].replace("br", "r")) for one in paragraph]
+        assert order == sorted(order) and order.count(0) <= 1
+    for one in slide.iter(f"{DRAWING}srgbClr"):
+        assert re.fullmatch(r"[0-9A-Fa-f]{6}", one.get("val", ""))
+    for one in slide.iter(f"{DRAWING}ext"):
+        assert one.get("uri") or (int(one.get("cx", "-1")) >= 0 and int(one.get("cy", "-1")) >= 0)
+    for one in slide.iter():
+        assert one.get("sz") is None or not one.tag.endswith("Pr") or 100 <= int(one.get("sz", "0")) <= 400_000
 
 
 def test_only_a_few_lines_or_bars_are_charts_of_the_office_program():

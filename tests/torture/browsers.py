@@ -115,9 +115,12 @@ class Stay:
         late = self.memory[len(early) :]
         if not early:
             return ""
-        grown = max(late) / max(early) - 1
-        said = f"{self.memory[0] / 1e6:.0f} to {max(early) / 1e6:.0f} MB in {len(early)} loads, "
-        said += f"at most {max(late) / 1e6:.0f} MB in {len(late)} more ({grown:+.0%})"
+        grown = max(late) / early[-1] - 1
+        first, most, then, top, last = (
+            f"{number / 1e6:.0f}" for number in (early[0], max(early), early[-1], max(late), late[-1])
+        )
+        said = f"{first} MB, at most {most} in {len(early)} loads, then {then}, at most {top} in {len(late)} more "
+        said += f"({grown:+.0%}), {last} at the end"
         verdict = "met" if grown < BAR_GROWTH else "missed"
         return f"{said}; bar of {BAR_GROWTH:.0%} {verdict}" if len(early) == FIRST_LOADS else said
 

@@ -158,8 +158,8 @@ def of_eval(root: Path, model: Path, count: int) -> Row:
     last = judge(Case("", "", lambda: typed("eval", *asked)), limit=300)
     rows = read_results(root)
     doubled = int(rows.duplicated(["method", "sample"]).sum()) if "sample" in rows else 0
-    row.exceptions += bool(last.fault) + doubled
-    row.faults += [last.fault] if last.fault else []
+    row.exceptions += bool(last.code) + doubled
+    row.faults += [f"the last one: exit {last.code}, {last.fault} {last.said}"] if last.code else []
     row.note = f"{len(rows)} rows of {2 * samples}, {doubled} twice"
     row.lost += max(0, 2 * samples - len(rows))
     return row

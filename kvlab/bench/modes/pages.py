@@ -20,7 +20,8 @@ import psutil
 from kvlab.bench.clock import spread
 from kvlab.bench.modes.pages_clock import Sight, first_picture
 from kvlab.bench.modes.pages_kept import KEPT_RUNS, kept_pictures, write_kept
-from kvlab.bench.modes.pages_server import Dashboard, chromium, chromium_at_home
+from kvlab.bench.modes.pages_plain import Room, plain_chromium
+from kvlab.bench.modes.pages_server import Dashboard, chromium_at_home
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.rows import Row
 from kvlab.library.shelf import read_all
@@ -67,9 +68,10 @@ def measure(request: BenchRequest) -> Iterator[Row]:
         (root / "blank.py").write_text(BLANK)
         blank = stack.enter_context(Dashboard(root, root / "blank.py"))
         dashboard = stack.enter_context(Dashboard(root))
-        fresh = _never_here(dashboard, runs, request.repeats)  # to its end before the other browser starts
+        plain = stack.enter_context(plain_chromium(WIDTH, HEIGHT))
+        fresh = _never_here(plain, dashboard, runs, request.repeats)
+        pictures = _first_pictures(plain, dashboard, blank, runs, layers, request.repeats)
         browser = stack.enter_context(chromium_at_home(WIDTH, HEIGHT))
-        pictures = _first_pictures(browser, dashboard, blank, runs, layers, request.repeats)
         changes = _changes(browser, dashboard, runs, layers, request.repeats)
         for figure, taken, note in chain([fresh], pictures, changes):
             measured = spread(taken)
@@ -79,20 +81,20 @@ def measure(request: BenchRequest) -> Iterator[Row]:
             for run in runs[:LARGE_RUNS]:
                 _open(browser, dashboard, name, run).close()
         used = float(dashboard.memory())
-        yield from _kept(known, browser, max(50, KEPT_RUNS // request.scale), request.repeats)
+        yield from _kept(known, plain, browser, max(50, KEPT_RUNS // request.scale), request.repeats)
         figure = f"memory with {LARGE_RUNS} runs open"
         yield replace(
             known, figure=figure, unit="bytes", repeats=1, median=used, iqr=0.0, note=_verdict("memory", used)
         )
 
 
-def _kept(known: Row, browser: Any, count: int, repeats: int) -> Iterator[Row]:
+def _kept(known: Row, plain: Room, browser: Any, count: int, repeats: int) -> Iterator[Row]:
     """The page Runs, in a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="kvlab-bench-") as folder:
         write_kept(Path(folder), count)
         read_all(Path(folder))
         with Dashboard(Path(folder)) as dashboard:
-            for figure, taken, note in kept_pictures(browser, dashboard, count, repeats):
+            for figure, taken, note in kept_pictures(plain, browser, dashboard, count, repeats):
                 found = spread(taken)
                 row = replace(
                     known, figure=figure, repeats=found.repeats, median=found.median, iqr=found.iqr, context=0
@@ -100,20 +102,19 @@ def _kept(known: Row, browser: Any, count: int, repeats: int) -> Iterator[Row]:
                 yield replace(row, note=f"{_verdict(figure, found.median)}; {note}")
 
 
-def _never_here(dashboard: Dashboard, runs: list[str], repeats: int) -> tuple[str, list[float], str]:
+def _never_here(plain: Room, dashboard: Dashboard, runs: list[str], repeats: int) -> tuple[str, list[float], str]:
     server, picture = psutil.Process(dashboard.process.pid), PICTURES["timeline"]
-    with chromium() as browser:
-        # The server's own imports are not the page's.
-        first_picture(browser.new_context(), f"{dashboard.address}/timeline?run={runs[-1]}", picture, server)
-        sights = []
-        for run in runs[:repeats]:
-            context = browser.new_context(viewport={"width": WIDTH, "height": HEIGHT})
-            sights.append(first_picture(context, f"{dashboard.address}/timeline?run={run}", picture, server))
-    return "timeline in a browser that was never here", [sight.wall for sight in sights], ""
+    # The server's own imports are not the page's.
+    first_picture(plain.never_here(), f"{dashboard.address}/timeline?run={runs[-1]}", picture, server)
+    taken = [
+        first_picture(plain.never_here(), f"{dashboard.address}/timeline?run={run}", picture, server).wall
+        for run in runs[:repeats]
+    ]
+    return "timeline in a browser that was never here", taken, ""
 
 
 def _first_pictures(
-    browser: Any, dashboard: Dashboard, blank: Dashboard, runs: list[str], layers: int, repeats: int
+    browser: Room, dashboard: Dashboard, blank: Dashboard, runs: list[str], layers: int, repeats: int
 ) -> Iterator[tuple[str, list[float], str]]:
     """Figures, milliseconds and notes; each page takes turns with a blank one, on layers the server never read."""
     server, bare = psutil.Process(dashboard.process.pid), psutil.Process(blank.process.pid)

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from kvlab.bench.modes.pages_plain import Room
 from kvlab.errors import UserError
 
 PATIENCE_SECONDS = 300.0
@@ -37,27 +38,30 @@ class Sight:
 
 
 def first_picture(context: Any, address: str, selector: str, server: psutil.Process) -> Sight:
-    """Opens `address` in a new tab and waits until what `selector` names is painted."""
-    browser = _chromium()
+    """Opens `address` in a new tab and waits until what `selector` names is painted.
+
+    `context` is of `pages_plain`, or of playwright where one browser runs.
+    """
+    browser = psutil.Process(context.process.pid) if isinstance(context, Room) else _chromium()
     page = context.new_page()
     page.set_default_timeout(1000 * PATIENCE_SECONDS)
     page.add_init_script(WATCH % {"selector": json.dumps(selector)})
     before = _busy_ms(server), _busy_ms(browser)
     page.goto(address, wait_until="commit")
-    wall = _painted(page)
+    wall = _painted(page, address)
     taken = Sight(wall, _busy_ms(server) - before[0], _busy_ms(browser) - before[1])
     page.close()
     time.sleep(0.5)  # so that closing the tab is not counted with the next one
     return taken
 
 
-def _painted(page: Any) -> float:
+def _painted(page: Any, address: str) -> float:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < deadline:
         if (painted := page.evaluate("window.kvPainted")) is not None:
             return float(painted)
         time.sleep(LOOK_SECONDS)
-    raise UserError(f"{page.url} showed no picture in {PATIENCE_SECONDS:.0f} seconds: open it to see why.")
+    raise UserError(f"{address} showed no picture in {PATIENCE_SECONDS:.0f} seconds: open it to see why.")
 
 
 def _chromium() -> psutil.Process:

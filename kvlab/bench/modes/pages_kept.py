@@ -9,6 +9,7 @@ from typing import Any
 import psutil
 
 from kvlab.bench.modes.pages_clock import first_picture
+from kvlab.bench.modes.pages_plain import Room
 from kvlab.bench.modes.pages_server import Dashboard
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -31,12 +32,12 @@ def write_kept(root: Path, count: int) -> None:
 
 
 def kept_pictures(
-    browser: Any, dashboard: Dashboard, count: int, repeats: int
+    plain: Room, browser: Any, dashboard: Dashboard, count: int, repeats: int
 ) -> Iterator[tuple[str, list[float], str]]:
     """Figures, milliseconds and notes, as the other pages' are."""
     server, address = psutil.Process(dashboard.process.pid), f"{dashboard.address}/runs"
-    first_picture(browser, address, PICTURE, server)
-    sights = [first_picture(browser, address, PICTURE, server) for _ in range(repeats)]
+    first_picture(plain, address, PICTURE, server)
+    sights = [first_picture(plain, address, PICTURE, server) for _ in range(repeats)]
     yield "first picture, runs", [sight.wall for sight in sights], f"{count:,} runs"
     page = browser.new_page()
     page.set_default_timeout(60_000)

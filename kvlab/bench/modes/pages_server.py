@@ -104,8 +104,14 @@ def _playwright() -> Iterator[tuple[Any, str]]:
         from playwright.sync_api import sync_playwright
     except ImportError:
         raise UserError("Mode pages drives Chromium with playwright: install kvlab's dev extra.") from None
+    found = chromium_path()
+    with sync_playwright() as playwright:
+        yield playwright, found
+
+
+def chromium_path() -> str:
+    """The Chromium of this machine; raises UserError where there is none."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
         raise UserError("Mode pages needs Chromium: install it (Debian: apt install chromium).")
-    with sync_playwright() as playwright:
-        yield playwright, found
+    return found
