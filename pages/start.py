@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.explainer import drawing
 from app.parts.job_panel import badge
 from app.parts.links import go, link
@@ -34,7 +35,8 @@ def introduction() -> None:
             "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
         )
         with st.container(horizontal=True):
-            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
+            start = {"type": "primary", "icon": ":material/play_arrow:"}
+            if may.button("Try the sample prompt", may.why_not(), **start):
                 try_sample()
             if st.button("Use my own prompt", icon=":material/edit_note:"):
                 go("new_run")

@@ -19,6 +19,7 @@ from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
 from kvlab.lab.person import viewer
 from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.labels import may_look_at
 from kvlab.trace.reader import Run, open_run
 
 EVAL_FOLDER = "eval"
@@ -85,14 +86,15 @@ class Sources:
     @cached_property
     def benchmarks(self) -> pd.DataFrame:
         """Every row of every benchmark file (columns as `kvlab.bench.rows.SCHEMA`) and `name`, the file's."""
-        files = sorted((self.results / BENCH_FOLDER).glob("**/*.parquet"))
+        files = _benchmarks(self.results)
         frames = [pd.read_parquet(file).assign(name=file.stem) for file in files]
         return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     def stamp(self) -> tuple[str, ...]:
         """Names everything that can be drawn from as it is on disk now: equal stamps, equal pictures."""
         runs = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
-        results = [*(self.root / EVAL_FOLDER).glob("**/*.parquet"), *(self.root / BENCH_FOLDER).glob("**/*.parquet")]
+        results = [file for folder in _folders(self.root) for file in folder.rglob("*.parquet")]
+        results += _benchmarks(self.root)
         index = self.root / "catalogue.sqlite"  # some exhibits look at every prompt in the folder
         files = sorted(path for path in (*runs, *results, index) if path.exists())
         chosen = str(self.run.path) if self.run else ""
@@ -118,7 +120,17 @@ def _prompt(run: Run) -> str:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
+    """The folders of the evaluations that the person who acts may see."""
+    found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
+    return sorted(path for path in found if may_look_at(root, path.name, "evaluation"))
+
+
+def _benchmarks(root: Path) -> list[Path]:
+    """The files of the benchmarks that they may see; those of a folder under the folder's name."""
+    folder = root / BENCH_FOLDER
+    found = ((file, file.relative_to(folder)) for file in folder.glob("**/*.parquet"))
+    names = ((file, place.stem if len(place.parts) == 1 else place.parts[0]) for file, place in found)
+    return sorted(file for file, name in names if may_look_at(root, name, "benchmark"))
 
 
 def _parts(folder: Path) -> pd.DataFrame:
