@@ -26,7 +26,7 @@ from app.signed_in import claimed
 from kvlab.errors import UserError
 from kvlab.lab import tokens
 from kvlab.lab.person import Person, Role
-from kvlab.lab.settings import People
+from kvlab.lab.settings import People, lab
 
 NAME, ROLE = "x-kvlab-name", "x-kvlab-role"
 HEALTH, SIGN_IN, SIGN_OUT, UPLOAD = "/_stcore/health", "/lab/sign-in", "/lab/sign-out", "/_stcore/upload_file"
@@ -117,7 +117,7 @@ class Gate:
         if not name or len(name) > 200:
             await respond.refuse(401, "The lab's proxy does not say who you are: sign in there.")
             return
-        await self._let_in(self.people.person(name), scope, receive, respond)
+        await self._let_in(self._person(name), scope, receive, respond)
 
     async def _with_identity(self, scope: Any, receive: Any, respond: Respond) -> None:
         """Pages ask for themselves who is signed in; of files behind them, and of uploads, Streamlit asks nobody."""
@@ -125,9 +125,18 @@ class Gate:
         if not scope["path"].startswith(FILES):
             await self.app(_with(scope), receive, respond.with_headers)
         elif name := claimed(_cookies(scope), self.people.claim):
-            await self._let_in(self.people.person(name), scope, receive, respond)
+            await self._let_in(self._person(name), scope, receive, respond)
         else:
             await respond.refuse(401, "Sign in first.")
+
+    def _person(self, name: str) -> Person:
+        """The person of this name as the lab file has it now; nobody while there is a mistake in it."""
+        assert self.people is not None
+        try:
+            found = lab()
+        except UserError:
+            return Person("", Role.NOBODY)
+        return (found.people if found is not None else self.people).person(name)
 
     async def _let_in(self, person: Person, scope: Any, receive: Any, respond: Respond) -> None:
         if person.role < Role.LOOK:

@@ -13,6 +13,7 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
+from app.address import catch_up  # noqa: E402
 from app.parts import context_bar  # noqa: E402
 from app.parts.ahead import load_plotly_ahead  # noqa: E402
 from app.parts.asked import drop_unusable, say_refused  # noqa: E402
@@ -23,7 +24,7 @@ from app.parts.story import caption_bar, offer  # noqa: E402
 from app.parts.theme_switch import theme_switch  # noqa: E402
 from app.parts.views_from_outside import view_pages  # noqa: E402
 from app.person import current_person, let_in  # noqa: E402
-from app.state import catch_up, theme  # noqa: E402
+from app.state import theme  # noqa: E402
 from kvlab.assets import asset_path  # noqa: E402
 from kvlab.jobs import registry  # noqa: E402
 from kvlab.lab.person import Role  # noqa: E402

@@ -8,20 +8,19 @@ pickers stand in the bar on top of the page (`app.parts.context_bar`).
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 import streamlit as st
 
+from app.address import asked_for, forget, go_to, on_the_way, remember
 from app.opened import open_cached, runs_root, telling_head, telling_pair, telling_run, telling_step
 from app.parts import context_bar as bar
 from app.parts.text import code, day_or_time, plain, shorten
 from kvlab.analysis.labels import distinct, parts
 from kvlab.analysis.telling import Prefer
 from kvlab.atlas.sources import Sources
-from kvlab.counted import ONE_PROMPT
+from kvlab.counted import ONE_PROMPT, prompts
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.library import joined
@@ -29,26 +28,7 @@ from kvlab.trace.catalogue import ComparisonEntry, RunEntry, by_batch, list_comp
 from kvlab.trace.reader import Run
 
 STATUS_NOTE = {"complete": "", "running": " · running", "cancelled": " · cancelled", "failed": " · failed"}
-ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
 OPENED, OPENED_WHY = "opened_run", "opened_run_why"  # what a page opened by itself: another may open with another run
-
-
-@dataclass(frozen=True)
-class Way:
-    """A value for the address that the browser may not have heard of; `before` is what the address said until then."""
-
-    value: str
-    before: frozenset[str | None]
-    sent: float
-    new: bool = True
-
-
-@dataclass(frozen=True)
-class OnTheWay:
-    """Every such value by its name, and how far keys have turned the heads."""
-
-    ways: Mapping[str, Way] = field(default_factory=dict)
-    turned: int = 0
 
 
 def session_id() -> str:
@@ -161,10 +141,7 @@ def pick_token(run: Run) -> int | None:
 
 def place_of(run: Run) -> tuple[int, int]:
     """The layer and head in view, asked in a callback: the session knows them before the address does."""
-    ways = st.session_state.get(ON_THE_WAY, OnTheWay()).ways
-    layer, head = (
-        ways[name].value if name in ways else st.session_state.get(f"chosen_{name}") for name in ("layer", "head")
-    )
+    layer, head = (on_the_way(name) or st.session_state.get(f"chosen_{name}") for name in ("layer", "head"))
     return telling_head(run)[:2] if layer is None or head is None else (int(layer), int(head))
 
 
@@ -176,13 +153,13 @@ def recorded_layers(run: Run) -> list[int]:
 def chosen_step(run: Run, steps: Sequence[int]) -> int:
     """The step of `steps` that the address names, else the one chosen on another page, else a telling one."""
     known = {str(step): step for step in steps}
-    asked = _address("step")
+    asked = asked_for("step")
     if asked is not None and asked not in known:
         st.warning(f"Step {code(asked)} is not a step of this run: choose one of {steps[0]} to {steps[-1]}.")
         return steps[-1]
     kept = asked or st.session_state.get("chosen_step")
     if kept in known:
-        _remember("step", str(known[kept]))
+        remember("step", str(known[kept]))
         return known[kept]
     first = telling_step(run).step
     return first if first in known.values() else steps[-1]
@@ -194,55 +171,6 @@ def step_reason(run: Run) -> str:
         return ""
     step, reason = telling_step(run)
     return f"Opened at step {step}: {reason}."
-
-
-def go_to(turned: int | None = None, **place: int) -> None:
-    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays.
-
-    `turned` is how far keys had turned the heads when this was asked. In a callback the next request may stop any
-    access to the session, so all is one write; the run that follows takes it over (`catch_up`).
-    """
-    if ("layer" in place) != ("head" in place):
-        other = "head" if "layer" in place else "layer"
-        place |= {other: st.session_state.get(f"pick_{other}") or 0}
-    asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
-    ways = dict(known.ways)
-    for name in place:
-        before = ways[name].before | {ways[name].value} if name in ways else frozenset()
-        ways[name] = Way(str(place[name]), before | {asked.get(name)}, time.monotonic())
-    st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned)
-
-
-def catch_up() -> None:
-    """Call before the page runs: puts what `go_to` asked for into the address, until the browser has heard of it.
-
-    Requests sent before that still carry the address from before, as when keys are pressed faster than a page is drawn.
-    """
-    known, asked = st.session_state.get(ON_THE_WAY, OnTheWay()), st.query_params.to_dict()
-    if not known.ways:
-        return
-    left = {
-        name: replace(way, new=False)
-        for name, way in known.ways.items()
-        if time.monotonic() - way.sent < LATE_SECONDS and (way.new or asked.get(name) != way.value)
-    }
-    if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
-        left = {}  # somebody followed a link to another place
-    for name, way in left.items():
-        _remember(name, way.value)
-    st.session_state[ON_THE_WAY] = OnTheWay(left, known.turned)
-
-
-def turned_so_far() -> int:
-    """How far keys had turned the heads at the last `go_to` that said so."""
-    return st.session_state.get(ON_THE_WAY, OnTheWay()).turned
-
-
-def _address(name: str) -> str | None:
-    """What the address says, or will say as soon as the browser has heard."""
-    asked, way = st.query_params.get(name), st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
-    late = way is not None and asked in way.before and time.monotonic() - way.sent < LATE_SECONDS
-    return way.value if late else asked
 
 
 def last_step(run: Run) -> int:
@@ -261,12 +189,12 @@ def _place(run: Run, name: str, known: Sequence[int], sentence: str) -> tuple[in
             telling = telling_head(run)
             return getattr(telling, name), f"Opened here: {telling.reason}."
         for part, value in kept.items():
-            _remember(part, str(value))
+            remember(part, str(value))
     # A link that names one of the two means the first of the other.
     asked = st.query_params.get(name)
     value = int(asked) if asked in {str(one) for one in known} else known[0]
     if asked in (None, str(value)):
-        _remember(name, str(value))
+        remember(name, str(value))
     else:
         st.session_state[f"chosen_{name}"] = str(value)  # what the address asks for wrongly stays in it, and is said
     return value, None
@@ -304,7 +232,7 @@ def _pick_comparison() -> ComparisonEntry | None:
     chosen = _bar_choice("comparison", "Prompt", list(groups), wanted, words.__getitem__)
     if chosen:
         _pick_repeat(wanted, groups[wanted])
-        _remember("comparison", wanted)
+        remember("comparison", wanted)
         bar.prompt_room()
         bar.clicks(lambda place: go_to(**place))
     return by_id[chosen] if chosen else None
@@ -329,7 +257,7 @@ def _pick_repeat(wanted: str, group: Sequence[ComparisonEntry]) -> None:
     st.session_state["pick_repeat"] = wanted
     words = lambda name: f"{numbers[name]} of {len(set(numbers.values()))}"  # noqa: E731
     help_text = "One of the prompts that were asked for together; Compare shows all of them together."
-    bar.choice("repeat", "Repeat", list(numbers), words, help_text, on_change=_choose_repeat)
+    bar.choice("repeat", "Which prompt", list(numbers), words, help_text, on_change=_choose_repeat)
 
 
 def _choose_repeat() -> None:
@@ -368,7 +296,7 @@ def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     words = lambda name: names[name] + STATUS_NOTE[by_id[name].status]  # noqa: E731
     chosen = _bar_choice("run", "Run", list(by_id), wanted, words, reason)
     if chosen and reason is None:
-        _remember("run", wanted)
+        remember("run", wanted)
     elif chosen and asked != wanted:
         st.query_params["run"] = wanted
     return by_id[chosen] if chosen else None
@@ -404,30 +332,19 @@ def _choose(names: tuple[str, ...]) -> None:
     """Called before the script runs again: the choice becomes the URL, which the script then follows."""
     if "comparison" in names:
         for name in ("run", "a", "b", "step", "token"):
-            _forget(name)
+            forget(name)
     if "run" in names:
         st.session_state.pop(OPENED, None)
     for name in names:
         if st.session_state.get(f"pick_{name}") is not None:
-            _remember(name, str(st.session_state[f"pick_{name}"]))
-
-
-def _remember(name: str, value: str) -> None:
-    st.session_state[f"chosen_{name}"] = value  # the menu drops the query string, the session does not
-    if st.query_params.get(name) != value:
-        st.query_params[name] = value
-
-
-def _forget(name: str) -> None:
-    st.session_state.pop(f"chosen_{name}", None)
-    st.query_params.pop(name, None)
+            remember(name, str(st.session_state[f"pick_{name}"]))
 
 
 def _asked(name: str, known: Mapping[str, Any], sentence: str) -> str | None:
     """What the URL asks for, else what was chosen on this page before; None, with the sentence, where it is unknown."""
     asked = st.query_params.get(name) or st.session_state.get(f"chosen_{name}")
     if asked in known:
-        _remember(name, str(asked))
+        remember(name, str(asked))
         return asked
     if st.query_params.get(name) is not None:
         st.warning(sentence)
@@ -462,8 +379,10 @@ def _say_runs(runs: Sequence[Run]) -> None:
 
 
 def _prompt_words(run: Run) -> str:
-    named = f"{shorten(run.record.title, 60)}, " if run.record.title else ""
-    repeat = run.record.repeat
+    repeat, title = run.record.repeat, run.record.title
+    # The title of one of several prompts begins with its number, which is said here anyway.
+    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
+    named = f"{shorten(title, 60)}, " if title else ""
     which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
     return f"{which} ({named}{run.record.prompt_tokens:,} tokens)"
 
@@ -480,7 +399,7 @@ def _sentence(message: str) -> str:
 
 def _comparison_label(group: Sequence[ComparisonEntry]) -> str:
     # Two comparisons of one prompt differ in their time.
-    comparison, repeats = group[0], len({entry.number for entry in group})
+    comparison, numbers = group[0], len({entry.number for entry in group})
     together = len(joined.several(comparison.comparison_id))
-    count = f" · {together} together" if together else f" · {repeats} repeats" if repeats > 1 else ""
+    count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
     return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"

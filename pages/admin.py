@@ -11,6 +11,7 @@ import streamlit as st
 from app.parts import page
 from app.parts.job_panel import badge
 from app.parts.links import link
+from app.parts.shown import Offer, menu
 from app.parts.text import ago, duration, plain, shorten
 from app.parts.thinning import thinning
 from app.state import runs_root
@@ -18,6 +19,7 @@ from kvlab import jobs
 from kvlab.counted import in_words
 from kvlab.errors import UserError
 from kvlab.jobs.overview import MemoryNow, Overview, PersonNow, overview, stop_worker
+from kvlab.report.views import table_of
 
 POLL_SECONDS = 3.0
 NOBODY = "without a name"
@@ -50,9 +52,10 @@ def machine(found: Overview) -> None:
     room, limit = found.room, found.room.rules.limit
     taken = f"of {in_words(limit)} allowed" if limit else f"{in_words(room.free)} of {in_words(room.total)} free"
     tiles = [("The folder of runs", in_words(room.used), taken), *map(_memory, found.memory)]
-    for start in range(0, len(tiles), 4):
-        for column, (label, value, beside) in zip(st.columns(4), tiles[start : start + 4], strict=False):
-            column.metric(label, value, beside, delta_color="off", delta_arrow="off", border=True)
+    # Side by side as far as they fit: in columns of equal width a small window would cut their words.
+    with st.container(horizontal=True):
+        for label, value, beside in tiles:
+            st.metric(label, value, beside, delta_color="off", delta_arrow="off", border=True, width="content")
 
 
 def queue(found: Overview) -> None:
@@ -92,7 +95,6 @@ def workers(found: Overview) -> None:
 
 def people(found: tuple[PersonNow, ...]) -> None:
     """What each person has used of what they may."""
-    st.subheader("People")
     rows = [
         {
             "who": person.name or NOBODY,
@@ -108,8 +110,16 @@ def people(found: tuple[PersonNow, ...]) -> None:
         }
         for person in found
     ]
+    table = pd.DataFrame(rows)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="heading-admin-people"):
+        st.subheader("People", width="stretch")
+        reading = "What each person has used of what they may."
+        menu(Offer("People of this server", lambda: table_of(table), reading, "page Administration"), "admin-people")
     if rows:
-        st.dataframe(pd.DataFrame(rows), hide_index=True, alt="One row a person: jobs, minutes, disk, and their limits")
+        names = {"who": st.column_config.TextColumn(width="medium")}
+        st.dataframe(
+            table, hide_index=True, column_config=names, alt="One row a person: jobs, minutes, disk, and their limits"
+        )
     st.caption("Limits are set in the tables `[limits]` and `[disk]` of the lab's file; without one there are none.")
 
 

@@ -11,14 +11,17 @@ from app.parts import killed, may, page
 from app.parts.figure import show
 from app.parts.links import go, link
 from app.parts.queued import queued
+from app.parts.shown import Offer, titled
 from app.parts.tables import csv_button, show_table
 from app.parts.text import plain
 from app.state import current_run, runs_root
 from app.state import theme as page_theme
 from kvlab.analysis import killed as analysis
+from kvlab.analysis.textdiff import Segment
 from kvlab.errors import UserError
 from kvlab.figures import killed as figures
 from kvlab.jobs.given_back import given_back
+from kvlab.report.views import Passages
 from kvlab.trace.reader import Run
 from kvlab.trace.rescues import Found, Rescue, load_rescue
 
@@ -66,7 +69,7 @@ def result(run: Run, rescue: Rescue) -> None:
     st.caption(plain(f"{meant} {rescue.reruns} reruns. {rescue.ending}"))
     table = analysis.found_table(rescue)
     chosen = choose(rescue)
-    before_after(rescue, chosen)
+    before_after(run, rescue, chosen)
     left, right = st.columns(2, gap="large")
     theme, origin = page_theme(), page.source(run)
     with left:
@@ -112,12 +115,16 @@ def by_name(rescue: Rescue, name: str) -> Found:
     return next(found for found in rescue.found if found.search == name)
 
 
-def before_after(rescue: Rescue, chosen: Found | None) -> None:
+def before_after(run: Run, rescue: Rescue, chosen: Found | None) -> None:
     """Both texts side by side."""
-    left, right = st.columns(2, gap="large")
-    texts = [(left, "As it ran", rescue.text_before)]
-    texts += [(right, chosen.returned.words, chosen.text)] if chosen is not None else []
-    for column, title, text in texts:
+    texts = [("As it ran", rescue.text_before)]
+    texts += [(chosen.returned.words, chosen.text)] if chosen is not None else []
+    passages = tuple((title, (Segment("same", text),)) for title, text in texts)
+    offer = Offer(
+        "Before and after", lambda: Passages(passages=passages), analysis.sentence(rescue, run), page.source(run)
+    )
+    titled(offer, "killed-texts")
+    for column, (title, text) in zip(st.columns(2, gap="large"), texts, strict=False):
         with column, st.container(border=True):
             st.markdown(f"**{plain(title)}**")
             st.html(f'<div style="{STYLE}">{marked(text, rescue)}</div>')

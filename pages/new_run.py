@@ -19,8 +19,9 @@ from app.parts.mini_card import mini_card
 from app.parts.plan_panel import show_plan
 from app.parts.private import private_switch
 from app.parts.prompt_library import save_section
-from app.parts.prompt_preview import cut_as_html
+from app.parts.prompt_preview import cut_as_html, cut_as_passages
 from app.parts.prompt_source import further_down, prompt_section
+from app.parts.shown import Offer, titled
 from app.parts.text import plain
 from app.state import runs_root, session_id
 from kvlab import jobs
@@ -109,7 +110,10 @@ def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
     if kept is None:
         return prompt
     cut = cutting.cut_to_fit(prompt, how, new_tokens, kept)
-    st.caption(f"{len(cut.removed):,} characters will not be read; here is where the text is cut:")
+    reading = f"{len(cut.removed):,} characters will not be read; here is where the text is cut:"
+    st.caption(reading)
+    offer = Offer("Where the prompt is cut", lambda: cut_as_passages(cut), reading, f"prompt for {how.model}")
+    titled(offer, "cut-text")
     with st.container(height=180, border=True):
         st.html(cut_as_html(cut))
     return cut.text

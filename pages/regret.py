@@ -5,13 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.address import go_to
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
 from app.parts.recorded import run_with_steps
 from app.parts.tables import show_table
 from app.parts.tokentext import along_text
-from app.state import go_to
 from app.state import theme as page_theme
 from kvlab.analysis import regret, sag
 from kvlab.figures import memory as memory_figures

@@ -11,6 +11,7 @@ from app.parts.runs_table import begin_reading, count_line, runs_table, shelf
 from app.parts.text import plain
 from app.state import runs_root
 from kvlab.errors import UserError
+from kvlab.library.find import in_words
 
 MOST_PROBLEMS = 5
 
@@ -29,9 +30,10 @@ def main() -> None:
         return
     wanted = filters(kept.table)
     found = kept.find(wanted)
+    count = count_line(kept.table, found)
     with st.container(key="runs-count"):
-        st.caption(plain(count_line(kept.table, found)))
-    chosen = runs_table(found)
+        st.caption(plain(count))
+    chosen = runs_table(found, count, in_words(wanted))
     actions(chosen)
     bin_and_import()
     if kept.unread:

@@ -13,6 +13,7 @@ from app.parts.links import go, link
 from app.parts.text import ago, plain, shorten
 from app.state import runs_root, session_id, theme
 from kvlab import jobs
+from kvlab.counted import prompts
 from kvlab.errors import UserError
 from kvlab.jobs.intake import sample_request
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, list_comparisons, rebuild, worst_status
@@ -87,7 +88,7 @@ def comparison_row(repeats: list[ComparisonEntry], job: jobs.JobStatus | None) -
         badge(job.state if job and cut_short else worst, next(iter(reasons), ""))
     title.markdown(plain(shorten(comparison.text)))
     methods = list(dict.fromkeys(run.method for run in comparison.runs))
-    times = f"{len(repeats)} repeats · " if len(repeats) > 1 else ""
+    times = f"{prompts(len(repeats))} · " if len(repeats) > 1 else ""
     what.caption(f"{plain(', '.join(methods))}  \n{times}{plain(first.model)} · {first.prompt_tokens:,} tokens")
     when.caption(ago(comparison.created))
     with where, st.container(horizontal=True):
@@ -99,7 +100,8 @@ def recent(polls: bool) -> None:
     """What runs and what ran lately in this folder, newest first; drawn again while something runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader("Recent comparisons", width="stretch")
-        again = st.button("Read again", type="tertiary", icon=":material/refresh:", help=f"Index {runs_root()} anew")
+        anew = {"type": "tertiary", "icon": ":material/refresh:", "help": "Index every run of the folder anew"}
+        again = may.button("Read again", may.why_not(), **anew)
     for problem in rebuild(runs_root()) if again else []:
         st.warning(plain(problem))
     comparisons = list_comparisons(runs_root())

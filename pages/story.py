@@ -73,7 +73,7 @@ def bring() -> None:
     """Take in a story that was exported elsewhere."""
     with st.popover("Import", **may.dead(may.why_not(), icon=":material/upload:", key="story-import")):
         file = st.file_uploader("A story exported as JSON", **may.dead(may.why_not(), type=["json"], key="story-file"))
-        if file is not None and st.button("Take it in", key="story-take"):
+        if file is not None and may.button("Take it in", may.why_not(), key="story-take"):
             try:
                 given = parse_story(file.getvalue())
                 story = take_in(runs_root(), given)

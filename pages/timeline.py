@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.address import go_to
 from app.parts import page, view
 from app.parts.asked import asked_number
 from app.parts.decision import decision_section, played_decision
@@ -13,7 +14,7 @@ from app.parts.later import after_the_first_picture
 from app.parts.tables import MOST_ROWS, show_table
 from app.parts.tokenstrip import tokenstrip
 from app.parts.tokentext import along_text
-from app.state import chosen_step, current_run, go_to, step_reason
+from app.state import chosen_step, current_run, step_reason
 from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts

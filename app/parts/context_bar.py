@@ -15,7 +15,10 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from app.parts import may
 from app.parts.text import plain
+from kvlab.analysis.textdiff import Segment
+from kvlab.report.views import Passages
 
 STATIC = Path(__file__).parent / "static"
 KEY, CLICKS = "context-bar", "context-clicks"
@@ -75,6 +78,11 @@ def prompt_room() -> None:
 def prompt_text(prompt: str) -> None:
     """A button that shows the whole prompt, letter by letter."""
     with place("prompt"), st.popover("Text", icon=":material/notes:", key="context-prompt"):
+        if may.button("Add to story", may.why_not(), icon=":material/bookmark_add:", key="context-prompt-slide"):
+            from app.parts.slides import add_slide  # that part asks app.state for the theme, which has this bar
+
+            text = Passages(passages=(("", (Segment("same", prompt[:MOST_SIGNS]),)),))
+            add_slide("The prompt", text, "What every run here has read.", "")
         with st.container(height=380, border=False, width=560):
             st.text(prompt[:MOST_SIGNS])
         if len(prompt) > MOST_SIGNS:

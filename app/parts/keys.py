@@ -6,8 +6,9 @@ from pathlib import Path
 
 import streamlit as st
 
+from app.address import go_to, turned_so_far
 from app.parts import context_bar
-from app.state import go_to, place_of, recorded_layers, turned_so_far
+from app.state import place_of, recorded_layers
 from kvlab.trace.reader import Run
 
 STATIC = Path(__file__).parent / "static"

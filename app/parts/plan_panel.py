@@ -5,9 +5,13 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.parts.shown import Offer, titled
 from app.parts.text import plain
 from kvlab.planning import Plan
 from kvlab.planning.parts import in_words
+from kvlab.report.views import table_of
+
+NOT_AT_ONCE = "Not all of it at the same time: each is as large as it gets in any phase."
 
 
 def show_plan(plan: Plan | None) -> None:
@@ -18,9 +22,12 @@ def show_plan(plan: Plan | None) -> None:
     with st.expander("What it takes", key="plan"):
         st.caption(plain(f"Time, without loading: {plan.seconds or 'not known, as nothing has run here yet'}."))
         where = {"device": plan.machine.device, "host": "host", "disk": "disk"}
-        rows = [
+        table = pd.DataFrame(
             {"part": part.name, "where": where[part.place], "at most": in_words(part.bytes), "what it is": part.why}
             for part in plan.parts
-        ]
-        st.dataframe(pd.DataFrame(rows), hide_index=True)
-        st.caption("Not all of it at the same time: each is as large as it gets in any phase.")
+        )
+        of = f"{plan.model.name} · prompt of {plan.tokens:,} tokens · planned for {plan.machine.name}"
+        offer = Offer("What the comparison takes", lambda: table_of(table), f"{plan.verdict} {NOT_AT_ONCE}", of)
+        titled(offer, "plan-table")
+        st.dataframe(table, hide_index=True, alt="One row a part: where it lies, and how large it gets")
+        st.caption(NOT_AT_ONCE)

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import html
+from itertools import pairwise
 
+from kvlab.analysis.textdiff import Segment
+from kvlab.figures.palette import HUES
 from kvlab.jobs.cutting import Cut
+from kvlab.report.views import Passages, Text, TokenClass
 
 AROUND = 400  # characters shown on each side of a cut
+TOKENS = (
+    TokenClass(name="a token", colour=HUES["blue"], cue="fill"),
+    TokenClass(name="the next one", colour=HUES["orange"], cue="under"),
+    TokenClass(name="of the chat template", colour=HUES["grey"], cue="dashed"),
+)
 STYLE = """<style>
 .kv-prompt { white-space: pre-wrap; overflow-wrap: anywhere; line-height: 1.6; font-size: 0.92rem; }
 .kv-prompt i { font-style: normal; border-radius: 2px; }
@@ -32,11 +41,26 @@ def tokens_as_html(text: str, spans: list[tuple[int, int]], own: tuple[int, int]
     return f'{STYLE}<div class="kv-prompt" data-testid="tokens">{tokens}</div>'
 
 
-def cut_as_html(cut: Cut) -> str:
+def tokens_as_text(text: str, spans: list[tuple[int, int]], own: tuple[int, int] | None = None) -> Text:
+    """The same as a slide keeps it; characters between two tokens go with the one before them."""
+    first, last = own or (0, len(text))
+    starts = [0, *(start for start, _ in spans[1:]), len(text)]
+    codes = tuple(at % 2 if first <= start < last else 2 for at, (start, _) in enumerate(spans))
+    return Text(texts=tuple(text[start:stop] for start, stop in pairwise(starts)), codes=codes or (0,), classes=TOKENS)
+
+
+def cut_as_passages(cut: Cut) -> Passages:
     """What is read around the cut, and the beginning and end of what is not."""
     removed = cut.removed if len(cut.removed) <= 2 * AROUND else _middle_out(cut.removed)
-    before, after = html.escape(cut.before[-AROUND:]), html.escape(cut.after[:AROUND])
-    return f'{STYLE}<div class="kv-prompt">{before}<del>{html.escape(removed)}</del>{after}</div>'
+    parts = (Segment("same", cut.before[-AROUND:]), Segment("missing", removed), Segment("same", cut.after[:AROUND]))
+    return Passages(passages=(("", parts),))
+
+
+def cut_as_html(cut: Cut) -> str:
+    """The same on the page, what is not read struck out."""
+    ((_, (before, removed, after)),) = cut_as_passages(cut).passages
+    marked = f"{html.escape(before.text)}<del>{html.escape(removed.text)}</del>{html.escape(after.text)}"
+    return f'{STYLE}<div class="kv-prompt">{marked}</div>'
 
 
 def _middle_out(text: str) -> str:

@@ -8,16 +8,20 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.prompt_chat import chat_prompt
 from app.parts.prompt_library import from_the_address, saved_prompt
-from app.parts.prompt_preview import tokens_as_html
+from app.parts.prompt_preview import tokens_as_html, tokens_as_text
+from app.parts.shown import Offer, titled
 from app.parts.text import plain, shorten
+from kvlab.analysis.textdiff import Segment
 from kvlab.documents.document import LARGEST_BYTES
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, uploads
 from kvlab.jobs.prompts import check_prompt
 from kvlab.jobs.spoken import Manner, spoken
 from kvlab.repeats import MOST_REPEATS
+from kvlab.report.views import Passages, Text
 from kvlab.requests import OnePrompt
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.turns import Turn
@@ -26,6 +30,7 @@ SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
 NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
 LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the address
+READ = "What every method reads, and the full cache beside them."
 
 
 @dataclass(frozen=True)
@@ -124,14 +129,8 @@ def remember_pasted() -> None:
 def uploaded_prompt() -> Given:
     """The text of an uploaded file; of a table one row; of several files, or several rows, all of them."""
     label = "Text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON lines, JSON or CSV; one or several"
-    files = st.file_uploader(
-        label,
-        type=list(uploads.TYPES),
-        key="upload",
-        accept_multiple_files=True,
-        on_change=_lighter,
-        max_upload_size=LARGEST_BYTES // 2**20,
-    )
+    given = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
+    files = st.file_uploader(label, **may.dead(may.why_not(), key="upload", on_change=_lighter, **given))
     found = [_read(file) for file in files or ()]
     if not found:
         return Given()
@@ -228,10 +227,16 @@ def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:
     if tokens_wanted():
         show_tokens(text, turns)
         return
+    titled(Offer("The prompt", lambda: as_passage(text), READ), "prompt-text")
     with st.container(height=560, border=True):
         st.text(text[:PREVIEW_CHARACTERS])
     if len(text) > PREVIEW_CHARACTERS:
         st.caption(f"The first {PREVIEW_CHARACTERS:,} of {len(text):,} characters.")
+
+
+def as_passage(text: str) -> Passages:
+    """What of a prompt is shown, as a slide keeps it."""
+    return Passages(passages=(("", (Segment("same", text[:PREVIEW_CHARACTERS]),)),))
 
 
 def tokens_wanted() -> bool:
@@ -250,6 +255,11 @@ def show_tokens(prompt: str, turns: tuple[Turn, ...] = ()) -> None:
         return
     shown = cutting.shortened(read, PREVIEW_CHARACTERS)
     spans = cutting.token_spans(shown.text, how.model)
+
+    def as_seen() -> Passages | Text:
+        return as_passage(prompt) if spans is None else tokens_as_text(shown.text, spans, shown.own)
+
+    titled(Offer("The prompt, token by token", as_seen, READ, f"as {how.model} reads it"), "prompt-tokens")
     with st.container(height=560, border=True):
         if spans is None:
             st.text(prompt[:PREVIEW_CHARACTERS])

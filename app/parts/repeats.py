@@ -101,7 +101,13 @@ def cell_section(batch: analysis.Batch, comparison_id: str) -> None:
     source = f"comparison {comparison_id} · {plural(len(single), 'prompt')}"
     offer = Offer(f"{chosen}: one row a prompt", lambda: table_of(_readable(single)), source=source)
     titled(offer, "repeats-table")
-    st.dataframe(_readable(single), hide_index=True, column_config=COLUMNS, alt="One row a prompt of the chosen cell")
+    st.dataframe(
+        _readable(single),
+        hide_index=True,
+        column_config=COLUMNS,
+        alt="One row a prompt of the chosen cell",
+        placeholder="",
+    )
     names = {row.comparison_id: f"{row.number} of {row.of}: {_apart(row)}" for row in single.itertuples()}
     if comparison_id not in names:
         names[comparison_id] = "the one in view"
@@ -155,6 +161,6 @@ def _batch(entries: list[ComparisonEntry]) -> analysis.Batch | None:
     return analysis.batch_of(tables) if tables else None
 
 
-@st.cache_data(max_entries=512, show_spinner="Scoring the repeats")
+@st.cache_data(max_entries=512, show_spinner="Scoring the prompts")
 def _judged(paths: tuple[str, ...], written: tuple[int, ...], labels: Labels) -> pd.DataFrame:
     return analysis.judged([open_run(Path(path)) for path in paths], labels)

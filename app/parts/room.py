@@ -8,7 +8,7 @@ from app.opened import runs_root
 from app.parts.text import plain
 from kvlab.errors import UserError
 from kvlab.jobs.usage import folder_room
-from kvlab.trace.catalogue import index_note
+from kvlab.trace.index import index_note
 
 
 def say_room() -> None:

@@ -10,15 +10,18 @@ import pandas as pd
 import streamlit as st
 
 from app.parts.figure import slug
+from app.parts.shown import Offer, menu
 from app.state import runs_root
 from kvlab.figures.words import byte_size
 from kvlab.library import shelf as library
 from kvlab.library.entries import COLUMNS as KEPT
 from kvlab.library.shelf import Shelf
+from kvlab.report.views import Table, table_of
 
 READ_SECONDS = PAUSE_SECONDS = 1.5
 DRAWN = "runs-drawn"
 ROW, HEAD, MOST_HEIGHT = 35, 38, 560
+MOST_LISTED = 40  # rows on a slide
 PAGES = {
     "comparison": ("compare", "comparison"),
     "evaluation": ("quality", "evaluation"),
@@ -51,8 +54,11 @@ def _shelf(root: Path, stamp: tuple) -> Shelf:
     return library.look(root)
 
 
-def runs_table(found: pd.DataFrame) -> pd.DataFrame:
-    """Draw the rows; returns those that are chosen."""
+def runs_table(found: pd.DataFrame, count: str, asked: str) -> pd.DataFrame:
+    """Draw the rows; returns those that are chosen.
+
+    A slide of them says how many there are (`count`) and by what they were `asked` for; it has the chosen ones, if any.
+    """
     columns = asked_columns()
     if columns == USUAL:  # only evaluations have a score, and only runs on a shared server somebody who asked
         empty = {"score": found["score"].isna().all(), "owner": not found["owner"].any()}
@@ -73,12 +79,26 @@ def runs_table(found: pd.DataFrame) -> pd.DataFrame:
     event = st.dataframe(
         shown, hide_index=True, column_config=_config(), on_select="rerun", selection_mode="multi-row", key=key,
         height=min(HEAD + ROW * max(len(shown), 1) + 2, MOST_HEIGHT), alt="One row a kept comparison or result",
+        placeholder="",
     )  # fmt: skip
-    st.download_button(
-        "CSV", lambda: found[list(KEPT)].to_csv(index=False), f"{slug('runs')}.csv", key="runs-csv", on_click="ignore",
-        icon=":material/download:", type="tertiary",
-    )  # fmt: skip
-    return found.iloc[event["selection"]["rows"]]
+    places = event["selection"]["rows"]
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="runs-away"):
+        st.download_button(
+            "CSV", lambda: found[list(KEPT)].to_csv(index=False), f"{slug('runs')}.csv", key="runs-csv",
+            on_click="ignore", icon=":material/download:", type="tertiary",
+        )  # fmt: skip
+        rows = shown.iloc[places] if places else shown
+        menu(Offer("Runs", lambda: listed(rows), count, f"page Runs · {asked}"), "runs-list")
+    return found.iloc[places]
+
+
+def listed(rows: pd.DataFrame) -> Table:
+    """The rows as a slide has them, without what can only be clicked."""
+    left = rows.drop(columns="open", errors="ignore")
+    words = {name: left[name].map(", ".join) for name in ("methods", "budgets", "tags") if name in left}
+    if (date := "date (UTC)") in left:
+        words[date] = left[date].dt.strftime("%d %b %Y, %H:%M")
+    return table_of(left.assign(**words), MOST_LISTED * max(1, len(left.columns)))
 
 
 def count_line(table: pd.DataFrame, found: pd.DataFrame) -> str:

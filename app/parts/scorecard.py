@@ -9,11 +9,13 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.parts.exhibit import BADGES
 from app.parts.links import link
+from app.parts.shown import Offer, titled
 from app.parts.text import plain
 from kvlab.atlas.exhibit import Exhibit
 from kvlab.atlas.registry import PAPERS
-from kvlab.atlas.scorecard import VERDICTS, lines
+from kvlab.atlas.scorecard import VERDICTS, Lines, lines
 from kvlab.atlas.verdict import Claim
+from kvlab.report.views import Table
 
 WIDTHS = (1.2, 2.4, 2, 2.4)
 
@@ -22,7 +24,8 @@ def scorecard(place: DeltaGenerator, judged: Iterable[tuple[Exhibit, Iterable[Cl
     """A row a paper, a column a verdict: how many claims, and a link to the exhibit behind each."""
     found = lines(judged)
     with place.container(border=True, gap="small"):
-        st.markdown("**What is said of the papers' claims on this model**")
+        reading = "How many claims of each paper hold here, and the figures and tables that decide them."
+        titled(Offer("What is said of the papers' claims on this model", lambda: _table(found), reading), "scorecard")
         heads = st.columns(WIDTHS, gap="small")
         for head, verdict in zip(heads[1:], VERDICTS, strict=True):
             colour, icon = BADGES[verdict]
@@ -37,3 +40,15 @@ def scorecard(place: DeltaGenerator, judged: Iterable[tuple[Exhibit, Iterable[Cl
                     for exhibit, claim in claims:
                         help_text = f"{claim.paper} {claim.basis.words}".strip()
                         link(paper.replace("-", "_"), exhibit.number, help=help_text, exhibit=exhibit.slug, **query)
+
+
+def _table(found: Lines) -> Table:
+    rows = (
+        (title, *(_cell([exhibit.number for exhibit, _ in found[paper][verdict]]) for verdict in VERDICTS))
+        for paper, title in PAPERS.items()
+    )
+    return Table(columns=("paper", *VERDICTS), rows=tuple(rows))
+
+
+def _cell(numbers: list[str]) -> str:
+    return f"{len(numbers)}: {', '.join(numbers)}" if numbers else "0"

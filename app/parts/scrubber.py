@@ -7,29 +7,21 @@ from pathlib import Path
 
 import streamlit as st
 
-from app.state import go_to
+from app.address import go_to
 
 STATIC = Path(__file__).parent / "static"
 KEY = "scrubber"
 HTML = """
-<div class="kv-scrubber" role="group" aria-label="Step" data-testid="scrubber">
-  <button data-part="first" aria-label="First step" title="First step (Home)"></button>
-  <button data-part="back" aria-label="Step back" title="Step back (left arrow)"></button>
-  <button data-part="play" aria-label="Play" title="Play or pause (space)"></button>
-  <button data-part="next" aria-label="Step forward" title="Step forward (right arrow)"></button>
-  <button data-part="last" aria-label="Last step" title="Last step (End)"></button>
-  <button data-part="event" title="Next step in which a slot left (n)">next event</button>
-  <input data-part="slider" type="range" min="0" step="1" aria-label="Step">
-  <span class="step" data-part="step"></span>
-  <span class="phase" data-part="phase"></span>
+<div class="kv-scrubber" data-testid="scrubber">
+  <div class="kv-steps" role="group" aria-label="Step" data-part="bar"></div>
 </div>
 """
 
 _component = st.components.v2.component(
     "kvlab_scrubber",
     html=HTML,
-    css=(STATIC / "scrubber.css").read_text(encoding="utf-8"),
-    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("focus.js", "scrubber.js")),
+    css="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("stepbar.css", "scrubber.css")),
+    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("focus.js", "stepbar.js", "scrubber.js")),
 )
 
 

@@ -25,13 +25,14 @@ SCRIPTS = (
     "tokenstrip-head.js",
     "tokenstrip-pictures.js",
     "tokenstrip-words.js",
+    "stepbar.js",
     "tokenstrip.js",
 )
 
 _component = st.components.v2.component(
     "kvlab_tokenstrip",
     html=(STATIC / "tokenstrip.html").read_text(encoding="utf-8"),
-    css=(STATIC / "tokenstrip.css").read_text(encoding="utf-8"),
+    css="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("stepbar.css", "tokenstrip.css")),
     js="\n".join([UNPACK, *((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)]),
 )
 

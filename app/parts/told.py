@@ -32,7 +32,7 @@ def runs_of(source: str, asked: Mapping[str, str]) -> list[Run]:
         names = parts if found[1] in parts else [found[1]]
         ids = [entry.run_id for name in names for entry in list_runs(runs_root(), comparison_id=name)]
     else:
-        ids = RUN.findall(source) or [asked["run"]] * ("run" in asked and not source)
+        ids = RUN.findall(source) or ([asked["run"]] if "run" in asked and not source else [])
     runs = []
     for name in sorted(set(ids)):
         with suppress(UserError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -13,11 +13,12 @@ import pandas as pd
 from kvlab.atlas.claims import EVIDENCE as ALL_EVIDENCE
 from kvlab.atlas.evidence import Evidence, named_rows
 from kvlab.atlas.exhibit import RECORDED, Choice, Needs
-from kvlab.atlas.registry import EXHIBITS
+from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.shipped import card_row, rows_of
 from kvlab.atlas.shipped_folder import CARDS, DRAWN, EVIDENCE, MADE
 from kvlab.atlas.sources import BENCH_FOLDER, EVAL_FOLDER, Sources
 from kvlab.errors import UserError
+from kvlab.evaluate.rows import newest
 from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
@@ -58,6 +59,31 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
     return size
 
 
+def pack_also(runs: Path, to: Path, keys: Sequence[str]) -> int:
+    """Put the rows and cards of some exhibits of evaluations into what `pack` wrote; returns all its bytes.
+
+    Raises:
+        UserError: an exhibit needs more than evaluations, or nothing was measured for it.
+    """
+    fresh, cards = Sources(runs), []
+    for exhibit in (find(*key.split("/")) for key in keys):
+        if exhibit.source != "eval":
+            raise UserError(f"{exhibit.key} is drawn from more than evaluations: pack all of them, without --only.")
+        for theme in THEMES:
+            drawn = exhibit.draw(fresh, Choice(), theme)
+            if isinstance(drawn, Needs):
+                raise UserError(f"Nothing was measured for {exhibit.key}: kvlab atlas fill --out {runs} --only it.")
+            cards.append(card_row(exhibit, drawn, theme))
+    for name, group in fresh.evaluations.groupby("name"):
+        file = to / EVAL_FOLDER / str(name) / "part-000000.parquet"
+        rows = newest(pd.concat([pd.read_parquet(file), _kept(group)], ignore_index=True))
+        rows.to_parquet(file, compression="zstd", index=False)
+    known = pd.read_parquet(to / CARDS)
+    cards_now = pd.concat([known[~known["exhibit"].isin(keys)], pd.DataFrame(cards)], ignore_index=True)
+    cards_now.to_parquet(to / CARDS, compression="zstd", compression_level=12)
+    return sum(file.stat().st_size for file in to.rglob("*") if file.is_file())
+
+
 def recorded(runs: Path) -> Iterator[list[Run]]:
     """The runs of every complete comparison that was recorded in full, the oldest first."""
     for entry in reversed(list_comparisons(runs)):
@@ -82,8 +108,11 @@ def _tables(sources: Sources, to: Path) -> None:
         for name, group in rows.groupby("name") if len(rows) else ():
             file = to / folder / (f"{name}/part-000000.parquet" if folder == EVAL_FOLDER else f"{name}.parquet")
             file.parent.mkdir(parents=True, exist_ok=True)
-            kept = group.drop(columns=["name", *[column for column in LEFT_OUT if column in group]])
-            kept.to_parquet(file, compression="zstd", index=False)
+            _kept(group).to_parquet(file, compression="zstd", index=False)
+
+
+def _kept(rows: pd.DataFrame) -> pd.DataFrame:
+    return rows.drop(columns=["name", *[column for column in LEFT_OUT if column in rows]])
 
 
 def _drawings(sources: Sources) -> tuple[pd.DataFrame, pd.DataFrame]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-import numpy as np
-import pandas as pd
-
-from kvlab.counted import mean_words, prompts
-from kvlab.intervals import Interval, mean_interval
+from kvlab.counted import prompts
+from kvlab.intervals import Interval
 
 Verdict = Literal["holds", "does not hold", "not enough to say"]
 HOLDS: Verdict = "holds"
@@ -100,27 +97,3 @@ def never(broken: int, basis: Basis) -> Verdict:
     if broken:
         return FAILS
     return HOLDS if basis.prompts >= LEAST_PROMPTS else OPEN
-
-
-def over_prompts(frame: pd.DataFrame, column: str, prompt: str = "prompt") -> Interval | None:
-    """The mean of a column with its interval over prompts: heads, steps and merges of a prompt are averaged first."""
-    values = frame.groupby(prompt, sort=False)[column].mean().dropna() if len(frame) else pd.Series(dtype=float)
-    return interval_of(values.to_list())
-
-
-def interval_of(values: Sequence[float]) -> Interval | None:
-    """The mean of one value a prompt with its 95 % interval; None where there is none."""
-    known = [float(value) for value in values if np.isfinite(value)]
-    return mean_interval(known) if known else None
-
-
-def basis_of(frame: pd.DataFrame, merges: int = 0) -> Basis:
-    """Prompts and (layer, head) pairs of an evidence frame (`kvlab.atlas.evidence`)."""
-    place = [name for name in ("layer", "head") if name in frame]
-    heads = len(frame[place].drop_duplicates()) if len(place) == 2 and len(frame) else 0
-    return Basis(frame["prompt"].nunique() if len(frame) else 0, heads, merges)
-
-
-def words_of(found: Interval | None, show: Callable[[float], str]) -> str:
-    """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`."""
-    return "not measured" if found is None else mean_words(found.mean, found.low, found.high, found.n, show)

@@ -7,27 +7,27 @@ the layer here; the attention function, called next in the same thread, takes it
 from __future__ import annotations
 
 from contextvars import ContextVar
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from torch import Tensor, nn
+
+
+class AttentionCall(NamedTuple):
+    """What an attention call brings beside queries, keys and values; made for every layer and step, hence a tuple."""
+
+    scaling: float
+    softcap: float | None = None
+    padding: Tensor | None = None  # (B, tokens seen)
+    module: nn.Module | None = None  # the attention module that calls
+    slopes: Tensor | None = None  # (Hq,) of ALiBi
+    sinks: Tensor | None = None  # (Hq,) logits of learned sinks
 
 
 class AttendingLayer(Protocol):
     """A cache layer that does its own attention."""
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        scaling: float,
-        softcap: float | None,
-        module: nn.Module | None = None,
-        slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Attention output (B, Hq, q, d); `slopes` (Hq,) of ALiBi, `sinks` (Hq,) logits of learned sinks."""
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Attention output (B, Hq, q, d)."""
         ...
 
 

@@ -15,7 +15,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
 
 from kvlab.attention.alibi import Alibi
-from kvlab.attention.handoff import take
+from kvlab.attention.handoff import AttentionCall, take
 from kvlab.attention.row_mask import RowMask, dense_blocks
 from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_attention, softmax_beside
 from kvlab.errors import UserError
@@ -66,13 +66,14 @@ def kvlab_attention(
     if layer is not None:
         if isinstance(attention_mask, RowMask) or (attention_mask is not None and attention_mask.dim() == 4):
             raise UserError("Custom 4-D attention masks do not fit compressed slots; pass a 2-D padding mask instead.")
-        output = layer.attend(query, key, value, attention_mask, scaling, softcap, module, slopes, s_aux)
+        call = AttentionCall(scaling, softcap, attention_mask, module, slopes, s_aux)
+        output = layer.attend(query, key, value, call)
     elif isinstance(attention_mask, RowMask):
         output = _masked(query, key, value, attention_mask.blocks(query.device), scaling, softcap, s_aux)
     elif attention_mask is None or attention_mask.dim() == 2:
         bias, alibi = _plain_bias(attention_mask, key), _plain_alibi(slopes, attention_mask, query, key)
         sinks = None if s_aux is None else s_aux.expand(len(key), -1).unflatten(1, (key.shape[1], -1))
-        output = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
+        output, _ = slot_attention(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)
     else:
         output = _masked(query, key, value, dense_blocks(attention_mask), scaling, softcap, s_aux)
     return output.transpose(1, 2).contiguous(), None

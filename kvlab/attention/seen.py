@@ -13,7 +13,7 @@ from kvlab.attention.kernels import OneQuery, one_query_kernel
 from kvlab.attention.low_rank import LowRankState, StateShare
 from kvlab.attention.output import output_weight
 from kvlab.attention.queries import position_factor, project_queries
-from kvlab.attention.slot_attention import ROW_BLOCK, attention_of_slots, probabilities, slot_logits
+from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_attention, slot_logits
 from kvlab.attention.tiles import Tiles
 from kvlab.errors import UserError
 from kvlab.methods.rotary import Rotary
@@ -52,7 +52,7 @@ class PassSeen:
             output, self._normalizers = self._tiles().attention(value)
             return output
         given = self.query, self.key, value, self.bias
-        output, normalizers = attention_of_slots(
+        output, normalizers = slot_attention(
             *given, scaling=self.scaling, softcap=self.softcap, alibi=self.alibi, sinks=self.sinks
         )
         self._normalizers = None if normalizers is None else normalizers.unflatten(1, (self.key.shape[1], -1))

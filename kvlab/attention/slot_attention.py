@@ -24,21 +24,6 @@ def slot_attention(
     softcap: float | None = None,
     alibi: Alibi | None = None,
     sinks: Tensor | None = None,
-) -> Tensor:
-    """The output of `attention_of_slots` alone."""
-    return attention_of_slots(query, key, value, bias, scaling=scaling, softcap=softcap, alibi=alibi, sinks=sinks)[0]
-
-
-def attention_of_slots(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    *,
-    scaling: float,
-    softcap: float | None = None,
-    alibi: Alibi | None = None,
-    sinks: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """Attention output (B, Hq, q, d) of q queries over S slots, the last q of which are the queries' own tokens.
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from kvlab.attention.handoff import take
+from kvlab.attention.handoff import AttentionCall, take
 from kvlab.bench.models import BenchModel
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layer import CompressedLayer
@@ -61,11 +61,12 @@ def attend_by_hand(
     """One pass through a layer as its attention module would make it: (B, Hq, q, d)."""
     seen_keys, seen_values = layer.update(keys, values)
     attending = take(seen_keys)
-    assert attending is layer
+    assert attending is not None
     scaling = getattr(module, "scaling", None) or getattr(module, "inv_norm_factor", None) or query.shape[-1] ** -0.5
     softcap = getattr(module, "attn_logit_softcapping", None)
     slopes = getattr(module, "slopes", None)  # of a model with ALiBi
-    return layer.attend(query, seen_keys, seen_values, None, scaling, softcap, module, slopes)
+    call = AttentionCall(scaling, softcap, module=module, slopes=slopes)
+    return attending.attend(query, seen_keys, seen_values, call)
 
 
 def _states(

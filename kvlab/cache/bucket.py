@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
+from kvlab.cache.decision_work import Work
 from kvlab.cache.quota import Quota
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table import SlotTable
@@ -36,6 +37,7 @@ class Bucket:
         self.first: tuple[int, int, int] | None = None  # slots, tokens and the pass's end at the first decision
         self.dropped = torch.zeros(table.slots.keys.shape[:2], device=table.slots.keys.device)  # votes lost to eviction
         self.guard_activations = torch.zeros_like(self.dropped)
+        self.last_work: tuple[tuple[object, ...], Work | None] = (), None  # what it was known by, made by `fused`
 
     @property
     def is_over(self) -> bool:
@@ -64,6 +66,11 @@ class Bucket:
         table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
         table.note_heads(plan.head_state or {})
         return Decision(view, plan, before, after)
+
+    def known_by(self) -> tuple[object, ...]:
+        """What all tensors that a decision in place reads and writes follow from, but the newest query's attention."""
+        table = self.table
+        return table.slots, table.width, self.quota and self.quota.slots, self.dropped, *table.head_state.values()
 
     def was_decided(self, merges: bool) -> None:
         """Count a decision that was made in place, with every head over its budget before and at it now."""

@@ -32,6 +32,8 @@ def check_chunks(pipeline: Pipeline, tokens: int, chunk: int) -> None:
             "This method works on the hidden states of the whole prompt, so its prompt cannot come in chunks: leave "
             "the prefill chunk out."
         )
+    if pipeline.block:
+        raise UserError("This method takes its prompt in blocks of its own: leave the prefill chunk out.")
     if pipeline.saves_prefill:
         raise UserError("prefill_saving drops tokens between layers, so the prompt cannot come in chunks: use one.")
     if (rows := pipeline.prompt_rows(tokens)) > chunk:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
-from kvlab.cache.fused import decide_whole, decides_whole, decision_kernel
+from kvlab.cache.fused import decide_again, decide_whole, decides_whole, decision_kernel
 from kvlab.cache.layer_state import LayerState
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
@@ -124,12 +124,16 @@ def conclude(
 def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) -> list[bool]:
     """For each bucket whether a kernel has scored and decided already, all in one."""
     kernel = decision_kernel(layer.device) if moment.one and moment.due and layer.settings.observer is None else None
-    if kernel is None or layer.settings.store.packs or not decides_whole(layer.settings.pipeline):
+    if kernel is None or layer.settings.store.packs or layer.waiting != 1:
         return [False] * len(layer.buckets)
+    parts = zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True)
+    taken = [decide_again(bucket, part, tokens, kernel) for bucket, part, tokens in parts]
+    if all(taken) or not decides_whole(layer.settings.pipeline, kernel):
+        return taken
     views = _views(layer, seen, moment, [table.held() for table in layer.tables])
     return [
-        decide_whole(view, layer.settings.pipeline, bucket, kernel)
-        for view, bucket in zip(views, layer.buckets, strict=True)
+        done or decide_whole(view, layer.settings.pipeline, bucket, kernel)
+        for done, view, bucket in zip(taken, views, layer.buckets, strict=True)
     ]
 
 

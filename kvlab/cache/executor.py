@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from kvlab.cache.along_slots import at, wide
 from kvlab.methods.columns import key_lengths
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.rotary import Rotary
@@ -32,10 +33,10 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     if plan.log_mass is not None:
         slots = slots.with_columns(log_mass=torch.where(plan.keep, plan.log_mass, slots.log_mass))
     if plan.value_shift is not None:
-        index = _spread(plan.value_shift.slot, slots.values, plan.value_shift.slot.shape[-1])
+        index = wide(plan.value_shift.slot, slots.values)
         slots.values.scatter_add_(2, index, plan.value_shift.amount.to(slots.values.dtype))
     if plan.new_keys is not None:
-        index = _spread(plan.new_keys.slot, slots.keys, plan.new_keys.slot.shape[-1])
+        index = wide(plan.new_keys.slot, slots.keys)
         slots.keys.scatter_(2, index, plan.new_keys.keys.to(slots.keys.dtype))
         _measure(slots)
     return slots.with_columns(valid=plan.keep)
@@ -49,7 +50,7 @@ def compact(slots: Slots, capacity: int) -> Slots:
     keep = min(capacity, slots.valid.shape[-1])
     order = slots.position.masked_fill(~slots.valid, torch.iinfo(slots.position.dtype).max)
     index = torch.argsort(order, dim=-1, stable=True)[..., :keep]
-    kept = slots.map(lambda tensor: _take(tensor, index))
+    kept = slots.map(lambda tensor: at(tensor, index))
     return grow(kept, capacity) if capacity > keep else kept
 
 
@@ -81,35 +82,25 @@ def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> Non
         tensor = _tensor(slots, name)
         if is_constant(tensor):
             continue
-        at = _spread(index, tensor, 1)
+        where = wide(index, tensor)
         if isinstance(value, Tensor):
-            tensor.scatter_(2, at, value.to(tensor.dtype))
+            tensor.scatter_(2, where, value.to(tensor.dtype))
         else:
-            tensor.scatter_(2, at, value)
+            tensor.scatter_(2, where, value)
 
 
 def _tensor(slots: Slots, name: str) -> Tensor:
     return slots.extra[name] if name in slots.extra else getattr(slots, name)
 
 
-def _spread(index: Tensor, tensor: Tensor, width: int) -> Tensor:
-    """`index` (B, H, width) shaped for gather or scatter along the slots of `tensor`."""
-    return index if tensor.dim() == 3 else index[..., None].expand(-1, -1, width, tensor.shape[-1])
-
-
-def _take(tensor: Tensor, index: Tensor) -> Tensor:
-    return tensor.gather(2, _spread(index, tensor, index.shape[-1]))
-
-
 def _merge(slots: Slots, plan: Plan, edges: Edges, rotary: Rotary | None) -> Slots:
     if edges.harmless:
         return _merge_one(slots, edges, rotary)
     target = _write_targets(slots, plan, edges)
-    combine = _combine_few if target.shape[-1] <= FEW_EDGES else _combine_many
-    keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary, combine)
-    value_sources = _take(slots.values, edges.source).float() * edges.value_weight[..., None]
+    keys = slots.keys if edges.key_weight is None else _merged_keys(slots, edges, target, rotary)
+    value_sources = at(slots.values, edges.source).float() * edges.value_weight[..., None]
     assert edges.self_value_weight is not None
-    values = combine(slots.values, value_sources, target, edges.active, edges.self_value_weight)
+    values = _combine(slots.values, value_sources, _Into(target, edges.active, edges.self_value_weight))
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
     for name, value in (after | (edges.extra_after or {})).items():
         if value is not None and not is_constant(tensor := _tensor(slots, name)):
@@ -131,7 +122,7 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
     ends = torch.cat([edges.source, edges.target], -1) if edges.ends is None else edges.ends
     if edges.key_weight is not None:
         turned = None if rotary is None or edges.turn is None else partial(rotary.turn, by=edges.turn)
-        found = _take(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
+        found = at(slots.keys, ends).float() if edges.end_keys is None else edges.end_keys
         keys = _weighed(found, edges.key_weight, edges.self_key_weight, edges.shares, turned)
         keys = keys if edges.key_scale is None else keys * edges.key_scale[..., None]
         keys = keys if edges.key_shift is None else keys + edges.key_shift
@@ -139,7 +130,7 @@ def _merge_one(slots: Slots, edges: Edges, rotary: Rotary | None) -> Slots:
         if KEY_LENGTH in slots.extra:
             write(slots, edges.target, {KEY_LENGTH: key_lengths(keys.to(slots.keys.dtype))})
     after = {"votes": edges.votes_after, "log_mass": edges.log_mass_after, "score": edges.score_after}
-    values = _take(slots.values, ends).float()
+    values = at(slots.values, ends).float()
     after["values"] = _weighed(values, edges.value_weight, edges.self_value_weight, edges.shares)
     named = after | (edges.extra_after or {})
     write(slots, edges.target, {name: value for name, value in named.items() if value is not None})
@@ -157,16 +148,14 @@ def _weighed(
     return (target * own[..., None]).addcmul_(source, weight[..., None])
 
 
-def _merged_keys(
-    slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None, combine: Callable[..., Tensor]
-) -> Tensor:
-    assert edges.key_weight is not None
-    sources = _take(slots.keys, edges.source).float()
+def _merged_keys(slots: Slots, edges: Edges, target: Tensor, rotary: Rotary | None) -> Tensor:
+    assert edges.key_weight is not None and edges.self_key_weight is not None
+    sources = at(slots.keys, edges.source).float()
     if edges.turn is not None and rotary is not None:
         sources = rotary.turn(sources, edges.turn)
     sources = sources * edges.key_weight[..., None]
-    own, scale, shift = edges.self_key_weight, edges.key_scale, edges.key_shift
-    return combine(slots.keys, sources, target, edges.active, own, scale, shift)
+    into = _Into(target, edges.active, edges.self_key_weight, edges.key_scale, edges.key_shift)
+    return _combine(slots.keys, sources, into)
 
 
 def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
@@ -178,22 +167,31 @@ def _write_targets(slots: Slots, plan: Plan, edges: Edges) -> Tensor:
     return torch.where(edges.active, edges.target, leaves)
 
 
-def _combine_few(
-    states: Tensor,
-    sources: Tensor,
-    target: Tensor,
-    active: Tensor,
-    self_weight: Tensor,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
-) -> Tensor:
-    """Decoding: `states` with its few targets rewritten in place; `sources` (B, H, E, d) are weighted already."""
-    old = _take(states, target).float()  # (B, H, E, d)
-    merged = old * self_weight[..., None] + _shared(sources, target, active)
-    merged = merged if scale is None else merged * scale[..., None]
-    merged = merged if shift is None else merged + shift
+@dataclass(frozen=True)
+class _Into:
+    """Where edges write and what they make of it, each (B, H, E): (own weight x target + sources) x scale + shift."""
+
+    target: Tensor
+    active: Tensor
+    own: Tensor
+    scale: Tensor | None = None
+    shift: Tensor | None = None  # (B, H, E, d)
+
+
+def _combine(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """`states` (B, H, S, d) with their targets rewritten; `sources` (B, H, E, d) are weighted already."""
+    return (_combine_few if into.target.shape[-1] <= FEW_EDGES else _combine_many)(states, sources, into)
+
+
+def _combine_few(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """Decoding: in place."""
+    target, active = into.target, into.active
+    old = at(states, target).float()  # (B, H, E, d)
+    merged = old * into.own[..., None] + _shared(sources, target, active)
+    merged = merged if into.scale is None else merged * into.scale[..., None]
+    merged = merged if into.shift is None else merged + into.shift
     merged = torch.where(active[..., None], merged, old)
-    return states.scatter_(2, _spread(target, states, target.shape[-1]), merged.to(states.dtype))
+    return states.scatter_(2, wide(target, states), merged.to(states.dtype))
 
 
 def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
@@ -204,30 +202,23 @@ def _shared(sources: Tensor, target: Tensor, active: Tensor) -> Tensor:
     return same.to(sources.dtype) @ torch.where(active[..., None], sources, 0.0)
 
 
-def _combine_many(
-    states: Tensor,
-    sources: Tensor,
-    target: Tensor,
-    active: Tensor,
-    self_weight: Tensor,
-    scale: Tensor | None = None,
-    shift: Tensor | None = None,
-) -> Tensor:
-    """Prefill: the same in one pass of scatter-adds over the whole table."""
-    index = _spread(target, states, target.shape[-1])
+def _combine_many(states: Tensor, sources: Tensor, into: _Into) -> Tensor:
+    """Prefill: in one pass of scatter-adds over the whole table."""
+    target, active = into.target, into.active
+    index = wide(target, states)
     one = torch.ones(states.shape[:3], device=states.device)
-    merged = states.float() * _put(one.clone(), target, self_weight, active)[..., None]
+    merged = states.float() * _put(one.clone(), target, into.own, active)[..., None]
     merged.scatter_add_(2, index, torch.where(active[..., None], sources, 0.0))
-    if scale is not None:
-        merged *= _put(one, target, scale, active)[..., None]
-    if shift is not None:
+    if into.scale is not None:
+        merged *= _put(one, target, into.scale, active)[..., None]
+    if into.shift is not None:
         # Edges of one target carry the same shift, so writing what each target should hold is the same as adding once.
-        shifted = _take(merged, target) + torch.where(active[..., None], shift, 0.0)
+        shifted = at(merged, target) + torch.where(active[..., None], into.shift, 0.0)
         merged.scatter_(2, index, shifted)
     return merged.to(states.dtype)
 
 
 def _put(tensor: Tensor, target: Tensor, value: Tensor, active: Tensor) -> Tensor:
     """`tensor` (B, H, S[, n]) with `value` written in place at targets of active edges (one target, one value)."""
-    index, active = _spread(target, tensor, target.shape[-1]), active if tensor.dim() == 3 else active[..., None]
+    index, active = wide(target, tensor), active if tensor.dim() == 3 else active[..., None]
     return tensor.scatter_(2, index, torch.where(active, value.to(tensor.dtype), tensor.gather(2, index)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from kvlab.attention.kernels import kernels_on, launching_on, warn_without
+from kvlab.attention.kernels import SWITCH, kernels_on, launching_on, warn_without
+from kvlab.cache import decision_torch
 from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
@@ -26,15 +28,18 @@ from kvlab.methods.settlers.residuals.residual import ResidualMerge
 from kvlab.methods.view import KEY_LENGTH, View, is_constant
 
 if TYPE_CHECKING:
+    from kvlab.attention.seen import PassSeen
     from kvlab.cache.bucket import Bucket
 
 Decide = Callable[[Work], None]
 _failed = False  # the kernel could not be made in this process
 
 
-def decides_whole(pipeline: Pipeline) -> bool:
-    """Whether the kernel knows all four choices, with these settings."""
+def decides_whole(pipeline: Pipeline, kernel: Decide | None = None) -> bool:
+    """Whether `kernel` (default the one of a GPU) knows all four choices, with these settings."""
     score, select, settle = pipeline.score, pipeline.select, pipeline.settle
+    if kernel is decision_torch.decide and not isinstance(settle, NearestMerge | CosineMerge):
+        return False
     if isinstance(settle, NearestMerge):
         known = isinstance(score, EmaScore) and not score.raw and settle.goes_by_scores and not settle.per_head_mass
         return known and _selects_by_score(select)
@@ -55,12 +60,13 @@ def _selects_by_score(select: object) -> bool:
     return isinstance(select, LowestScore) and select.of == "budget"
 
 
-def work_of(view: View, pipeline: Pipeline, dropped: Tensor) -> Work | None:
-    """The decision about `view`, whose slots are as they lie in memory; None where the kernel cannot take it."""
-    if not (view.certain and view.most_excess == 1 and decides_whole(pipeline)) or view.seen.moves_logits:
+def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> Work | None:
+    """The decision about `view`, whose slots are as they lie in memory; None where `kernel` cannot take it."""
+    if not (view.certain and view.most_excess == 1 and decides_whole(pipeline, kernel)) or view.seen.moves_logits:
         return None
     slots, settle, score = view.slots, pipeline.settle, pipeline.score
-    if KEY_LENGTH in slots.extra:  # the kernel measures keys itself, and would leave these as they are
+    in_torch = kernel is decision_torch.decide
+    if KEY_LENGTH in slots.extra and not in_torch:  # the kernel measures keys itself, and would leave these as they are
         return None
     bounds = select = pipeline.select
     columns = {"score": slots.score, "votes": slots.votes, "log_mass": slots.log_mass}
@@ -97,14 +103,19 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor) -> Work | None:
         own |= {"decay": score.decay}
     work = Work(
         keys=slots.keys, values=slots.values, position=slots.position, valid=slots.valid, mass=view.seen.last_mass(),
-        tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, **own,
+        tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, lengths=slots.extra.get(KEY_LENGTH),
+        **own,
     )  # fmt: skip
+    if in_torch and not work.keys.is_contiguous():
+        return None
     return work if _is_laid_out(work) else None
 
 
 def _is_laid_out(work: Work) -> bool:
     """Whether all columns lie alike in memory, and numbers of a key and of the masses one behind the other."""
-    columns = (work.valid, work.score, work.votes, work.log_mass, work.average, work.rows, work.residual)
+    columns = (
+        *(work.valid, work.score, work.votes, work.log_mass, work.average, work.rows, work.residual, work.lengths),
+    )
     alike = all(column is None or column.stride() == work.position.stride() for column in columns)
     dense = work.position.stride(2) == work.mass.stride(2) == 1 and work.keys.stride(3) == work.values.stride(3) == 1
     return alike and dense and all(part.is_contiguous() for part in (work.dropped, work.recent, work.sinks))
@@ -112,7 +123,12 @@ def _is_laid_out(work: Work) -> bool:
 
 @lru_cache
 def decision_kernel(device: torch.device) -> Decide | None:
-    """The kernel for `device`, or None where the pipeline decides (see `kvlab.attention.kernels.one_query_kernel`)."""
+    """The kernel for `device`, or None where the pipeline decides (see `kvlab.attention.kernels.one_query_kernel`).
+
+    A CPU has one too, in plain torch.
+    """
+    if device.type == "cpu":
+        return None if os.environ.get(SWITCH) == "off" else decision_torch.decide
     return None if _failed or not kernels_on(device) else _launch
 
 
@@ -125,10 +141,32 @@ def _launch(work: Work) -> None:
 
 def decide_whole(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> bool:
     """Score and decide about one table with `kernel`; false, and nothing is changed, where that cannot be done here."""
-    global _failed
-    work = None if _failed else work_of(view, pipeline, bucket.dropped)
-    if work is None:
+    work = None if _failed else work_of(view, pipeline, bucket.dropped, kernel)
+    if work is None or not _done(work, kernel):
         return False
+    bucket.was_decided(merges=work.kind != EVICT)
+    bucket.last_work = bucket.known_by(), work
+    return True
+
+
+def decide_again(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor, kernel: Decide) -> bool:
+    """The same where the last decision about `bucket` was made so, and nothing but `seen` and the time is new."""
+    known, work = bucket.last_work
+    if work is None or _failed or any(now is not then for now, then in zip(bucket.known_by(), known, strict=True)):
+        return False
+    work.mass, work.tokens_seen = seen.last_mass(), tokens_seen
+    if not _done(work, kernel):
+        return False
+    bucket.was_decided(merges=work.kind != EVICT)
+    return True
+
+
+def _done(work: Work, kernel: Decide) -> bool:
+    """Whether `kernel` could do it."""
+    global _failed
+    if kernel is decision_torch.decide:
+        kernel(work)
+        return True
     try:
         kernel(work)
     except (torch.OutOfMemoryError, torch.AcceleratorError):  # the device's own troubles, not the kernel's
@@ -138,5 +176,4 @@ def decide_whole(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide)
         decision_kernel.cache_clear()
         warn_without("decision", error)
         return False
-    bucket.was_decided(merges=work.kind != EVICT)
     return True

@@ -6,15 +6,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from kvlab.attention.handoff import offer
+from kvlab.attention.handoff import AttentionCall, offer
 from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.deciding import decide
+from kvlab.cache.in_blocks import InBlocks
 from kvlab.cache.layer_state import LayerState
 from kvlab.cache.passage import Rows
 from kvlab.cache.placed import placed, sinks_by_head
@@ -62,7 +63,10 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         check_rehearsed(self)
-        rows = key_states.shape[2]
+        rows, block = key_states.shape[2], self.settings.pipeline.block
+        if block and rows > block and self.cumulative_length == 0:
+            offer(InBlocks(self, block), key_states)
+            return key_states, value_states
         self._append(key_states, value_states)
         self.tokens_seen += rows
         self.cumulative_length += rows
@@ -113,42 +117,31 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
     # attention and decision
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        scaling: float,
-        softcap: float | None,
-        module: nn.Module | None = None,
-        slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
         rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
         first = self.quota is None and not incomplete
         row_valid, passage = None, self.settings.passage
         if first and passage is not None and passage.current is not None:
             row_valid = self._mark_narrowed(passage.current)
-        elif padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
-            row_valid = padding[:, -rows:].to(torch.bool)
+        elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
+            row_valid = call.padding[:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
         if first:
             whole = self.streams.batch * self.streams.heads * self.settings.num_layers
             sizes = sizes_of(self.settings, self.buckets[0].table, whole)
-            lengths = [self.settings.text_tokens or length for length in self.lengths]
+            lengths = [self.settings.text_tokens or length for length in self.announced or self.lengths]
             self.quota = self.buckets[0].quota = Quota.of_layer(
                 self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
             )
-        hidden = None if module is None else take_hidden_states(module)
-        common = scaling, softcap, module, hidden, self.rotary.now(), self.generator
+        hidden = None if call.module is None else take_hidden_states(call.module)
+        common = call.scaling, call.softcap, call.module, hidden, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:
             real = self.streams.by_row(row_valid)
-        where = placed(self.streams, self.tables, slopes, self.tokens_seen, rows, row_valid)
-        beside = sinks_by_head(self.streams, self.tables, sinks)
+        where = placed(self.streams, self.tables, call.slopes, self.tokens_seen, rows, row_valid)
+        beside = sinks_by_head(self.streams, self.tables, call.sinks)
         seen, visible = [], [table.visible() for table in self.tables]
         for table, slots, part, valid, alibi, sink in zip(
             self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True

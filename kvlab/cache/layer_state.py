@@ -45,6 +45,7 @@ class LayerState:
         self.cumulative_length = 0  # tokens seen, padding counted: transformers' logical length
         self.peak_bytes = 0
         self.lengths: list[int] = []  # real tokens of each row, on the host
+        self.announced: list[int] = []  # real tokens of each row of a prompt that goes through the layer in blocks
         self.waiting = 0  # tokens appended since the last decision
         self.prompt_settled = False  # the decision about the prompt was made
         self.references: References | None = None  # queries of a rehearsal, until the decision

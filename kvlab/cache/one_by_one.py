@@ -1,9 +1,8 @@
 """A text in one pass of the model while every cache layer takes it token by token, as though each had been decoded.
 
-What a layer keeps depends on its own queries, keys and values only, which come in the order of the text. So a layer may
-go through all tokens before the next one begins, and the rest of the model (projections, feed-forward, logits) works
-on the whole text at once. The result is that of feeding token by token, merging included; where H2O, LESS, CaM and D2O
-mask attention in one pass over the whole text, this is what they simulate.
+A layer goes through all tokens before the next one begins (`in_blocks`), and the rest of the model (projections,
+feed-forward, logits) works on the whole text at once. The result is that of feeding token by token, merging included;
+where H2O, LESS, CaM and D2O mask attention in one pass over the whole text, this is what they simulate.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
-from kvlab.attention.handoff import offer
+from kvlab.attention.handoff import AttentionCall, offer
 from kvlab.cache.cache import CompressedCache
+from kvlab.cache.in_blocks import attend_in_blocks
 from kvlab.cache.layer import CompressedLayer
 
 
@@ -71,26 +70,6 @@ class OneByOne(CacheLayerMixin):
         offer(self, key_states)
         return key_states, value_states
 
-    def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        padding: Tensor | None,
-        scaling: float,
-        softcap: float | None,
-        module: nn.Module | None = None,
-        slopes: Tensor | None = None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
-        """Output (B, Hq, q, d): each token is appended, attends and is decided about before the next one comes.
-
-        This loop is the definition: what a token sees depends on every decision before it.
-        """
-        outputs = []
-        for place in range(query.shape[2]):
-            one = slice(place, place + 1)
-            slots = self.layer.update(key[:, :, one], value[:, :, one])
-            output = self.layer.attend(query[:, :, one], *slots, None, scaling, softcap, module, slopes, sinks)
-            outputs.append(output)
-        return torch.cat(outputs, dim=2)
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d): each token is appended, attends and is decided about before the next one comes."""
+        return attend_in_blocks(self.layer, 1, query, key, value, call._replace(padding=None))

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import executor
+from kvlab.cache.along_slots import at, like, longer, wide
 from kvlab.cache.held_slots import HeldSlots
+from kvlab.cache.squeeze import Squeeze
 from kvlab.cache.table import SlotTable
 from kvlab.growth import GROWTH
 from kvlab.methods.columns import key_lengths
@@ -42,7 +44,7 @@ class PackedTable(SlotTable):
         index = torch.cat([middle, ahead, behind], 2)
         there = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
-        moved = own.map(lambda tensor: _at(tensor, index))
+        moved = own.map(lambda tensor: at(tensor, index))
         moved.valid &= there
         states, real = {"keys": moved.keys, "values": moved.values}, moved.valid[:, :, : self.room]
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
@@ -152,15 +154,15 @@ class PackedTable(SlotTable):
         native = real & (index >= self.room)
         valid = self.slots.valid.gather(2, index) & real
         place = torch.where(native, index, first + torch.arange(count, device=index.device))
-        self._put(place, _at(after.keys, index), _at(after.values, index))
+        self._put(place, at(after.keys, index), at(after.values, index))
         moved = torch.zeros_like(self.slots.valid).to(torch.uint8)
         hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
         for (
             column
         ) in self.slots.own().values():  # nothing may be read from a hole: methods look at columns of their own
             column[:, :, first : first + count] = 0
-            column.scatter_(2, _wide(place, column), _at(column, index).masked_fill(~_like(valid, column), 0))
-            column.masked_fill_(_like(hole, column), 0)
+            column.scatter_(2, wide(place, column), at(column, index).masked_fill(~like(valid, column), 0))
+            column.masked_fill_(like(hole, column), 0)
         self.width += count
 
     def pack_gathered(self) -> None:
@@ -195,9 +197,9 @@ class PackedTable(SlotTable):
         real = self.slots.valid[:, :, columns].view(torch.uint8)
         index = real.argsort(dim=-1, descending=True, stable=True)
         for column in self.slots.own().values():
-            column[:, :, columns] = _at(column[:, :, columns], index)
+            column[:, :, columns] = at(column[:, :, columns], index)
         for native in self.native.values():
-            native[:, :, :count] = _at(native[:, :, :count], index)
+            native[:, :, :count] = at(native[:, :, :count], index)
         self.width = self.room + self.occupied
 
     def _trim(self) -> None:
@@ -213,19 +215,19 @@ class PackedTable(SlotTable):
         if lacking > 0:
             self.left_bytes = self.table_bytes()
             self.slots = executor.grow(self.slots, self.capacity + lacking + more)
-            self.native = {side: _longer(tensor, lacking + more) for side, tensor in self.native.items()}
+            self.native = {side: longer(tensor, lacking + more) for side, tensor in self.native.items()}
 
     def _grow(self, count: int) -> None:
         """Room for `count` more codes."""
         self.left_bytes, room = self.table_bytes(), self.room
 
         def widen(tensor: Tensor) -> Tensor:
-            return torch.cat([_longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
+            return torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
 
         self.slots = self.slots.map(widen)
         for side, code in self.codes.items():
             self.coded[side] = {
-                name: _longer(tensor, count // code.group if name in code.shared else count)
+                name: longer(tensor, count // code.group if name in code.shared else count)
                 for name, tensor in self.coded[side].items()
             }
         self.room, self.width = room + count, self.width + count
@@ -235,33 +237,15 @@ class PackedTable(SlotTable):
 
         Of a code whose slots share something the remade lots are decoded and coded anew, as few as will do.
         """
-        lot, lots = self.scheme.lot, self.used // self.scheme.lot
-        most = min(self.occupied, self.used)  # valid slots of a head; its emptiest lots hold no more than their share
-        enough = ((emptiest, -(-emptiest * most // self.used)) for emptiest in range(1, lots + 1))
-        found = next(((many, few) for many, few in enough if (many - few) * lot >= count), None)
-        if found is None:
+        made = Squeeze.of(self.slots.valid[:, :, : self.used], self.scheme.lot, self.occupied, count)
+        if made is None:
             return False
-        many, few = found
-        valid = self.slots.valid[:, :, : self.used]
-        order = valid.unflatten(2, (-1, lot)).sum(-1).argsort(dim=-1, descending=True, stable=True)
-        stay, go = order[..., : lots - many], order[..., lots - many :]
-        kept, scattered = _slots_of(stay, lot), _slots_of(go, lot)
-        real_first = valid.gather(2, scattered).view(torch.uint8).argsort(dim=-1, descending=True, stable=True)
-        real_first = real_first[..., : few * lot]
-        index = torch.cat([kept, scattered.gather(2, real_first)], 2)
-        real = valid.gather(2, index[..., kept.shape[2] :])
+        index = made.index
         for side, code in self.codes.items():
-            width, held = self.native[side].shape[3], self.coded[side]
-            if code.group == 1:
-                packed = {name: _at(tensor, index) for name, tensor in held.items()}
-            else:
-                apart = [{n: _at(t, g if n in code.shared else s) for n, t in held.items()} for g, s in
-                         ((stay, kept), (go, scattered))]  # fmt: skip
-                anew = code.encode(_at(code.decode(apart[1], width), real_first), real)
-                packed = {name: torch.cat([apart[0][name], anew[name]], 2) for name in held}
-            _write(held, code, packed, 0)
+            held = self.coded[side]
+            _write(held, code, made.coded(code, held, self.native[side].shape[3]), 0)
         for column in self.slots.own().values():
-            column[:, :, : index.shape[2]] = _at(column, index)
+            column[:, :, : index.shape[2]] = at(column, index)
             column[:, :, index.shape[2] : self.room] = 0
         self.used = index.shape[2]
         return True
@@ -270,7 +254,7 @@ class PackedTable(SlotTable):
         """Write native states (B, H, E, d) to slots `place` (B, H, E)."""
         for side, states in (("keys", keys), ("values", values)):
             native = self.native[side]
-            native.scatter_(2, _wide(place - self.room, native), states.to(native.dtype))
+            native.scatter_(2, wide(place - self.room, native), states.to(native.dtype))
 
     def packed(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
@@ -344,31 +328,8 @@ def _without_states(slots: Slots) -> Slots:
     return replace(slots, keys=slots.keys[..., :0].clone(), values=slots.values[..., :0].clone())
 
 
-def _wide(index: Tensor, tensor: Tensor) -> Tensor:
-    """`index` (B, H, E) for a gather or scatter along the slots of `tensor` (B, H, S[, n])."""
-    return index if tensor.dim() == 3 else index[..., None].expand(*index.shape, tensor.shape[-1])
-
-
-def _like(mask: Tensor, tensor: Tensor) -> Tensor:
-    """`mask` (B, H, S) for `tensor` (B, H, S[, n])."""
-    return mask if tensor.dim() == 3 else mask[..., None]
-
-
-def _at(tensor: Tensor, index: Tensor) -> Tensor:
-    return tensor.gather(2, _wide(index, tensor))
-
-
-def _longer(tensor: Tensor, count: int) -> Tensor:
-    return torch.cat([tensor, tensor.new_zeros(*tensor.shape[:2], count, *tensor.shape[3:])], 2)
-
-
-def _slots_of(lots: Tensor, lot: int) -> Tensor:
-    """(B, H, n * lot) slots of lots (B, H, n)."""
-    return (lots[..., None] * lot + torch.arange(lot, device=lots.device)).flatten(2)
-
-
-def _write(held: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], at: int) -> None:
-    """Put what was coded behind the first `at` slots, in place."""
+def _write(held: Mapping[str, Tensor], code: Code, new: Mapping[str, Tensor], behind: int) -> None:
+    """Put what was coded behind the first slots, in place."""
     for name, tensor in held.items():
-        first = at // code.group if name in code.shared else at
+        first = behind // code.group if name in code.shared else behind
         tensor[:, :, first : first + new[name].shape[2]] = new[name]

@@ -25,7 +25,7 @@ from kvlab.cache.deciding import conclude_all, conclude_held, note_statistic
 from kvlab.cache.rehearsed import go_back, mark
 from kvlab.cache.settings import LayerSettings, RehearsalState, wait
 from kvlab.errors import UserError
-from kvlab.methods.rehearsal import OVERLAP, Rehearsal
+from kvlab.methods.rehearsal import OVERLAP, STUDIES, Rehearsal
 
 LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
 _LISTENS = "_kvlab_listens_to_prompts"
@@ -34,9 +34,10 @@ Piece = tuple[Tensor, Tensor | None]  # ids (B, n) and mask (B, n)
 
 def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> RehearsalState:
     """What a cache notes of its prompt. Without a tokenizer nothing is asked: the context alone is read again."""
-    ask = [] if tokenizer is None else tokenizer(plan.ask, add_special_tokens=False)["input_ids"]
+    asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
+    ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
     start = getattr(tokenizer or model.config.get_text_config(decoder=True), "bos_token_id", None)
-    return RehearsalState(plan, list(ask), start)
+    return RehearsalState(plan, ids[0], start, ids[1:])
 
 
 def listen(model: PreTrainedModel) -> None:
@@ -107,27 +108,54 @@ def _shared(cache: CompressedCache) -> dict[int, Any]:
 
 
 def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Piece], before: Tensor | None) -> None:
-    layers, held = cache.compressed_layers(), cache.settings.held
-    assert held is not None
-    most = max((ids.shape[1] for ids, _ in pieces), default=0)
+    """Show every layer each piece; answers to requests are written first, and put behind `pieces`."""
+    layers, held, state = cache.compressed_layers(), cache.settings.held, cache.settings.rehearsal
+    assert held is not None and state is not None
+    widths = [ids.shape[1] for ids, _ in pieces] + [len(ask) + state.plan.study for ask in state.studies]
+    most, total = max(widths, default=0), sum(widths)
     own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
-    total = sum(ids.shape[1] for ids, _ in pieces)
     every = math.ceil(total / max(cache.settings.pipeline.references, 1))
     marks = [mark(layer, every) for layer in layers]
     for layer, marked in zip(layers, marks, strict=True):
-        layer.marked = marked
         layer.buckets[0].table.reserve(marked.width + most)
         held[layer.rank] = replace(held[layer.rank], seen=layer.seen_again(held[layer.rank].seen))
-    for ids, mask in pieces:
-        _pass(model, cache, ids, mask, before)
+
+    def take_back() -> None:
         for index, kept in enumerate(own):
             if kept is not None:
                 cache.layers[index] = copy.deepcopy(kept)
         for layer, marked in zip(layers, marks, strict=True):
             go_back(layer, marked)
+
+    for ask in state.studies:
+        pieces.append(_answered(model, cache, ask, state.plan.study, before))
+        take_back()
+    for layer, marked in zip(layers, marks, strict=True):
+        layer.marked = marked
+    for ids, mask in pieces:
+        _pass(model, cache, ids, mask, before)
+        take_back()
     for layer, marked in zip(layers, marks, strict=True):
         layer.buckets[0].table.give_back_room(marked.whole)
         layer.marked = None
+
+
+def _answered(
+    model: PreTrainedModel, cache: CompressedCache, ask: list[int], tokens: int, before: Tensor | None
+) -> Piece:
+    """A request, and `tokens` that the model writes to it behind the full prompt; what comes after an end is masked."""
+    rows = cache.compressed_layers()[0].streams.batch
+    new = torch.tensor([ask] * rows, device=cache.compressed_layers()[0].device)
+    written, output = new, model.get_output_embeddings()
+    for _ in range(tokens):
+        hidden = _pass(model, cache, new, None if before is None else torch.ones_like(new), before)
+        before = None if before is None else torch.cat([before, torch.ones_like(new).to(before)], 1)
+        new = output(hidden[:, -1:]).argmax(-1)
+        written = torch.cat([written, new], 1)
+    ends = torch.as_tensor(getattr(model.generation_config, "eos_token_id", None) or [], device=written.device)
+    over = torch.isin(written[:, len(ask) :], ends).cumsum(1) > 0
+    mask = torch.cat([torch.ones_like(written[:, : len(ask)]), (~over).long()], 1)
+    return written, None if before is None and bool(mask.all()) else mask
 
 
 def _pieces(state: RehearsalState, prompt: int, room: int) -> Iterator[Piece]:
@@ -163,7 +191,8 @@ def _part(row: list[int], place: int, count: int) -> list[int]:
 
 def _pass(
     model: PreTrainedModel, cache: CompressedCache, ids: Tensor, mask: Tensor | None, before: Tensor | None
-) -> None:
+) -> Tensor:
+    """Hidden states (B, n, hidden) of `ids` behind what the cache has seen."""
     given: dict[str, Any] = {}
     if mask is not None:
         seen = (
@@ -174,7 +203,7 @@ def _pass(
         given["attention_mask"] = torch.cat([seen, mask], 1)
         if "position_ids" in inspect.signature(_decoder(model).forward).parameters:
             given["position_ids"] = (given["attention_mask"].cumsum(-1) - 1)[:, -ids.shape[1] :].clamp_min(0)
-    _decoder(model)(ids, past_key_values=cache, use_cache=True, **given)
+    return _decoder(model)(ids, past_key_values=cache, use_cache=True, **given)[0]
 
 
 def _decoder(model: PreTrainedModel) -> nn.Module:

@@ -51,6 +51,7 @@ class RehearsalState:
     plan: Rehearsal
     ask: list[int]  # token ids in front of each piece
     start: int | None  # the token every text begins with, which is not read again
+    studies: list[list[int]] = field(default_factory=list)  # token ids of requests that the model answers by itself
     context: int | None = None  # tokens of each row that are read again, the first ones; None: all
     ids: list[Tensor] = field(default_factory=list)  # (B, q) of each pass
     mask: Tensor | None = None  # (B, T) of the last pass, where one was given

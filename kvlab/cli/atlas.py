@@ -42,11 +42,13 @@ def ship(
     runs: Annotated[Path, typer.Option(help="the folder that was filled")] = Path("runs"),
     to: Annotated[Path, typer.Option(help="where the results go that come with kvlab")] = Path("assets/results"),
     machine: Annotated[str, typer.Option(help="what it was measured on, in words")] = "two CPU cores",
+    only: Annotated[str, typer.Option(help="exhibits of evaluations that join what is there, as of `fill`")] = "",
 ) -> None:
     """Pack a filled folder as the results that come with kvlab."""
-    from kvlab.atlas.packing import pack
+    from kvlab.atlas.packing import pack, pack_also
 
-    typer.echo(f"{pack(runs, to, machine) / 1e6:.1f} MB in {to}")
+    keys = [key for key in only.split(",") if key]
+    typer.echo(f"{(pack_also(runs, to, keys) if keys else pack(runs, to, machine)) / 1e6:.1f} MB in {to}")
 
 
 @atlas_commands.command("scores")

@@ -88,12 +88,16 @@ class Recorder:
             self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self._host_of))
         layer, heads = self.layers[layer_idx], slots.keys.shape[1]
         self._turn_to(layer)
+        earlier = layer.columns.get(LEFT) if self.step == 0 else None  # of the prompt's blocks before this one
         layer.columns = self._nothing_left(heads, query=seen.query)
+        if earlier is not None:
+            layer.columns[LEFT] = earlier
         if not self.full:
             return
-        # Of a prompt in chunks only the last is shown, with the slots of all of them.
-        layer.shadow.append(slots, slots.keys.shape[2] if self.step == 0 else seen.num_new)
-        if self.step == 0:
+        # Of a prompt in chunks only the last is shown, with the slots of all of them; in blocks each is.
+        first = layer.shadow.tokens == 0
+        layer.shadow.append(slots, slots.keys.shape[2] if first else seen.num_new)
+        if first:
             self._note_absent(layer_idx, layer, heads)
         layer.broken = non_finite(slots)
         layer.columns |= {"non_finite": _count(layer.broken), "key_growth": self.same, "value_growth": self.same}
@@ -104,6 +108,8 @@ class Recorder:
         if self.step > 0:
             self._note_prediction(layer, slots, layer.given)
         if self._keeps_rows(layer_idx):
+            if self.step == 0:
+                layer.true_mass, layer.slot_mass = [], []
             layer.true_mass.append(self._half(layer.truth.mass))
             layer.slot_mass.append(self._half(rows_by_position(layer.given.mass, columns, layer.shadow)))
 
@@ -114,6 +120,7 @@ class Recorder:
         gone = (before.valid > plan.keep)[0]  # there, and not kept
         leaving = gone.sum(-1, dtype=torch.float32)
         absent = 0 if self.step > 0 or layer.shadow.absent is None else int(layer.shadow.absent.sum())
+        leaving = leaving + layer.columns[LEFT] if self.step == 0 else leaving
         layer.columns[LEFT] = leaving + absent if absent else leaving
         if plan.edges is not None:
             layer.columns["merged"] = plan.edges.active[0].sum(-1, dtype=torch.float32)

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.lines import add_line
 from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.figures.template import colour_bar, finish
 from kvlab.figures.words import percent
@@ -51,12 +52,8 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         name="range over the layer's heads", hoverinfo="skip",
     )  # fmt: skip
     for column, name, hue, dash, marker in LINES:
-        colour = pick(HUES[hue], theme)
-        figure.add_scatter(
-            x=frame["layer"], y=frame[column], name=name, mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 1.8}, marker={"symbol": marker, "size": 8, "color": colour},
-            hovertemplate=f"layer %{{x}}: {name} %{{y:.3f}}<extra></extra>",
-        )  # fmt: skip
+        colour, hover = pick(HUES[hue], theme), f"layer %{{x}}: {name} %{{y:.3f}}"
+        add_line(figure, frame["layer"], frame[column], name, colour, dash, hover, marker=marker, size=8)
     finish(figure, title="How far back each layer looks", x="layer", y="share", theme=theme)
     return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
 

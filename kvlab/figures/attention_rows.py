@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.merges import whole_numbers
+from kvlab.figures.by_head import map_of_heads
 from kvlab.figures.palette import HUES, LOSS, SURFACES, Theme, mix, pick
-from kvlab.figures.template import QUIET, colour_bar, finish, log_axis
+from kvlab.figures.template import QUIET, finish, log_axis
 from kvlab.figures.words import number, percent, plural, visible
 
 MAX_POINTS = 1500
@@ -89,14 +89,10 @@ def read_returning_over_steps(frame: pd.DataFrame) -> str:
 def returning_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Share of the to-be-evicted tokens that return at least once, by layer and KV head; columns layer, head, ever."""
     table = frame.pivot(index="layer", columns="head", values="ever")
-    heat = go.Heatmap(
-        z=100 * table.to_numpy(np.float32), x=table.columns.to_numpy(), y=table.index.to_numpy(), xgap=1, ygap=1,
-        zmin=0, zmax=100, colorscale=LOSS[theme], colorbar=colour_bar("returned (%)", theme),
-        hovertemplate="layer %{y}, head %{x}: %{z:.1f} % return<extra></extra>",
+    return map_of_heads(
+        100 * table, "Evicted tokens that return at least once, by head", theme, bar="returned (%)",
+        hover=": %{z:.1f} % return", high=100, colours=LOSS[theme],
     )  # fmt: skip
-    figure = finish(go.Figure(heat), title="Evicted tokens that return at least once, by head", x="KV head", y="layer",
-                    theme=theme, legend=False)  # fmt: skip
-    return whole_numbers(figure, table)
 
 
 def read_returning_by_head(frame: pd.DataFrame) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.merges import whole_numbers
-from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, Theme, pick
+from kvlab.figures.by_head import map_of_heads
+from kvlab.figures.lines import add_line
+from kvlab.figures.palette import HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.stacked import add_area
-from kvlab.figures.template import colour_bar, finish
+from kvlab.figures.template import finish
 from kvlab.figures.words import number, percent, plural
 
 FATE_LOOK = {"own slot": ("kept", ""), "merged": ("pivot", "x"), "dropped": ("evicted", "/")}
@@ -26,21 +26,10 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> 
     lost = frame.assign(text=[_lost(step) for step in frame["first_lost"]]).pivot(
         index="layer", columns="head", values="text"
     )
-    heat = go.Heatmap(
-        z=table.to_numpy(np.float32),
-        x=table.columns.to_numpy(),
-        y=table.index.to_numpy(),
+    return map_of_heads(
+        table, "The chosen tokens by head", theme, bar=SHOWN[fate], hover=": %{z:.0%}<br>%{text}", tickformat=".0%",
         text=lost.to_numpy(),
-        xgap=1,
-        ygap=1,
-        zmin=0,
-        zmax=1,
-        colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar(SHOWN[fate], theme, tickformat=".0%"),
-        hovertemplate="layer %{y}, head %{x}: %{z:.0%}<br>%{text}<extra></extra>",
-    )
-    title = "The chosen tokens by head"
-    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+    )  # fmt: skip
 
 
 def _lost(step: object) -> str:
@@ -86,15 +75,8 @@ def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("true", "full cache: on these tokens", "ink", "solid", "circle"),
         ("received", "this run: on the slots that hold them", "purple", "dash", "diamond"),
     ):
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[column],
-            name=name,
-            mode="lines+markers",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            marker={"symbol": marker, "size": 5},
-            hovertemplate=f"step %{{x}}: {name} %{{y:.4f}}<extra></extra>",
-        )
+        colour, hover = pick(HUES[hue], theme), f"step %{{x}}: {name} %{{y:.4f}}"
+        add_line(figure, frame["step"], frame[column], name, colour, dash, hover, marker=marker, size=5)
     finish(figure, title="Attention on them, this head", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(rangemode="tozero", tickformat=".3~p")
 

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.by_head import whole_numbers
 from kvlab.figures.cells import words_on_cells
-from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.template import INK, QUIET, colour_bar, finish
 from kvlab.figures.words import byte_size, number, percent, plural, visible

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.merges import whole_numbers
+from kvlab.figures.by_head import map_of_heads
 from kvlab.figures.palette import HUES, LOSS, SEQUENTIAL, Theme, pick
-from kvlab.figures.template import colour_bar, finish, log_axis
+from kvlab.figures.template import finish, log_axis
 from kvlab.figures.words import number, percent, plural
 
 LINES = (
@@ -110,20 +109,9 @@ def bound_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -> 
     title, unit = MEASURES[measure]
     table = frame.assign(epsilon=frame["epsilon"].clip(upper=2)).pivot(index="layer", columns="head", values=measure)
     largest = 2.0 if measure == "epsilon" else 1.0
-    heat = go.Heatmap(
-        z=table.to_numpy(np.float32),
-        x=table.columns.to_numpy(),
-        y=table.index.to_numpy(),
-        xgap=1,
-        ygap=1,
-        zmin=0,
-        zmax=largest,
-        colorscale=SEQUENTIAL[theme] if measure == "bounded" else LOSS[theme],
-        colorbar=colour_bar(unit, theme),
-        hovertemplate="layer %{y}, head %{x}<br>" + unit + " %{z:.3g}<extra></extra>",
-    )
-    figure = finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False)
-    return whole_numbers(figure, table)
+    colours = SEQUENTIAL[theme] if measure == "bounded" else LOSS[theme]
+    hover = f"<br>{unit} %{{z:.3g}}"
+    return map_of_heads(table, title, theme, bar=unit, hover=hover, high=largest, colours=colours)
 
 
 def read_bound_by_head(frame: pd.DataFrame, measure: str) -> str:

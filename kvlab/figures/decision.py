@@ -9,9 +9,9 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.decision import FATES, budget_for, line_of, nearly_kept
-from kvlab.figures.merges import whole_numbers
+from kvlab.figures.by_head import map_of_heads
 from kvlab.figures.palette import HUES, LOSS, STATE_COLOURS, SURFACES, Theme, pick
-from kvlab.figures.template import colour_bar, finish
+from kvlab.figures.template import finish
 from kvlab.figures.words import number, plural, visible
 
 LOOK = {"kept": ("kept", "circle"), "merged": ("pivot", "x-thin-open"), "dropped": ("evicted", "line-ns-open")}
@@ -99,23 +99,11 @@ def budgets_for(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     table = frame.assign(lacked=(frame["needed"] - frame["slots"]).astype(float))
     lacked = table.pivot(index="layer", columns="head", values="lacked")
     had = table.pivot(index="layer", columns="head", values="slots")
-    heat = go.Heatmap(
-        z=lacked.to_numpy(np.float32),
-        x=lacked.columns.to_numpy(),
-        y=lacked.index.to_numpy(),
-        customdata=had.to_numpy(),
-        xgap=1,
-        ygap=1,
-        zmin=0,
-        zmax=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)),
-        colorscale=LOSS[theme],
-        colorbar=colour_bar("slots lacking", theme),
-        hovertemplate="layer %{y}, head %{x}: %{z:,} slots lacking<br>it had %{customdata:,}<extra></extra>",
-    )
-    title = "What the chosen tokens would have taken"
-    return whole_numbers(
-        finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), lacked
-    )
+    hover = ": %{z:,} slots lacking<br>it had %{customdata:,}"
+    return map_of_heads(
+        lacked, "What the chosen tokens would have taken", theme, bar="slots lacking", hover=hover,
+        high=float(np.nanmax(lacked.to_numpy(np.float64), initial=1.0)), colours=LOSS[theme], customdata=had.to_numpy(),
+    )  # fmt: skip
 
 
 def read_budgets_for(frame: pd.DataFrame) -> str:

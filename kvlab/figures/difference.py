@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.difference import NAMES
-from kvlab.figures.merges import whole_numbers
-from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, method_hue, pick
-from kvlab.figures.template import colour_bar, finish, log_axis
+from kvlab.figures.by_head import map_of_heads
+from kvlab.figures.palette import HUES, Theme, method_hue, pick
+from kvlab.figures.template import finish, log_axis
 from kvlab.figures.words import number, percent, plural, visible
 
 FLOOR = 1e-6
@@ -45,22 +44,8 @@ def jaccard_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     table = frame.pivot(index="layer", columns="head", values="jaccard")
     parts = frame.pivot(index="layer", columns="head", values=["both", "only_a", "only_b"]).to_numpy()
     detail = parts.reshape(len(table), 3, -1).transpose(0, 2, 1)
-    heat = go.Heatmap(
-        z=table.to_numpy(np.float32),
-        x=table.columns.to_numpy(),
-        y=table.index.to_numpy(),
-        customdata=detail,
-        xgap=1,
-        ygap=1,
-        zmin=0,
-        zmax=1,
-        colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar("Jaccard index", theme),
-        hovertemplate="layer %{y}, head %{x}: %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, "
-        "%{customdata[2]:,} only in B<extra></extra>",
-    )
-    title = "Kept tokens they share"
-    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+    hover = ": %{z:.3f}<br>%{customdata[0]:,} in both, %{customdata[1]:,} only in A, %{customdata[2]:,} only in B"
+    return map_of_heads(table, "Kept tokens they share", theme, bar="Jaccard index", hover=hover, customdata=detail)
 
 
 def read_jaccard_by_head(frame: pd.DataFrame) -> str:

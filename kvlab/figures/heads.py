@@ -7,8 +7,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.fingerprints import FEATURES
+from kvlab.figures.by_head import whole_numbers
 from kvlab.figures.cells import words_on_cells
-from kvlab.figures.merges import whole_numbers
 from kvlab.figures.palette import HUES, SURFACES, Theme, pick
 from kvlab.figures.template import QUIET, finish
 from kvlab.figures.words import percent, plural

@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.analysis.hidden_states import ALL
+from kvlab.figures.lines import add_line
 from kvlab.figures.palette import HUES, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, finish
 from kvlab.figures.words import number, percent, plural
@@ -103,8 +104,5 @@ def _channels(frame: pd.DataFrame, x: str, y: str, theme: Theme) -> go.Figure:
 
 
 def _line(figure: go.Figure, frame: pd.DataFrame, x: str, y: str, name: str, hue: str, dash: str, theme: Theme) -> None:
-    figure.add_scatter(
-        x=frame[x], y=frame[y], name=name, mode="lines",
-        line={"color": pick(HUES[hue], theme), "dash": dash, "width": 2},
-        hovertemplate=f"{name}: %{{y:.3f}} at %{{x:.2f}}<extra></extra>",
-    )  # fmt: skip
+    hover = f"{name}: %{{y:.3f}} at %{{x:.2f}}"
+    add_line(figure, frame[x], frame[y], name, pick(HUES[hue], theme), dash, hover, width=2)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.merges import whole_numbers
-from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
-from kvlab.figures.template import colour_bar, finish
+from kvlab.figures.by_head import map_of_heads
+from kvlab.figures.palette import HUES, Theme, pick
+from kvlab.figures.template import finish
 from kvlab.figures.words import byte_size, byte_unit, number, percent, plural
 
 LINES = (
@@ -49,20 +48,8 @@ def read_memory_truth(frame: pd.DataFrame) -> str:
 def budget_anatomy(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Live slots by layer and KV head, from `analysis.memory.budgets_by_layer`."""
     table = frame.pivot(index="layer", columns="head", values="live_slots")
-    heat = go.Heatmap(
-        z=table.to_numpy(np.float32),
-        x=table.columns.to_numpy(),
-        y=table.index.to_numpy(),
-        zmin=0,
-        zmax=float(frame["live_slots"].max()),
-        xgap=1,
-        ygap=1,
-        colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar("live slots", theme),
-        hovertemplate="layer %{y}, head %{x}: %{z:,} slots<extra></extra>",
-    )
-    title = "Slots of each head"
-    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+    high = float(frame["live_slots"].max())
+    return map_of_heads(table, "Slots of each head", theme, bar="live slots", hover=": %{z:,} slots", high=high)
 
 
 def read_budget_anatomy(frame: pd.DataFrame) -> str:

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.palette import HUES, KIND_COLOURS, SEQUENTIAL, STATE_COLOURS, Theme, pick
-from kvlab.figures.template import colour_bar, finish, log_axis
+from kvlab.figures.by_head import map_of_heads
+from kvlab.figures.palette import HUES, KIND_COLOURS, STATE_COLOURS, Theme, pick
+from kvlab.figures.template import finish, log_axis
 from kvlab.figures.words import lost, number, percent, plural
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
@@ -53,23 +54,11 @@ def events_by_head(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     counts = frame.assign(total=frame[["evict", "merge", "pool"]].sum(axis=1)).pivot(
         index="layer", columns="head", values="total"
     )
-    heat = go.Heatmap(
-        z=100 * table.to_numpy(np.float32),
-        x=table.columns.to_numpy(),
-        y=table.index.to_numpy(),
-        zmin=0,
-        zmax=100,
+    hover = "<br>%{z:.1f} % merged, of %{customdata:,} that left"
+    return map_of_heads(
+        100 * table, "Merged rather than evicted", theme, bar="merged (% of slots that left)", hover=hover, high=100,
         customdata=counts.to_numpy(),
-        colorscale=SEQUENTIAL[theme],
-        colorbar=colour_bar("merged (% of slots that left)", theme),
-        xgap=1,
-        ygap=1,
-        hovertemplate="layer %{y}, head %{x}<br>%{z:.1f} % merged, of %{customdata:,} that left<extra></extra>",
-    )
-    figure = finish(
-        go.Figure(heat), title="Merged rather than evicted", x="KV head", y="layer", theme=theme, legend=False
-    )
-    return whole_numbers(figure, table)
+    )  # fmt: skip
 
 
 def read_events_by_head(frame: pd.DataFrame) -> str:
@@ -187,13 +176,3 @@ def read_mass_balance(frame: pd.DataFrame) -> str:
         f"{lost(together)}. The largest sag is {percent(float(frame['sag'].max()))} of its head's attention. What is "
         f"under {number(FLOOR)} is drawn there."
     )
-
-
-def whole_numbers(figure: go.Figure, table: pd.DataFrame) -> go.Figure:
-    """Axis ticks at layers and heads only, layer 0 on top."""
-    figure.update_xaxes(tickvals=_spread(table.columns.tolist()), showgrid=False)
-    return figure.update_yaxes(tickvals=_spread(table.index.tolist()), autorange="reversed", showgrid=False)
-
-
-def _spread(values: list[int]) -> list[int]:
-    return values[:: max(1, -(-len(values) // 16))]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.figures.lines import add_line
 from kvlab.figures.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import QUIET, finish
 from kvlab.figures.words import lost, number, percent, plural, signed_percent, token_label, visible
@@ -214,13 +215,9 @@ def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figu
         ("true_mass", "full cache, all its tokens", "ink", "solid", "circle"),
         ("mass", "the merged slot", "purple", "dash", "diamond"),
     ):
-        colour = pick(HUES[hue], theme)
-        figure.add_scatter(
-            x=frame["step"], y=frame[column], name=name, mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 1.8}, marker={"symbol": marker, "color": colour, "size": 6},
-            customdata=frame["votes"],
-            hovertemplate=f"step %{{x}}, %{{customdata}} tokens: %{{y:.4f}} {name}<extra></extra>",
-        )  # fmt: skip
+        colour, hover = pick(HUES[hue], theme), f"step %{{x}}, %{{customdata}} tokens: %{{y:.4f}} {name}"
+        votes = frame["votes"]
+        add_line(figure, frame["step"], frame[column], name, colour, dash, hover, marker=marker, customdata=votes)
     return finish(figure, title="3. What the slot receives from then on", x="step", y="attention", theme=theme)
 
 

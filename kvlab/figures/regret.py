@@ -7,6 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
+from kvlab.figures.lines import add_line
 from kvlab.figures.palette import HUES, LOSS, Theme, pick
 from kvlab.figures.template import colour_bar, finish
 from kvlab.figures.words import number, percent, plural, visible
@@ -68,15 +69,9 @@ def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("largest", "largest of any head", "red", "dot"),
         ("mean", "mean over layers and heads", "grey", "solid"),
     ):
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[column],
-            name=name,
-            mode="lines+markers" if len(frame) < 4 else "lines",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            customdata=words,
-            hovertemplate=f"step %{{x}}, predicting %{{customdata}}<br>{name} %{{y:.1%}}<extra></extra>",
-        )
+        hover = f"step %{{x}}, predicting %{{customdata}}<br>{name} %{{y:.1%}}"
+        marker, colour = "circle" if len(frame) < 4 else "", pick(HUES[hue], theme)
+        add_line(figure, frame["step"], frame[column], name, colour, dash, hover, marker=marker, customdata=words)
     finish(figure, title="Attention missed at each step", x="step", y="regret (share of attention)", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 

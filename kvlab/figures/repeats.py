@@ -104,7 +104,7 @@ def _read_fates(cells: pd.DataFrame) -> str:
     """What the strip says, or why there is none."""
     followed = cells[cells["traced"] > 0]
     if followed.empty:
-        return "What became of the fact was not recorded: record the repeats at level full."
+        return "What became of the fact was not recorded: record the prompts at level full."
     most = followed.loc[followed["kept"].idxmax()]
     return (
         f"The strip is what became of the fact's tokens when the answer was written, in all heads, mean over "

@@ -6,10 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.merges import whole_numbers
+from kvlab.figures.by_head import map_of_heads
+from kvlab.figures.lines import add_line
 from kvlab.figures.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
 from kvlab.figures.palette import SURFACES as GROUND
-from kvlab.figures.template import colour_bar, finish, log_axis
+from kvlab.figures.template import finish, log_axis
 from kvlab.figures.words import lost, number, percent, plural
 
 MEASURES = {
@@ -57,14 +58,8 @@ def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         )
     received = frame["kept_mass"] + frame["merged_mass"]
     if frame["merged_true_mass"].fillna(0).max() > 0:
-        figure.add_scatter(
-            x=frame["step"],
-            y=received,
-            name="kept + what merged slots really get",
-            mode="lines",
-            line={"color": pick(HUES["ink"], theme), "width": 1.6, "dash": "dot"},
-            hovertemplate="step %{x}: %{y:.3f}<extra></extra>",
-        )
+        name, ink = "kept + what merged slots really get", pick(HUES["ink"], theme)
+        add_line(figure, frame["step"], received, name, ink, "dot", "step %{x}: %{y:.3f}", width=1.6)
     finish(figure, title="Where the full cache's attention would go", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
@@ -88,14 +83,8 @@ def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         ("sag", "sag (the difference)", "red", "dot"),
     )
     for column, name, hue, dash in lines:
-        figure.add_scatter(
-            x=frame["step"],
-            y=frame[column],
-            name=name,
-            mode="lines",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            hovertemplate=f"step %{{x}}: {name} %{{y:.4f}}<extra></extra>",
-        )
+        hover = f"step %{{x}}: {name} %{{y:.4f}}"
+        add_line(figure, frame["step"], frame[column], name, pick(HUES[hue], theme), dash, hover)
     finish(figure, title="Attention sag", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(tickformat=".3~p")
 
@@ -126,14 +115,8 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         values = frame[column].abs()
         if not values.fillna(0).any():
             continue
-        figure.add_scatter(
-            x=frame["step"],
-            y=values.where(values > 0),
-            name=name,
-            mode="lines",
-            line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.8},
-            hovertemplate=f"step %{{x}}: {name} %{{y:.2e}}<extra></extra>",
-        )
+        hover = f"step %{{x}}: {name} %{{y:.2e}}"
+        add_line(figure, frame["step"], values.where(values > 0), name, pick(HUES[hue], theme), dash, hover)
     if not figure.data:
         figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
         return finish(
@@ -193,19 +176,11 @@ def measure_by_head(frame: pd.DataFrame, measure: str, theme: Theme = "light") -
     values = table.to_numpy(np.float32)
     largest = float(np.nanmax(np.abs(values))) if np.isfinite(values).any() else 1.0
     signed, share = measure == "sag", measure in SHARES
-    heat = go.Heatmap(
-        z=values,
-        x=table.columns.to_numpy(),
-        y=table.index.to_numpy(),
-        xgap=1,
-        ygap=1,
-        zmin=-largest if signed else 0,
-        zmax=largest or 1.0,
-        colorscale=DIVERGING[theme][::-1] if signed else LOSS[theme],
-        colorbar=colour_bar(unit, theme, tickformat=".3~p" if share else ""),
-        hovertemplate=f"layer %{{y}}, head %{{x}}<br>{unit} %{{z:.3~{'p' if share else 'g'}}}<extra></extra>",
-    )
-    return whole_numbers(finish(go.Figure(heat), title=title, x="KV head", y="layer", theme=theme, legend=False), table)
+    return map_of_heads(
+        table, title, theme, bar=unit, hover=f"<br>{unit} %{{z:.3~{'p' if share else 'g'}}}",
+        low=-largest if signed else 0, high=largest or 1.0,
+        colours=DIVERGING[theme][::-1] if signed else LOSS[theme], tickformat=".3~p" if share else "",
+    )  # fmt: skip
 
 
 def read_measure_by_head(frame: pd.DataFrame, measure: str) -> str:

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.analysis.blocks import block_edges
+from kvlab.figures.lines import add_line
 from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, colour_bar, finish
 from kvlab.figures.words import number, percent, plural, token_label
@@ -63,11 +64,8 @@ def growth_by_samples(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     ):
         colour = pick(HUES[hue], theme)
         _edges(figure, frame["samples"], frame[f"{column}_low"], frame[f"{column}_high"], colour)
-        figure.add_scatter(
-            x=frame["samples"], y=frame[column], name=f"{name} (thin: 8 in 10 heads between)", mode="lines+markers",
-            line={"color": colour, "dash": dash, "width": 2}, marker={"symbol": marker, "size": 7, "color": colour},
-            hovertemplate=f"%{{x}} samples: %{{y:.1%}} {name}<extra></extra>",
-        )  # fmt: skip
+        told, hover = f"{name} (thin: 8 in 10 heads between)", f"%{{x}} samples: %{{y:.1%}} {name}"
+        add_line(figure, frame["samples"], frame[column], told, colour, dash, hover, marker=marker, size=7, width=2)
     finish(figure, title="The kept set, sample by sample", x="samples (0: protected slots alone)",
            y="share, mean over heads", theme=theme)  # fmt: skip
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_xaxes(dtick=max(1, len(frame) // 12))
@@ -86,11 +84,8 @@ def coverage_ahead(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention of each later query to what is kept, mean over heads."""
     figure, colour = go.Figure(), pick(HUES["blue"], theme)
     _band(figure, frame["ahead"], frame["low"], frame["high"], colour, theme)
-    figure.add_scatter(
-        x=frame["ahead"], y=frame["covered"], name="mean over heads (band: 8 in 10)", mode="lines+markers",
-        line={"color": colour, "width": 2}, marker={"symbol": "circle", "size": 6, "color": colour},
-        hovertemplate="query %{x} after the prompt: %{y:.1%} covered<extra></extra>",
-    )  # fmt: skip
+    name, hover = "mean over heads (band: 8 in 10)", "query %{x} after the prompt: %{y:.1%} covered"
+    add_line(figure, frame["ahead"], frame["covered"], name, colour, "solid", hover, marker="circle", width=2)
     finish(figure, title="Later queries' prompt attention that the kept set holds", x="query after the prompt",
            y="share of its attention to the prompt", theme=theme)  # fmt: skip
     return figure.update_yaxes(tickformat=".0%", range=[0, 1.02]).update_layout(showlegend=True)

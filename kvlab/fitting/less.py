@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kvlab.errors import UserError
 from kvlab.fitted.feature_maps import refuse_alibi, refuse_sinks, write_maps
+from kvlab.fitting.from_model import FromModel
 from kvlab.fitting.observations import (
     Observation,
     compressible_layers,
@@ -23,7 +24,7 @@ from kvlab.fitting.observations import (
 )
 from kvlab.fitting.text import text_windows
 from kvlab.methods.feature_maps import FeatureMaps, Form, new_maps
-from kvlab.models.load import LoadedModel, load_model
+from kvlab.models.load import LoadedModel
 from kvlab.requests import LOADING
 from kvlab.trace.atomic import replace_file
 
@@ -35,24 +36,15 @@ LEARNING_RATE = 0.01
 CLIP = 1.0
 
 
-@dataclass(frozen=True)
-class LessRequest:
+@dataclass(frozen=True, kw_only=True)
+class LessRequest(FromModel):
     """What to fit, to which model, on which text (None: the shipped excerpts), for how long."""
 
-    model: str = "mini"
     corpus: Path | None = None
     rank: int = 8
     hidden: int = 64
     form: Form = "exponential"
     minutes: float = 3.0  # of processor time, so that other work on the machine takes nothing away
-    length: int = 1024
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-    placement: str = "single"
-    load_in: str | None = None
-    revision: str | None = None
-    cache_dir: str | None = None
 
     def check(self) -> None:
         """Raises UserError for a number out of range."""
@@ -82,7 +74,7 @@ def fit_less(request: LessRequest, out: Path, say: Callable[[str], None] = print
     its output projection, relative to that of eviction alone). Raises UserError for bad input.
     """
     request.check()
-    loaded = load_model(request.model, **{name: getattr(request, name) for name in LOADING})
+    loaded = request.load()
     refuse_alibi(loaded.model)
     refuse_sinks(loaded.model)
     deadline = time.process_time() + 60 * request.minutes

@@ -12,27 +12,19 @@ import torch
 from kvlab.cache import make_cache
 from kvlab.errors import UserError
 from kvlab.fitted.profiles import write_profile
+from kvlab.fitting.from_model import FromModel
 from kvlab.fitting.text import text_windows
-from kvlab.models.load import LoadedModel, load_model
+from kvlab.models.load import LoadedModel
 
 BUDGETS = (0.05, 0.1, 0.2, 0.5)
 
 
-@dataclass(frozen=True)
-class ProfileRequest:
+@dataclass(frozen=True, kw_only=True)
+class ProfileRequest(FromModel):
     """What to make a profile of."""
 
-    model: str = "mini"
     texts: Path | None = None  # a folder of plain-text books; none: the shipped excerpts
     windows: int = 8
-    length: int = 1024
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-    placement: str = "single"
-    load_in: str | None = None
-    revision: str | None = None
-    cache_dir: str | None = None
 
 
 def make_profile(request: ProfileRequest, out: Path, say: Callable[[str], None] = lambda line: None) -> torch.Tensor:
@@ -43,15 +35,7 @@ def make_profile(request: ProfileRequest, out: Path, say: Callable[[str], None] 
     """
     if request.windows < 1 or request.length < 64:
         raise UserError("A profile needs at least 1 window of at least 64 tokens.")
-    loaded = load_model(
-        request.model,
-        request.device,
-        request.dtype,
-        placement=request.placement,
-        load_in=request.load_in,
-        revision=request.revision,
-        cache_dir=request.cache_dir,
-    )
+    loaded = request.load()
     found = []
     windows = islice(text_windows(loaded, request.texts, request.length, request.seed), request.windows)
     for number, ids in enumerate(windows):

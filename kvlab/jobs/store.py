@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kvlab.errors import UserError
 from kvlab.jobs.own_disk import queue_folder
-from kvlab.trace.catalogue import NOT_ITS_FAULT
+from kvlab.trace.index import NOT_ITS_FAULT
 from kvlab.trace.transactions import PATIENCE_SECONDS, transaction, write_ahead
 
 FOLDER = ".jobs"

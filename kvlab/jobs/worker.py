@@ -15,7 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -38,6 +38,7 @@ from kvlab.lab.person import Person, Role, acting_for
 from kvlab.lab.said import hide_paths
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import FITS
+from kvlab.planning.machine import visible_gpus
 from kvlab.requests import Progress, RescueRequest
 from kvlab.trace.alive import this_place
 from kvlab.trace.thinning import enough, thin, thinnable
@@ -51,6 +52,8 @@ BENCH, FIT = "kvlab.bench.job:run_bench", "kvlab.fitting.fit:run_fit"
 NAMED = {EvalJob: EVALUATE, BenchJob: BENCH, FitJob: FIT}  # work whose results lie under a name of their own
 IDLE_SECONDS = 0.4
 REPORT_SECONDS = 0.2
+NICE = 10  # of a worker that computes on the cores which the dashboard needs too
+AUTOGROUP = Path("/proc/self/autogroup")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -66,10 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ[FITS] = str(options.runs.absolute() / "fit")
     if lab() is not None:
         said_with(hide_paths)
+    if not visible_gpus():
+        _give_way()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     place = Place(options.place, options.devices, tuple(filter(None, options.others.split(","))))
     serve(options.runs.absolute(), options.compare, stop, options.while_kept, place)
+
+
+def _give_way() -> None:
+    """Let what people look at go first: a job takes the cores that nobody else wants."""
+    os.nice(NICE)
+    if os.getsid(0) == os.getpid():  # Linux may weigh sessions against each other, and then heeds no process's own
+        with suppress(OSError):
+            AUTOGROUP.write_text(str(NICE))
 
 
 @dataclass(frozen=True)

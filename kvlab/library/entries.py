@@ -150,7 +150,7 @@ def _summary(kind: Kind, stamps: tuple[tuple[str, int], ...]) -> Mapping[str, ob
     budgets = [_budget_words(float(amount), str(unit)) for amount, unit in asked.itertuples(index=False)]
     return {
         "model": ", ".join(rows["model"].dropna().unique()),
-        "methods": tuple(compressed["method"].dropna().unique()),
+        "methods": tuple(filter(None, compressed["method"].dropna().unique())),
         "budgets": tuple(dict.fromkeys(budgets)),
         "runs": len(rows),
         "score": compressed["score"].mean() if len(compressed) and kind == "evaluation" else None,

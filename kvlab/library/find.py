@@ -104,6 +104,20 @@ def ordered(table: pd.DataFrame, wanted: Wanted) -> pd.DataFrame:
     return table.loc[order].reset_index(drop=True)
 
 
+def in_words(wanted: Wanted) -> str:
+    """What is looked for and in which order, as it stands under a table."""
+    named = {name: " or ".join(getattr(wanted, name)) for name in FILTERS} | {"answers": _answers(wanted)}
+    asked = [f"“{wanted.text}”"] if wanted.text else []
+    asked += [f"{name.removesuffix('s')} {words}" for name, words in named.items() if words]
+    asked += [f"{word} {day}" for word, day in (("from", wanted.since), ("to", wanted.until)) if day]
+    asked += [word for word, on in (("starred", wanted.starred), ("archived", wanted.archived)) if on]
+    return " · ".join([*asked, f"sorted by {SORTS[wanted.sort]}{', the other way round' if wanted.turned else ''}"])
+
+
+def _answers(wanted: Wanted) -> str:
+    return " or ".join(ANSWERS[name] for name in wanted.answers if name in ANSWERS)
+
+
 def to_address(wanted: Wanted) -> dict[str, str]:
     """The parameters of an address that say the same; what is as usual is left out."""
     plain = {name: getattr(wanted, name) for name in ("text", "since", "until")}

@@ -15,7 +15,7 @@ from kvlab.library.entries import FOLDERS as RESULTS
 from kvlab.library.entries import entries
 from kvlab.library.find import Wanted, find
 from kvlab.library.outcomes import Said, read_outcomes, unread
-from kvlab.trace import catalogue
+from kvlab.trace import catalogue, index
 from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.labels import FOLDER as LABELS
 from kvlab.trace.labels import FOLDERS as LABEL_FOLDERS
@@ -57,12 +57,12 @@ def look(root: Path) -> Shelf:
 def stamp(root: Path) -> tuple[tuple[str, int, int], ...]:
     """Names what is kept as it is on disk now, and who looks: equal stamps, equal shelves but for runs still going."""
     root = Path(root)
-    kept = [root, *(root / f"{catalogue.FILE}{suffix}" for suffix in ("", "-wal"))]
+    kept = [root, *(root / f"{index.FILE}{suffix}" for suffix in ("", "-wal"))]
     said = [root / LABELS / folder for folder in LABEL_FOLDERS.values()]
     results = [folder for name in RESULTS.values() for folder in (root / name, *(root / name).glob("*"))]
     found = ((path, path.stat()) for path in (*kept, *said, *results) if path.exists())
     files = tuple((str(path), state.st_mtime_ns, state.st_size) for path, state in found)
-    return ((viewer(), 0, 0), ("in memory", catalogue.memory_changes(root), 0), *files)
+    return ((viewer(), 0, 0), ("in memory", index.memory_changes(root), 0), *files)
 
 
 def read_all(root: Path) -> None:

@@ -124,6 +124,7 @@ class Pipeline:
     decode: bool = True
     deferred: bool = False  # the prompt is compressed when its last layer has seen it: all layers decide together
     saves_prefill: bool = False  # of the prompt, a layer works on what the layer before kept; all heads keep the same
+    block: int = 0  # tokens of a prompt that a layer takes in before it decides; 0: all of them
     buffer: int = 0  # generated tokens that gather on top of the budget before a decision; 0: none do
 
     def plan(self, view: View) -> Plan:

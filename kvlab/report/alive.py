@@ -18,8 +18,9 @@ from kvlab.report.views import History, Passages, Shown, Table, Text, history_da
 SCRIPTS: dict[type[Shown], tuple[str, ...]] = {
     Text: ("charts.js", "blocks.js", "tokentext.js"),
     History: ("charts.js", "focus.js", "blocks.js", "tokenstrip-head.js", "tokenstrip-pictures.js",
-              "tokenstrip-words.js", "tokenstrip.js"),
+              "tokenstrip-words.js", "stepbar.js", "tokenstrip.js"),
 }  # fmt: skip
+STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("stepbar.css", "tokenstrip.css")}
 PARTS: dict[type[Shown], str] = {Text: "tokentext", History: "tokenstrip"}
 MARKS = {"same": "{}", "own": "<ins>{}</ins>", "missing": "<del>{}</del>"}
 SHORT = 12  # letters of a cell that stay on one line
@@ -45,7 +46,7 @@ def script(kinds: set[type[Shown]]) -> str:
 
 def styles(kinds: set[type[Shown]]) -> str:
     """The components' own styles."""
-    return "\n".join(static(f"{PARTS[kind]}.css") for kind in PICTURED if kind in kinds)
+    return "\n".join(static(name) for kind in PICTURED if kind in kinds for name in STYLES[kind])
 
 
 def markup(shown: Shown, theme: Theme) -> str:

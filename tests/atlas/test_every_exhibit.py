@@ -15,6 +15,7 @@ from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.atlas.conftest import METHODS
 
 # The papers' figures and tables; a figure whose parts plot different things has a page a part.
 PUBLISHED = {
@@ -25,19 +26,9 @@ PUBLISHED = {
     "keepkv": "fig-1 fig-2a fig-2b fig-2c fig-2d fig-3 fig-4 fig-5 tab-1 tab-2 tab-3 tab-4",
     "gvote": "fig-1 fig-2 fig-3a fig-3b fig-4 fig-5 fig-6 fig-7",
 }
-OURS = {"beyond": " ".join([*(f"tab-{number}" for number in range(1, 16)), "fig-1", "fig-2"])}
+OURS = {"beyond": " ".join([*(f"tab-{number}" for number in range(1, 19)), "fig-1", "fig-2"])}
 SLUGS = [(paper, slug) for paper, text in PUBLISHED.items() for slug in text.split()]
-METHODS = ("full", "h2o", "zsmerge", "pool", "kvmerger", "keepkv", "gvote", "pyramid-pool", "kvzip")
 MAX_BYTES = 2_000_000
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """A comparison of made-up runs; the run in view is the first that merges."""
-    root = tmp_path_factory.mktemp("runs")
-    paths = [write_synthetic_run(root, method=method, comparison_id="all") for method in METHODS]
-    runs = [open_run(path) for path in paths]
-    return Sources(root, runs[2], runs)
 
 
 @pytest.fixture(scope="module", params=["cut off", "gone", "one layer gone"])

@@ -8,31 +8,23 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from kvlab.atlas import packing
-from kvlab.atlas.claims import (
-    EVIDENCE,
-    attention,
-    kernel,
-    layer_order,
-    locality,
-    merging_sets,
-    pyramid,
-    sag,
-    sampled_queries,
-    slot_influence,
-)
+from kvlab.atlas import claims, packing
+from kvlab.atlas.beyond.contests import CONTESTS
 from kvlab.atlas.evidence import Evidence, gather
 from kvlab.atlas.exhibit import RECORDED, Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS, find
 from kvlab.atlas.scorecard import counts, lines
+from kvlab.atlas.scores import Arm
 from kvlab.atlas.shipped import drawn, merged
 from kvlab.atlas.shipped_folder import Shipped, shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Basis, Claim
 from kvlab.errors import UserError
+from kvlab.evaluate.rows import canonical_json
 from kvlab.figures.thumbnail import thumbnail
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.atlas.test_scores import row
 
 FEW = ("zsmerge/fig-2", "keepkv/fig-2a", "pyramid-pool/fig-1")
 
@@ -99,6 +91,32 @@ def test_an_empty_folder_is_not_packed(tmp_path: Path):
         packing.pack(tmp_path, tmp_path / "results")
 
 
+def test_a_claim_measured_later_joins_what_is_packed(tmp_path: Path):
+    """Its card and rows come in, rows that were asked for in the same words give way, all others stay."""
+    contest = next(one for one in CONTESTS if one.slug == "tab-16")
+    to, (first, second) = tmp_path / "results", contest.experiment.arms
+    for folder, prompts, score in (("old", 2, 0.0), ("new", 8, 1.0)):
+        rows = [row(task, arm.method, score, index, contest.budget) | {
+            "question_aware": False, "hyper_parameters": canonical_json(arm.published),
+            "key": f"{folder}{task}{arm.name}{index}", "settings": "{}"}
+            for task in contest.tasks for arm in (first, second, Arm("full")) for index in range(prompts)]  # fmt: skip
+        rows += [row("copy", "h2o", 0.5, 0, 0.2)] if folder == "old" else []
+        file = (to if folder == "old" else tmp_path / "runs") / "eval" / "atlas" / "part-000000.parquet"
+        file.parent.mkdir(parents=True)
+        pd.DataFrame(rows).to_parquet(file)
+    pd.DataFrame({"exhibit": ["beyond/tab-1", contest.exhibit().key], "theme": "light", "picture": "", "origin": "",
+                  "claims": "[]"}).to_parquet(to / "cards.parquet")  # fmt: skip
+    packing.pack_also(tmp_path / "runs", to, [contest.exhibit().key])
+    rows = pd.read_parquet(to / "eval" / "atlas" / "part-000000.parquet")
+    assert len(rows) == 8 * 3 * len(contest.tasks) + 1 and set(rows[rows["method"] != "h2o"]["score"]) == {1.0}
+    cards = pd.read_parquet(to / "cards.parquet")
+    assert sorted(zip(cards["exhibit"], cards["theme"], strict=True)) == [
+        ("beyond/tab-1", "light"), ("beyond/tab-16", "dark"), ("beyond/tab-16", "light"),
+    ]  # fmt: skip
+    with pytest.raises(UserError, match="more than evaluations"):
+        packing.pack_also(tmp_path / "runs", to, ["keepkv/fig-1"])
+
+
 def with_claim(drawn: tuple[Drawn, ...], claim: Claim) -> tuple[Drawn, ...]:
     return tuple(replace(one, claim=claim) for one in drawn)
 
@@ -159,7 +177,9 @@ def test_what_ships_is_small_and_says_what_made_it():
     assert sum(file.stat().st_size for file in ships.root.rglob("*") if file.is_file()) <= packing.LARGEST
     assert {"kvlab", "torch", "transformers"} <= set(ships.made["versions"])  # type: ignore[arg-type]
     assert ships.made["digest"] and ships.made["device"] and ships.made["created"]
-    assert {evidence.name for evidence in EVIDENCE} == {file.stem for file in (ships.root / "evidence").glob("*")}
+    assert {evidence.name for evidence in claims.EVIDENCE} == {
+        file.stem for file in (ships.root / "evidence").glob("*")
+    }
 
 
 @needs_results
@@ -188,19 +208,19 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
     ships = shipped()
     assert ships is not None
     judges = {
-        "keepkv/fig-2a": (attention.majority, "concentration"),
-        "keepkv/fig-2b": (attention.returns, "returning"),
-        "keepkv/fig-2c": (attention.locality, "in-time"),
-        "kvmerger/fig-1": (merging_sets.keeps_more, "merging-sets"),
-        "kvmerger/fig-4": (merging_sets.pivot_leads, "merging-sets"),
-        "kvmerger/fig-2": (locality.local, "locality"),
-        "kvmerger/fig-3a": (locality.differs, "locality"),
-        "kvmerger/fig-3b": (layer_order.same, "layer-order"),
-        "kvmerger/fig-3d": (kernel.nearer, "kernel"),
-        "pyramid-pool/fig-5": (pyramid.localises, "distances"),
-        "gvote/fig-2": (sampled_queries.gaussian, "channels"),
-        "gvote/fig-3a": (sampled_queries.overlap, "queries"),
-        "gvote/fig-3b": (sampled_queries.correlated, "queries"),
+        "keepkv/fig-2a": (claims.attention.majority, "concentration"),
+        "keepkv/fig-2b": (claims.attention.returns, "returning"),
+        "keepkv/fig-2c": (claims.attention.locality, "in-time"),
+        "kvmerger/fig-1": (claims.merging_sets.keeps_more, "merging-sets"),
+        "kvmerger/fig-4": (claims.merging_sets.pivot_leads, "merging-sets"),
+        "kvmerger/fig-2": (claims.locality.local, "locality"),
+        "kvmerger/fig-3a": (claims.locality.differs, "locality"),
+        "kvmerger/fig-3b": (claims.layer_order.same, "layer-order"),
+        "kvmerger/fig-3d": (claims.kernel.nearer, "kernel"),
+        "pyramid-pool/fig-5": (claims.pyramid.localises, "distances"),
+        "gvote/fig-2": (claims.sampled_queries.gaussian, "channels"),
+        "gvote/fig-3a": (claims.sampled_queries.overlap, "queries"),
+        "gvote/fig-3b": (claims.sampled_queries.correlated, "queries"),
     }
     for key, (judge, name) in judges.items():
         claim = next(one.claim for one in drawn(ships, find(*key.split("/")), Sources(Path("x")), "light") if one.claim)  # type: ignore[union-attr]
@@ -209,6 +229,6 @@ def test_shipped_verdicts_are_what_the_shipped_rows_say():
     rules = ships.evidence("sag")
     walls = drawn(ships, find("keepkv", "fig-1"), Sources(Path("x")), "light")
     assert {one.claim.paper: one.claim.verdict for one in walls if one.claim} == {  # type: ignore[union-attr]
-        sag.SAGS: sag.sags(rules).verdict, sag.EXACT: sag.exact(rules).verdict,
+        claims.sag.SAGS: claims.sag.sags(rules).verdict, claims.sag.EXACT: claims.sag.exact(rules).verdict,
     }  # fmt: skip
-    assert slot_influence.keeps(ships.evidence("slot-influence")).basis.prompts > 5
+    assert claims.slot_influence.keeps(ships.evidence("slot-influence")).basis.prompts > 5

@@ -5,20 +5,8 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from kvlab.atlas.verdict import (
-    FAILS,
-    HOLDS,
-    LEAST_PROMPTS,
-    OPEN,
-    Basis,
-    Threshold,
-    basis_of,
-    interval_of,
-    judge,
-    never,
-    over_prompts,
-    together,
-)
+from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts
+from kvlab.atlas.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Basis, Threshold, judge, never, together
 from kvlab.intervals import Interval
 
 MORE, LESS = Threshold(0.5, "a reason"), Threshold(0.5, "a reason", at_most=True)

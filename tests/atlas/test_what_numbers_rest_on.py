@@ -23,7 +23,6 @@ from kvlab.bench.rows import Row, to_table
 from kvlab.evaluate.rows import ROWS, canonical_json
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
-from tests.atlas.test_every_exhibit import METHODS
 from tests.atlas.test_scores import row
 
 NUMBER = r"[-+]?[\d.,]+(?: %| points)?"
@@ -87,14 +86,6 @@ def several(tmp_path_factory: pytest.TempPathFactory) -> Sources:
 def single(tmp_path_factory: pytest.TempPathFactory) -> Sources:
     """One prompt a task."""
     return evaluated(tmp_path_factory.mktemp("single"), 1)
-
-
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    root = tmp_path_factory.mktemp("runs")
-    paths = [write_synthetic_run(root, method=method, comparison_id="all") for method in METHODS]
-    runs = [open_run(path) for path in paths]
-    return Sources(root, runs[2], runs)
 
 
 def of_source(*sources: str) -> list[str]:

@@ -51,6 +51,9 @@ def test_a_small_window_names_the_run_and_gives_a_chart_its_width(visit: Callabl
         ".map(c => c.getBoundingClientRect().width)"
     )
     assert min(widths) > 853 / 2, "no two beside each other"
+    logo, switch = page.locator("[data-testid=stSidebarHeader] img").first, page.locator(".kv-theme")
+    left, right = logo.bounding_box(), switch.bounding_box()
+    assert left and right and left["x"] + left["width"] <= right["x"] + 1 and right["y"] + right["height"] < 60
     assert page.evaluate("(m => m.scrollWidth - m.clientWidth)(document.querySelector('[data-testid=stMain]'))") <= 1
 
 

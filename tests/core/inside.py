@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from kvlab.attention import hidden
+from kvlab.attention.handoff import AttentionCall
 from tests.core.layers import DIM, draw
 from tests.core.merging import Layer
 
@@ -33,7 +34,7 @@ def feed(layer: Layer, module: Attention, states: Tensor, query: Tensor, key: Te
     keys, values = layer.layer.update(key.clone(), value.clone())
     hidden._given.set((module, states))
     with torch.no_grad():
-        return layer.layer.attend(query, keys, values, None, DIM**-0.5, None, module)
+        return layer.layer.attend(query, keys, values, AttentionCall(DIM**-0.5, module=module))
 
 
 def output_part(module: Attention, head: int, value: Tensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kvlab.attention.handoff import AttentionCall, take
 from kvlab.budget import Budget
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
@@ -26,7 +27,9 @@ class HandLayer:
     def feed(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None) -> Tensor:
         """Attention output of one pass."""
         keys, values = self.layer.update(key.clone(), value.clone())
-        return self.layer.attend(query, keys, values, padding, DIM**-0.5, None, sinks=self.sinks)
+        attending = take(keys)
+        assert attending is not None
+        return attending.attend(query, keys, values, AttentionCall(DIM**-0.5, None, padding, sinks=self.sinks))
 
     def ask(self, query: Tensor) -> Tensor:
         """What a query (B, Hq, 1, d) gets from the table as it is now, nothing changed; float64."""

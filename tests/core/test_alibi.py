@@ -12,6 +12,7 @@ from transformers import DynamicCache
 from kvlab.attention import seen as seen_module
 from kvlab.attention import slot_attention as attention_module
 from kvlab.attention.alibi import Alibi, query_positions
+from kvlab.attention.handoff import AttentionCall
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import make_cache, regroup
 from kvlab.engine import compare
@@ -34,7 +35,7 @@ class AlibiLayer(Layer):
 
     def feed(self, query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None) -> Tensor:
         keys, values = self.layer.update(key.clone(), value.clone())
-        return self.layer.attend(query, keys, values, padding, SCALING, None, None, self.slopes)
+        return self.layer.attend(query, keys, values, AttentionCall(SCALING, None, padding, slopes=self.slopes))
 
     def ask(self, query: Tensor) -> Tensor:
         """What a query (1, 4, 1, d) just behind the text gets from the table as it is; float64."""

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, make_cache
+from kvlab.cache import CompressedCache, deciding, make_cache
 from kvlab.methods import registered
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
@@ -45,6 +45,7 @@ def _watched(plans: list[tuple[View, Plan]], certain: bool, monkeypatch: pytest.
         return made
 
     monkeypatch.setattr(Pipeline, "plan", kept)
+    monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)  # which makes no plans
     if not certain:
         monkeypatch.setattr(Pipeline, "fills_budget", False)
 

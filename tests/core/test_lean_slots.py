@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from kvlab.attention.handoff import AttentionCall
 from kvlab.budget import Budget
 from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
@@ -33,7 +34,7 @@ def test_a_table_takes_what_was_promised(method: str, shape: tuple[int, torch.dt
     for seed, rows in enumerate((TOKENS, 1, 1, 1)):
         query, key, value = draw(seed, 3, 1, 2, rows, dim).to(dtype).unbind(0)
         keys, values = layer.update(key, value)
-        layer.attend(query, keys, values, None, dim**-0.5, None)
+        layer.attend(query, keys, values, AttentionCall(dim**-0.5))
     (table,) = layer.tables
     tensors = [table.slots.keys, table.slots.values, *table.slots.metadata().values(), *table.head_state.values()]
     held = {tensor.data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
@@ -104,7 +105,7 @@ def test_lengths_of_keys_are_current_and_change_nothing(
         for seed, rows in enumerate((60, 1, 1, 1, 1, 5, 1, 1)):
             query, key, value = draw(seed, 3, 2, 2, rows, dim).unbind(0)
             keys, values = layer.update((key + 2).to(dtype), value.to(dtype))
-            layer.attend(query.to(dtype), keys, values, None, dim**-0.5, None)
+            layer.attend(query.to(dtype), keys, values, AttentionCall(dim**-0.5))
             if seed == 5:
                 layer.batch_repeat_interleave(2)
                 layer.batch_select_indices(torch.tensor([1, 3]))

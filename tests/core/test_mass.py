@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from kvlab.attention.handoff import AttentionCall
 from kvlab.methods import make_method
 from kvlab.methods.plan import Edges
 from kvlab.methods.view import Slots
@@ -181,7 +182,7 @@ def test_softcapped_logits_are_capped_before_their_mass_is_summed() -> None:
     layer = Layer(make_method("zsmerge", residual=0.3, mass="exact"), BUDGET)
     query, key, value = prompt(0, TOKENS)
     keys, values = layer.layer.update(3 * key, value)
-    layer.layer.attend(query, keys, values, None, DIM**-0.5, 2.0)
+    layer.layer.attend(query, keys, values, AttentionCall(DIM**-0.5, 2.0))
     view, plan, before, after = layer.notes.decisions[0]
     assert plan.edges is not None
 

@@ -60,6 +60,31 @@ def test_keydiff_token_by_token() -> None:
         hand.feed(*new)
 
 
+@pytest.mark.parametrize("pads", [0, 3])
+def test_keydiff_in_blocks_cuts_back_after_each(pads: int) -> None:
+    """Two rows, the second behind padding: what each head holds after the last block, block by block by hand."""
+    hand, block = HandLayer("keydiff", 0.5, block=5), 5
+    query, key, value = (torch.cat([one, one.flip(2)]) for one in prompt())
+    real = torch.ones(2, TOKENS, dtype=torch.int64)
+    real[1, :pads] = 0
+    output = hand.feed(query, key, value, real)
+    for row in range(2):
+        own = [int(token) for token in real[row].nonzero()[:, 0]]
+        budget, shift = math.floor(0.5 * len(own)), own[0]
+        for head in range(2):
+            held: list[int] = []
+            for first in range(0, TOKENS, block):
+                held += [token for token in own if first <= token < first + block]
+                if held and held[-1] >= first:
+                    last = min(first + block, TOKENS) - 1
+                    seen = torch.softmax(query[row, 2 * head, last] @ key[row, head, held].mT * DIM**-0.5, 0)
+                    torch.testing.assert_close(output[row, 2 * head, last], seen @ value[row, head, held])
+                score = unusual({token: key[row, head, token].tolist() for token in held})
+                others = sorted((token for token in held if token != held[-1]), key=score.__getitem__)
+                held = sorted(set(held) - set(others[: max(len(held) - budget, 0)]))
+            assert kept(hand, row)[head] == [token - shift for token in held]
+
+
 def lag_ranks(states: list[tuple[Tensor, Tensor]], sinks: int, lag: int) -> dict[int, float]:
     """Rank over `lag` of every token that has a whole partition after its own; `states` are (key, value) a token."""
     ranks: dict[int, float] = {}

@@ -81,9 +81,9 @@ def expected_scores(model: LoadedModel, ids: Tensor, pieces: list[list[int]], ov
     return (every.square().mean(2).sum(2).sqrt() if over == "rms" else every.mean(2).sum(2)).float()
 
 
-def scores(model: LoadedModel, ids: Tensor, **settings: Any) -> Tensor:
+def scores(model: LoadedModel, ids: Tensor, method: str = "kvzip", **settings: Any) -> Tensor:
     """(L, H, T) as the cache has them when it decides."""
-    cache, noted = make_cache(model, "kvzip", 0.5, **settings), {}
+    cache, noted = make_cache(model, method, 0.5, **settings), {}
 
     class Decided(Watch):
         def compressed(self, layer_idx: int, view: Any, plan: Any, before: Any, after: Any) -> None:
@@ -110,6 +110,22 @@ def test_long_contexts_are_read_again_in_pieces() -> None:
     pieces = [ASK + context[max(a - 8, 0) : b] for a, b in pairwise(cuts)]
     expected = expected_scores(model, ids, pieces, "max")
     torch.testing.assert_close(scores(model, ids, piece=16), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_answers_to_requests_are_read_as_well() -> None:
+    """Self-study: three requests, each with the tokens that transformers' own greedy decoding writes to it."""
+    model, ids = lab(), text()
+    with torch.inference_mode():
+        whole = tiny_model("llama").generate(
+            torch.cat([ids, torch.tensor([ASK])], 1), max_new_tokens=4, min_new_tokens=4, do_sample=False,
+        )  # fmt: skip
+    answer = whole[0, TOKENS + len(ASK) :].tolist()
+    assert len(answer) == 4
+    pieces = [ASK + ids[0, 1:].tolist(), *[ASK + answer] * 3]
+    expected = expected_scores(model, ids, pieces, "rms")
+    settings = {"study": 4, "allocate": "equal", "bias": False, "values": False, "recent": 2}
+    found = scores(model, ids, "attention-matching", **settings)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("family", SOME)

@@ -19,10 +19,10 @@ def mass_of(query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
     return torch.softmax(logits, -1)[0].unflatten(0, (heads, group)).mean(1)
 
 
-def kept(hand: HandLayer) -> list[list[int]]:
+def kept(hand: HandLayer, row: int = 0) -> list[list[int]]:
     slots = hand.layer.slots
     assert slots is not None
-    return [sorted(p[v].tolist()) for p, v in zip(slots.position[0], slots.valid[0], strict=True)]
+    return [sorted(p[v].tolist()) for p, v in zip(slots.position[row], slots.valid[row], strict=True)]
 
 
 def prompt(seed: int = 0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -35,11 +35,11 @@ def runs(tiny_model_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     choices.append(
         MethodChoice(method="keepkv", budget=0.3, hyper_parameters={"threshold": -1.0, "rule": "paper", "guard": 0.001})
     )
+    choices.append(MethodChoice(method="keydiff", budget=0.3, hyper_parameters={"block": 16}))
     paths = compare(request_for(tiny_model_folder, *choices), tmp_path_factory.mktemp("runs"))
     opened = [open_run(path) for path in paths]
-    return {
-        ("keepkv-paper" if r.record.hyper_parameters.get("rule") == "paper" else r.record.method): r for r in opened
-    }
+    *named, guarded, blocks = opened
+    return {run.record.method: run for run in named} | {"keepkv-paper": guarded, "keydiff-blocks": blocks}
 
 
 def test_the_full_cache_is_run_first_and_agrees_with_itself(runs: dict[str, Run]) -> None:
@@ -63,7 +63,7 @@ def test_every_run_is_complete_and_its_text_is_the_prompt(runs: dict[str, Run], 
     np.testing.assert_allclose(prompt["logprob"][1:], prompt["logprob_full"][1:], atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [*METHODS, "full", "keepkv-paper"])
+@pytest.mark.parametrize("name", [*METHODS, "full", "keepkv-paper", "keydiff-blocks"])
 def test_folding_the_events_gives_the_live_slots(runs: dict[str, Run], name: str) -> None:
     """From events and the prompt alone: a slot leaves once, merges go to slots alive, votes add up, counts agree."""
     run, alive = runs[name], {}
@@ -95,7 +95,7 @@ def test_folding_the_events_gives_the_live_slots(runs: dict[str, Run], name: str
     assert alive
 
 
-@pytest.mark.parametrize("name", [*METHODS, "full", "keepkv-paper"])
+@pytest.mark.parametrize("name", [*METHODS, "full", "keepkv-paper", "keydiff-blocks"])
 def test_masses_are_probabilities(runs: dict[str, Run], name: str) -> None:
     steps = runs[name].steps
     total = steps["kept_mass"] + steps["merged_true_mass"] + steps["regret"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +18,12 @@ from kvlab.fitted.score_heads import read_score_heads
 from kvlab.fitting import kvzap
 from kvlab.fitting.kvzap import fit_head, judge, watch
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
-from kvlab.jobs import places, store
 from kvlab.jobs.work import read_request
-from kvlab.jobs.worker import JobTalk, run_job
 from kvlab.models.load import LoadedModel, prepare
-from kvlab.requests import Progress
 from tests.core.layers import draw
 from tests.core.test_rehearsal import ASK, Watch, lab, text
 from tests.families import tiny_model
+from tests.jobs.by_hand import cancelled_after, work_off
 
 
 @pytest.fixture
@@ -92,33 +88,18 @@ def test_a_linear_network_finds_a_linear_truth_and_two_layers_a_bent_one() -> No
     assert judge(line, fresh, wanted).explained < 0.1 < 0.6 < judge(curve, fresh, wanted).explained
 
 
-def work_off(root: Path) -> None:
-    with store.database(root) as connection:
-        with store.transaction(connection):
-            assert places.take_place(connection, os.getpid())
-        run_job(connection, root, store.claim(connection, os.getpid()), "kvlab.engine:compare", threading.Event())  # type: ignore[arg-type]
-
-
 def test_a_fit_is_cancelled_goes_on_and_ends_as_if_never_stopped(
     tmp_path: Path, books: Path, tiny_model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = FitRequest(model=str(tiny_model_folder), device="cpu", corpus=books, windows=4, length=256, epochs=2)
     job = FitJob(name="mine", request=asked)
     assert read_request(job.model_dump_json()) == job
-    first, report, read = jobs.submit(tmp_path, job), JobTalk.report, []
+    first, read = jobs.submit(tmp_path, job), []
     watched = kvzap.watch
     monkeypatch.setattr(kvzap, "watch", lambda *given: read.append(given[3]) or watched(*given))
-
-    def listen(self: JobTalk, progress: Progress) -> None:
-        report(self, progress)
-        if progress.done == 2:
-            jobs.cancel(tmp_path, first)
-            self._asked = 0.0
-
-    monkeypatch.setattr(JobTalk, "report", listen)
-    work_off(tmp_path)
+    with cancelled_after(2, tmp_path, first):
+        work_off(tmp_path)
     assert jobs.status(tmp_path, first).state == "cancelled" and not fitted_file(tmp_path, "mine").exists()
-    monkeypatch.setattr(JobTalk, "report", report)
     again = jobs.submit(tmp_path, job)
     work_off(tmp_path)
     assert jobs.status(tmp_path, again).state == "complete", jobs.status(tmp_path, again).message

@@ -82,7 +82,7 @@ def test_layers_are_watched_in_blocks_that_fit(
         return found
 
     monkeypatch.setattr(less, "_watch", noted)
-    request = LessRequest(str(tiny_model_folder), books, 4, minutes=0.05, length=256, device="cpu")
+    request = LessRequest(model=str(tiny_model_folder), corpus=books, rank=4, minutes=0.05, length=256, device="cpu")
     assert len(fit_less(request, tmp_path / "maps.safetensors", say=lambda _: None)) == 3
     assert [block for block, _ in watched] == [[0, 1], [2]]
     assert all(size <= less.MOST_BYTES for _, size in watched)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +13,7 @@ from pydantic import ValidationError
 from kvlab import jobs
 from kvlab.cli import fitting
 from kvlab.errors import UserError
-from kvlab.jobs import admission, places, store, usage, worker
+from kvlab.jobs import admission, store, usage, worker
 from kvlab.lab import disk
 from kvlab.lab.limits import Limits, limits_of
 from kvlab.lab.person import ALONE, Person, Role, ask_who
@@ -27,6 +25,7 @@ from kvlab.trace.catalogue import rebuild
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.thinning import arrays_bytes
+from tests.jobs.by_hand import STAND_IN, work_off
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
 
@@ -157,15 +156,6 @@ def test_a_limit_that_cannot_be_is_one_sentence(tmp_path: Path, ann: Path, line:
         jobs.submit(tmp_path, ask())
 
 
-def run_next(root: Path) -> None:
-    """The next job, in this process, by the stand-in."""
-    with store.database(root) as connection:
-        places.take_place(connection, os.getpid())
-        job = store.claim(connection, os.getpid(), places.this_place())
-        assert job is not None
-        worker.run_job(connection, root, job, "stand_in:compare", threading.Event())
-
-
 def room(used: int) -> disk.Room:
     return disk.Room(used=used, free=10**12, total=10**12, rules=disk.disk_rules())
 
@@ -177,7 +167,7 @@ def test_a_job_stops_cleanly_once_the_folder_is_full_and_can_go_on(
     monkeypatch.setattr(admission, "folder_room", lambda root: room(10))
     monkeypatch.setattr(worker, "folder_room", lambda root: room(1000))  # once it runs
     job = jobs.submit(tmp_path, ask().model_copy(update={"prompt": "slow"}))
-    run_next(tmp_path)
+    work_off(tmp_path, STAND_IN)
     stopped = jobs.status(tmp_path, job)
     assert stopped.state == "cancelled"
     assert stopped.message.startswith("Stopped: the folder of runs takes 1.0 kB, and its limit is 1.0 kB. What was")
@@ -202,7 +192,7 @@ def test_the_rule_thins_old_recordings_after_a_job_and_only_as_many_as_are_neede
     for module in (admission, worker):  # 50 bytes more than the share from which on it is said
         monkeypatch.setattr(module, "folder_room", lambda root: room(950))
     jobs.submit(tmp_path, ask())
-    run_next(tmp_path)
+    work_off(tmp_path, STAND_IN)
     assert [arrays_bytes(path) > 0 for path in old] == [False, True]
     assert read_record(old[0]).thinned and not read_record(old[1]).thinned
 
@@ -213,11 +203,7 @@ def test_what_the_device_cannot_hold_is_refused_before_anything_is_loaded(
     verdict = "This needs about 90 GB, and cpu has 1 GB free (phase “prompt”): it fits with level light."
     monkeypatch.setattr(worker, "_load", lambda name: {worker.TOO_BIG: lambda request, root: verdict}[name])
     job = jobs.submit(tmp_path, ask())
-    with store.database(tmp_path) as connection:
-        places.take_place(connection, os.getpid())
-        claimed = store.claim(connection, os.getpid(), places.this_place())
-        assert claimed is not None
-        worker.run_job(connection, tmp_path, claimed, worker.COMPARE, threading.Event())
+    work_off(tmp_path)
     refused = jobs.status(tmp_path, job)
     assert (refused.state, refused.message, refused.run_ids) == ("failed", verdict, ())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import store, worker
+from kvlab.jobs import store
 from kvlab.jobs.batch import load_batch, missing_repeats, run_batch, time_left
 from kvlab.repeats import VARIED, Planting, Repeat, plantings
 from kvlab.requests import CompareRequest, MethodChoice, OnePrompt, Progress
@@ -22,6 +21,7 @@ from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_repeats, list_runs
 from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.turns import Turn
+from tests.jobs.by_hand import work_off
 
 TEXT = "It was late. The old lamp went out. Then the door opened. Rain came in. She wrote a letter. Nobody read it."
 CHOICES = (MethodChoice(method="h2o", budget=0.2), MethodChoice(method="keepkv", budget=0.2))
@@ -169,11 +169,8 @@ def test_a_count_that_cannot_be_is_one_sentence(count: int):
 
 def worked(root: Path, request: CompareRequest) -> str:
     """The job's id after the worker has run it, with the stand-in for the engine."""
-    job_id = jobs.submit(root, request)
-    with store.database(root) as connection:
-        job = store.claim(connection, os.getpid())
-        worker.run_job(connection, root, job, "tests.jobs.test_batch:engine", threading.Event())
-    return job_id
+    jobs.submit(root, request)
+    return work_off(root, "tests.jobs.test_batch:engine")
 
 
 engine = Engine()

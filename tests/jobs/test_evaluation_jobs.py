@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -13,13 +11,13 @@ from kvlab.bench.request import BenchJob, make_request
 from kvlab.bench.rows import read_rows
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.store import read_results
-from kvlab.jobs import places, store
 from kvlab.jobs.work import read_request
-from kvlab.jobs.worker import JobTalk, run_job
+from kvlab.jobs.worker import JobTalk
 from kvlab.requests import MethodChoice, Progress
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 from tests.evaluate.conftest import tiny_folder  # noqa: F401
+from tests.jobs.by_hand import cancelled_after, work_off
 
 H2O = MethodChoice(method="h2o", budget=0.3)
 
@@ -29,15 +27,6 @@ def evaluation(model: Path, samples: int = 3) -> EvalRequest:
         model=str(model), device="cpu", tasks=(TaskChoice(task="needle"),), choices=(H2O,), lengths=(120,),
         samples=samples,
     )  # fmt: skip
-
-
-def work_off(root: Path, compare: str = "kvlab.engine:compare") -> None:
-    """What the worker does with the next job, without its process."""
-    with store.database(root) as connection:
-        with store.transaction(connection):
-            assert places.take_place(connection, os.getpid())
-        job = store.claim(connection, os.getpid())
-        run_job(connection, root, job, compare, threading.Event())
 
 
 def test_every_kind_is_read_back_as_it_was_written(tmp_path: Path):
@@ -77,7 +66,6 @@ def test_an_evaluation_is_cancelled_goes_on_and_ends_as_if_never_stopped(
     assert (ended.state, ended.message) == ("cancelled", "Cancelled; what was saved is kept.")
     assert len(read_results(tmp_path / "eval" / "mine")) == 3
     assert heard[-1].stage.startswith("1 of 3 prompts · about ")
-    monkeypatch.setattr(JobTalk, "report", report)
     again = jobs.submit(tmp_path, job)
     work_off(tmp_path)
     assert jobs.status(tmp_path, again).state == "complete"
@@ -122,20 +110,11 @@ def test_a_benchmark_keeps_whole_parts_and_measures_none_twice(tmp_path: Path, m
     )  # fmt: skip
     job = BenchJob(name="quick", requests=(asked,))
     first = jobs.submit(tmp_path, job)
-    report = JobTalk.report
-
-    def listen(self: JobTalk, progress: Progress) -> None:
-        report(self, progress)
-        if progress.done == 1:
-            jobs.cancel(tmp_path, first)
-            self._asked = 0.0
-
-    monkeypatch.setattr(JobTalk, "report", listen)
-    work_off(tmp_path)
+    with cancelled_after(1, tmp_path, first):
+        work_off(tmp_path)
     assert jobs.status(tmp_path, first).state == "cancelled"
     kept = read_rows(tmp_path / "bench" / "quick.parquet")
     assert {row.asked_context for row in kept if row.figure == "decode rate"} == {64}
-    monkeypatch.setattr(JobTalk, "report", report)
     again = jobs.submit(tmp_path, job)
     work_off(tmp_path)
     assert jobs.status(tmp_path, again).state == "complete", jobs.status(tmp_path, again).message

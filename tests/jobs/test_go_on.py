@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -18,26 +17,17 @@ from typer.testing import CliRunner
 from kvlab import jobs
 from kvlab.cli import commands
 from kvlab.errors import UserError
-from kvlab.jobs import places, store, worker
+from kvlab.jobs import places
 from kvlab.lab.person import ALONE, Person, Role, ask_who
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run, unfinished
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.schema import TABLES
+from tests.jobs.by_hand import work_off
 
 HERE = Path(__file__).parent
 CHOICES = (MethodChoice(method="h2o", budget=12), MethodChoice(method="zsmerge", budget=12))
 ASKED = CompareRequest(prompt="The cat sat on the mat and the dog ran after it.", choices=CHOICES, max_new_tokens=4)
-
-
-def work(root: Path) -> None:
-    """Run the next job here, with the engine."""
-    with store.database(root) as connection:
-        places.take_place(connection, os.getpid())
-        job = store.claim(connection, os.getpid(), places.this_place())
-        assert job is not None
-        worker.run_job(connection, root, job, "kvlab.engine:compare", threading.Event())
-        places.leave_place(connection, os.getpid())
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +73,14 @@ def test_one_click_goes_on_and_makes_the_missing_runs_only(killed: tuple[Path, s
     finally:
         ask_who(lambda: ALONE)
     jobs.go_on(root, job)
-    work(root)
+    work_off(root)
     assert jobs.status(root, job).state == "complete"
     assert {file: file.stat().st_mtime_ns for file in written} == written, "the finished run was not made again"
     made = [run.run_id for run in list_runs(root, comparison_id=job)]
     assert [name.rsplit("-", 2)[1] for name in sorted(made)] == ["00", "01", "02"]
 
     whole = jobs.submit(tmp_path, ASKED)
-    work(tmp_path)
+    work_off(tmp_path)
     for name in made:
         same(root / name, tmp_path / name.replace(job, whole))
     assert list(unfinished.like(root, ASKED)) == []

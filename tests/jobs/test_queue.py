@@ -14,25 +14,15 @@ from hypothesis import strategies as st
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import places, store, worker
+from kvlab.jobs import store, worker
 from kvlab.requests import CompareRequest, MethodChoice, Progress, RescueRequest
+from tests.jobs.by_hand import STAND_IN, work_off
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that the worker finds the stand-in by name
 
 
 def ask(prompt: str, *methods: str) -> CompareRequest:
     return CompareRequest(prompt=prompt, choices=tuple(MethodChoice(method=m) for m in methods or ("h2o",)))
-
-
-def work(root: Path, count: int) -> None:
-    """Run the next `count` jobs in this process."""
-    stop = threading.Event()
-    with store.database(root) as connection:
-        places.take_place(connection, worker.os.getpid())
-        for _ in range(count):
-            job = store.claim(connection, worker.os.getpid())
-            assert job is not None
-            worker.run_job(connection, root, job, "stand_in:compare", stop)
 
 
 @settings(max_examples=12, deadline=None)
@@ -60,7 +50,7 @@ def test_sessions_take_turns_and_keep_their_own_order(tmp_path_factory: pytest.T
 def test_a_finished_job_names_its_runs_and_its_log_holds_what_it_printed(tmp_path: Path):
     job = jobs.submit(tmp_path, ask("print", "h2o", "keepkv"))
     assert jobs.status(tmp_path, job).state == "queued"
-    work(tmp_path, 1)
+    work_off(tmp_path, STAND_IN)
     done = jobs.status(tmp_path, job, log_lines=50)
     assert (done.state, done.ended, done.position, len(done.run_ids)) == ("complete", True, None, 2)
     assert all((tmp_path / run / "run.json").exists() for run in done.run_ids)
@@ -76,7 +66,7 @@ def test_a_finished_job_names_its_runs_and_its_log_holds_what_it_printed(tmp_pat
 )
 def test_a_job_that_raises_fails_with_its_sentence_and_keeps_its_runs(tmp_path: Path, prompt: str, expected: str):
     job, following = jobs.submit(tmp_path, ask(prompt)), jobs.submit(tmp_path, ask("fine"))
-    work(tmp_path, 2)
+    work_off(tmp_path, STAND_IN, 2)
     failed = jobs.status(tmp_path, job, log_lines=50)
     assert failed.state == "failed"
     assert failed.message.startswith(expected)
@@ -90,7 +80,7 @@ def test_a_waiting_job_can_be_cancelled_and_an_ended_one_stays_as_it_is(tmp_path
     jobs.cancel(tmp_path, first)
     assert jobs.status(tmp_path, first).state == "cancelled"
     assert jobs.status(tmp_path, second).position == 1
-    work(tmp_path, 1)
+    work_off(tmp_path, STAND_IN)
     jobs.cancel(tmp_path, second)
     assert jobs.status(tmp_path, second).state == "complete"
 
@@ -168,7 +158,7 @@ def test_a_search_for_what_killed_an_answer_is_a_job_of_its_own_kind(tmp_path: P
     monkeypatch.setattr(worker, "_load", lambda name: {worker.RESCUE: rescue}[name])
     request = RescueRequest(run_id="some-run", title="Who killed it? h2o 20 %")
     job = jobs.submit(tmp_path, request)
-    work(tmp_path, 1)
+    work_off(tmp_path, STAND_IN)
     status = jobs.status(tmp_path, job)
     assert (status.state, status.title, asked) == ("complete", request.title, [request])
     assert status.progress is not None and status.progress.stage.startswith("tokens: rerun 7 of at most 40")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -239,3 +240,14 @@ def test_under_oidc_files_behind_a_page_are_those_of_people_of_the_lab(
 def test_under_oidc_pages_ask_for_themselves() -> None:
     for path, kind in (("/", "http"), ("/runs", "http"), ("/oauth2callback", "http"), ("/_stcore/stream", "websocket")):
         assert through(ask(Gate(None, OIDC), path, kind=kind, x_kvlab_name="anna")) == ([], [])
+
+
+def test_a_role_that_is_taken_away_in_the_lab_file_is_gone_at_once(write_lab: Callable[..., Path]) -> None:
+    gate = Gate(None, PROXY)
+    for text, seen in (
+        ('[people]\nway = "proxy"\nrun = ["ben"]', (["ben"], ["run"])),
+        ('[people]\nway = "proxy"\ndefault = "nobody"', None),
+        ("people = ", None),
+    ):
+        write_lab(text)
+        assert through(ask(gate, x_forwarded_user="ben")) == seen

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +9,13 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
-from kvlab.jobs import store, worker
 from kvlab.jobs.batch import repeat_request
 from kvlab.models.mini.phrasing import NEEDLE_PHRASINGS
 from kvlab.tasks.shipped_samples import shipped_sample
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.jobs.by_hand import STAND_IN, work_off
 from tests.pages.forms import submitted
 
 Open = Callable[..., AppTest]
@@ -107,14 +105,6 @@ def test_a_sample_brings_its_answer(runs_root: Path, open_page: Open):
     assert [request.prompt[start:stop] for start, stop in request.facts] == list(sample.facts)
 
 
-def finish_the_job(root: Path) -> str:
-    """What the worker would do with the one waiting job, with a stand-in for the engine."""
-    with store.database(root) as connection:
-        job = store.claim(connection, os.getpid())
-        worker.run_job(connection, root, job, "tests.jobs.stand_in:compare", threading.Event())
-        return job["job_id"]
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_the_full_cache_is_asked_before_the_comparison_and_its_run_is_in_no_list(
     form: AppTest, runs_root: Path, tmp_path: Path, right: bool
@@ -130,7 +120,7 @@ def test_the_full_cache_is_asked_before_the_comparison_and_its_run_is_in_no_list
     assert request.aside
     assert [choice.method for choice in request.choices] == ["full"]
     assert (request.prompt, request.level) == (TEXT, "off")
-    finish_the_job(runs_root)
+    work_off(runs_root, STAND_IN)
     page = page.run()
     assert not page.exception
     assert ["which is right" in element.value for element in page.success] == [True] * right

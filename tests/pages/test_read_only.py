@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvlab.errors import UserError
-from kvlab.trace import catalogue
+from kvlab.trace import catalogue, index
 from kvlab.trace.record import read_record
 from kvlab.trace.synthetic import write_synthetic_run
 from kvlab.trace.writer import RunWriter
@@ -70,13 +70,13 @@ def test_what_is_there_is_listed_and_shown_and_nothing_is_left_behind(
             assert any("h2o" in element.value for element in page.caption), "comparisons are listed without a queue"
     with pytest.raises(UserError, match=r"full|Read-only"):
         RunWriter(disk, record.model_copy(update={"run_id": "refused"}))
-    assert [name for name in sorted(os.listdir(disk)) if name not in (*there, ".jobs", catalogue.FILE)] == []
+    assert [name for name in sorted(os.listdir(disk)) if name not in (*there, ".jobs", index.FILE)] == []
 
 
 def test_an_index_that_was_kept_in_memory_is_written_once_there_is_room(disk: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(catalogue, "AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(index, "AGAIN_SECONDS", 0.0)
     filled(disk)
-    assert len(catalogue.list_runs(disk)) == 2 and catalogue.index_note(disk)
+    assert len(catalogue.list_runs(disk)) == 2 and index.index_note(disk)
     (disk / "filler").unlink()
-    assert len(catalogue.list_runs(disk)) == 2 and not catalogue.index_note(disk)
-    assert (disk / catalogue.FILE).exists()
+    assert len(catalogue.list_runs(disk)) == 2 and not index.index_note(disk)
+    assert (disk / index.FILE).exists()

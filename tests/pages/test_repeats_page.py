@@ -90,7 +90,7 @@ def test_the_repeats_of_a_batch_are_one_entry_of_the_picker_and_one_row_on_start
     page = open_page("timeline", comparison=made[1])
     assert page.selectbox(key="pick_comparison").value == made[1]
     shown = page.selectbox(key="pick_comparison").options
-    assert len(shown) == 2 and sum("3 repeats" in option for option in shown) == 1
+    assert len(shown) == 2 and sum("3 prompts" in option for option in shown) == 1
     assert page.selectbox(key="pick_repeat").options == ["1 of 3", "2 of 3", "3 of 3"]
     page = page.selectbox(key="pick_repeat").set_value(made[2]).run()
     assert not page.exception
@@ -99,4 +99,4 @@ def test_the_repeats_of_a_batch_are_one_entry_of_the_picker_and_one_row_on_start
     page = page.selectbox(key="pick_comparison").set_value("alone").run()
     assert not any(picker.key == "pick_repeat" for picker in page.selectbox)
     start = told(open_page("start"))
-    assert start.count("3 repeats") == 1
+    assert start.count("3 prompts") == 1

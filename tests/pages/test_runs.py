@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from app.parts import runs_actions
 from kvlab.library.bin import delete
 from kvlab.library.shelf import look, read_all
-from kvlab.trace.catalogue import FILE
+from kvlab.trace.index import FILE
 from kvlab.trace.labels import change_labels
 from kvlab.trace.synthetic import write_synthetic_run
 

@@ -11,7 +11,7 @@ from streamlit.testing.v1 import AppTest
 from kvlab import jobs
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.tasks.shipped_samples import shipped_samples
-from kvlab.trace.catalogue import FILE
+from kvlab.trace.index import FILE
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]

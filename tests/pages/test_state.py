@@ -216,7 +216,8 @@ def test_two_runs_open_with_unlike_methods_at_equal_bytes(synthetic_runs: Path):
 def going_page() -> None:
     import streamlit as st
 
-    from app.state import catch_up, current_run, go_to, pick_head, pick_layer
+    from app.address import catch_up, go_to
+    from app.state import current_run, pick_head, pick_layer
 
     if st.session_state.pop("press", False):  # what a key does, before the page runs
         go_to(layer=1, head=1)

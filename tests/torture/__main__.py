@@ -7,6 +7,7 @@ import os
 import platform
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 
 import kvlab
-from tests.torture.table import Row, as_markdown
+from tests.torture.table import Done, Row, as_markdown, keep
 
 
 def number(name: str, default: float) -> float:
@@ -35,40 +36,52 @@ def parts(work: Path) -> dict[str, Callable[[], list[Row]]]:
         "two": lambda: [_part("two").two(work / "two", int(number("JOBS", 20)))],
         "runs": lambda: _part("listed").listed(work / "kept", int(number("KEPT_RUNS", 5000))),
         "paste": lambda: [_paste(work / "paste")],
-        "browsers": lambda: [
-            _part("browsers").browsers(work / "browsers", int(number("BROWSERS", 20)), number("MINUTES", 5))
-        ],
+        "browsers": lambda: _part("browsers").browsers(
+            work / "browsers", int(number("BROWSERS", 20)), number("MINUTES", 5)
+        ),
     }
 
 
 def main() -> None:
-    """Run the parts that are named, or all, and write the table."""
+    """Run the parts that are named, or all from the beginning, and write the table after each."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("parts", nargs="*", help="such as inputs kills browsers; default: all")
+    parser.add_argument("parts", nargs="*", help="such as inputs kills browsers: their rows alone are made again")
     parser.add_argument("--out", type=Path, default=Path("runs/torture.md"), help="where the table goes")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvlab-torture-") as folder:
-        work, rows = Path(folder), list[Row]()
-        known = parts(work)
-        _model(work / "model")
+    kept = asked.out.with_suffix(".json")
+    if not asked.parts:
+        kept.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(prefix="kvlab-torture-", ignore_cleanup_errors=True) as folder:
+        known = parts(Path(folder))
+        _model(Path(folder) / "model")
         for name in asked.parts or known:
-            begun = time.monotonic()
-            for row in known[name]():
-                rows.append(row)
-                _say(" | ".join(row.cells))
-            _say(f"{name}: {time.monotonic() - begun:.0f} s")
-    table = as_markdown(rows, _about())
-    asked.out.parent.mkdir(parents=True, exist_ok=True)
-    asked.out.write_text(table, encoding="utf-8")
-    print(table)
-    raise SystemExit(any(row.exceptions or row.lost for row in rows))
+            begun, when = time.monotonic(), _about()
+            rows = _rows(name, known[name])
+            done = Done(rows, when, time.monotonic() - begun)
+            _say(f"{name}: {done.seconds:.0f} s")
+            tables = keep(kept, name, done)
+            asked.out.write_text(as_markdown([tables[one] for one in known if one in tables]), encoding="utf-8")
+    print(asked.out.read_text(encoding="utf-8"))
+    raise SystemExit(any(row.exceptions or row.lost for done in tables.values() for row in done.rows))
+
+
+def _rows(name: str, part: Callable[[], list[Row]]) -> list[Row]:
+    """What the part found; one that falls itself is a row too, and those after it go on."""
+    try:
+        rows = part()
+    except Exception as error:
+        _say(traceback.format_exc())
+        rows = [Row(name, exceptions=1, faults=[f"the part itself: {type(error).__name__}: {error}"])]
+    for row in rows:
+        _say(" | ".join(row.cells))
+    return rows
 
 
 def _about() -> str:
     cores, load = psutil.cpu_count(), psutil.getloadavg()[2]
     return (
-        f"kvlab {kvlab.__version__}, Python {platform.python_version()}, {cores} cores, load {load:.1f} over the last "
-        f"15 minutes, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC; `make torture`."
+        f"kvlab {kvlab.__version__}, Python {platform.python_version()}, {cores} cores, load {load:.1f} over the "
+        f"15 minutes before, {datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
     )
 
 

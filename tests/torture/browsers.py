@@ -1,4 +1,4 @@
-"""Many browsers on one dashboard for minutes, with a job running: how long a first picture takes, and what memory."""
+"""Many readers on one dashboard for minutes, with a job running: how long a first picture takes, and what memory."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +20,15 @@ import psutil
 from kvlab.bench.modes.pages import PICTURES
 from kvlab.bench.modes.pages_server import BROWSERS, FLAGS
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.torture.light import Light
 from tests.torture.table import Row, at
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(path.stem for path in (ROOT / "pages").glob("*.py") if path.stem != "start")
 BOX = '[data-testid="stException"]'
+LINK = '[data-testid="stSidebarNavLink"][href$="/{}"]'
+OLD = "data-of-the-page-before"
+MARK = f"(nodes) => nodes.forEach((node) => node.setAttribute('{OLD}', ''))"
 # Of a page that has no picture of its own: what it has to say is there.
 SEEN = (
     "() => document.querySelector('[data-testid=\"stMainBlockContainer\"]')?.innerText.trim().length > 40 && "
@@ -32,35 +38,88 @@ SEEN = (
 PATIENCE_MS = 120_000
 FIRST_LOADS = 300
 BAR_SECONDS = 8.0  # for 95 of 100 first pictures with 20 readers
-THINKING_SECONDS = (0.5, 3.0)  # between two pages, as a reader
+BAR_GROWTH = 0.10  # of memory after the first loads
+REAL = 2  # of the readers that hurry so many are browsers
+HURRIED, READING = (0.5, 3.0), (20.0, 60.0)  # seconds between two pages
+LONGEST_VISIT = 20  # pages that a hurried reader opens by the menu until the next link
 
 
-def browsers(root: Path, count: int, minutes: float, port: int = 8795) -> Row:
-    """`count` readers who open one page after another for so many minutes."""
-    row = Row(f"{count} browsers, {minutes:g} min, a job running")
+def browsers(root: Path, count: int, minutes: float, port: int = 8795) -> list[Row]:
+    """Rows of `count` readers who hurry, most without a browser, then of `count` browsers whose readers read."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        row.note = "left out: no Chromium here"
-        return row
+        return [Row("browsers", note="left out: no Chromium here")]
+    of = f"{minutes:g} min, a job running"
+    light = Row(f"{count - REAL} of {count} hurried readers, no browser, {of}")
+    real = Row(f"{REAL} of the {count} hurried readers, Chromium")
+    slow = Row(f"{count} Chromium, who read a page for {READING[0]:g} to {READING[1]:g} s, {of}")
+    with _dashboard(root / "hurried", port, minutes) as stay:
+        asyncio.run(_hurried(stay, found, count, light, real))
+        light.memory = stay.growth()
+    with _dashboard(root / "reading", port + 1, minutes) as stay:
+        asyncio.run(_reading(stay, found, count, slow))
+        slow.memory = stay.growth()
+    for row in (real, slow):
+        row.note = f"bar of {BAR_SECONDS:g} s {_met(row)}; {row.note}"
+    return [light, real, slow]
+
+
+def _met(row: Row) -> str:
+    return "met" if row.seconds and at(row.seconds, 0.95) < BAR_SECONDS else "missed"
+
+
+@dataclass
+class Stay:
+    """What the readers share while they are there."""
+
+    address: str
+    runs: list[str]
+    until: float
+    server: psutil.Process
+    memory: list[int] = field(default_factory=list)
+    slowest: dict[str, dict[str, float]] = field(default_factory=dict)  # by part and page
+
+    def note(self, row: Row, page: str, seconds: float) -> None:
+        """A page was opened."""
+        row.attempts += 1
+        row.seconds.append(seconds)
+        slowest = self.slowest.setdefault(row.part, {})
+        slowest[page] = max(slowest.get(page, 0.0), seconds)
+        named = sorted(slowest, key=lambda name: -slowest[name])[:3]
+        row.note = "slowest " + ", ".join(f"{name} {slowest[name]:.1f} s" for name in named)
+        self.memory.append(self.server.memory_info().rss)
+
+    def any_run(self, chance: random.Random, page: str) -> str:
+        """A run that has something to show there."""
+        return chance.choice([run for run in self.runs if "keepkv" in run] if page in PICTURES else self.runs)
+
+    def growth(self) -> str:
+        """Of the server's memory, in words."""
+        early = self.memory[: min(FIRST_LOADS, len(self.memory) // 2)]
+        late = self.memory[len(early) :]
+        if not early:
+            return ""
+        grown = max(late) / max(early) - 1
+        said = f"{self.memory[0] / 1e6:.0f} to {max(early) / 1e6:.0f} MB in {len(early)} loads, "
+        said += f"at most {max(late) / 1e6:.0f} MB in {len(late)} more ({grown:+.0%})"
+        return said + f"; bar of {BAR_GROWTH:.0%} {'met' if grown < BAR_GROWTH else 'missed'}" * (
+            len(early) == FIRST_LOADS
+        )
+
+
+@contextmanager
+def _dashboard(root: Path, port: int, minutes: float) -> Iterator[Stay]:
+    """A dashboard over six small runs, whose worker has jobs for the whole time."""
     names = [write_synthetic_run(root, method=m, comparison_id=c).name for c in "ab" for m in ("full", "h2o", "keepkv")]
     line = [sys.executable, "-m", "kvlab", "app", "--runs", str(root), "--port", str(port), "--headless"]
     started = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=os.environ.copy())
     try:
-        stay = Stay(row, f"http://localhost:{port}", names, time.monotonic() + 60 * minutes, _server(started.pid))
+        server = _server(started.pid)
         _keep_busy(root, minutes)
-        stay.memory.append(stay.server.memory_info().rss)
-        asyncio.run(_all(stay, found, count))
+        yield Stay(f"http://localhost:{port}", names, time.monotonic() + 60 * minutes, server)
     finally:
         started.terminate()
         started.wait(60)
-    row.attempts, memory = len(row.seconds), stay.memory
-    tail = memory[min(FIRST_LOADS, len(memory) // 2) :]
-    row.memory = f"{memory[0] / 1e6:.0f} to {max(memory) / 1e6:.0f} MB; after {len(memory) - len(tail)} loads "
-    row.memory += f"{tail[0] / 1e6:.0f} to {max(tail) / 1e6:.0f} MB ({max(tail) / tail[0] - 1:+.0%})"
-    slow = sorted(stay.slowest, key=lambda name: -stay.slowest[name])[:3]
-    met = "met" if row.seconds and at(row.seconds, 0.95) < BAR_SECONDS else "missed"
-    row.note = f"bar of {BAR_SECONDS:g} s {met}; slowest " + ", ".join(f"{n} {stay.slowest[n]:.1f} s" for n in slow)
-    return row
 
 
 def _server(pid: int) -> psutil.Process:
@@ -82,60 +141,101 @@ def _keep_busy(root: Path, minutes: float) -> None:
 
     for number in range(max(2, round(3 * minutes))):
         jobs.submit(root, sample_request(), session=f"torture {number}")
-    jobs.ensure_worker(root)
 
 
-@dataclass
-class Stay:
-    """What the readers share while they are there."""
-
-    row: Row
-    address: str
-    runs: list[str]
-    until: float
-    server: psutil.Process
-    memory: list[int] = field(default_factory=list)
-    slowest: dict[str, float] = field(default_factory=dict)
-
-    def note(self, page: str, seconds: float) -> None:
-        """A picture was seen."""
-        self.row.seconds.append(seconds)
-        self.slowest[page] = max(self.slowest.get(page, 0.0), seconds)
-        self.memory.append(self.server.memory_info().rss)
-
-    def fell(self, page: str, how: str, count: int = 1) -> None:
-        """A page showed an exception, or nothing."""
-        self.row.exceptions += count
-        self.row.faults.append(f"{page}: {how[:200]}")
+async def _hurried(stay: Stay, chromium: str, count: int, light: Row, real: Row) -> None:
+    """Readers who look at a page for a second or two; all come at once."""
+    async with _chromium(chromium) as browser:
+        readers: list[Awaitable[None]] = [
+            _light(stay, light, random.Random(number)) for number in range(max(0, count - REAL))
+        ]
+        readers += [_real(stay, real, browser, random.Random(-1 - number), HURRIED) for number in range(REAL)]
+        await asyncio.gather(*readers)
 
 
-async def _all(stay: Stay, chromium: str, count: int) -> None:
+async def _reading(stay: Stay, chromium: str, count: int, row: Row) -> None:
+    """People who read what they open; they come one after another within the time of one page."""
+
+    async def comes(number: int) -> None:
+        await asyncio.sleep(number * READING[1] / count)
+        await _real(stay, row, browser, random.Random(number), READING)
+
+    async with _chromium(chromium) as browser:
+        await asyncio.gather(*(comes(number) for number in range(count)))
+
+
+def _chromium(path: str) -> Any:
+    from contextlib import asynccontextmanager
+
     from playwright.async_api import async_playwright
 
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
-        await asyncio.gather(*(_reader(stay, browser, random.Random(number)) for number in range(count)))
-        await browser.close()
+    @asynccontextmanager
+    async def started() -> Any:
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+            try:
+                yield browser
+            finally:
+                await browser.close()
+
+    return started()
 
 
-async def _reader(stay: Stay, browser: Any, chance: random.Random) -> None:
-    context = await browser.new_context(viewport={"width": 1280, "height": 900})
-    page = await context.new_page()
+async def _light(stay: Stay, row: Row, chance: random.Random) -> None:
+    """One who opens a link, goes on by the menu for a while, leaves, and comes again with another link."""
+    while time.monotonic() < stay.until:
+        page = chance.choice(PAGES)
+        try:
+            begun = time.monotonic()
+            async with Light(stay.address) as reader:
+                await reader.open(page, run=stay.any_run(chance, page))
+                stay.note(row, page, time.monotonic() - begun)
+                for _ in range(chance.randint(1, LONGEST_VISIT)):
+                    await reader.rest(chance.uniform(*HURRIED))
+                    if time.monotonic() > stay.until:
+                        break
+                    page = chance.choice(PAGES)
+                    stay.note(row, page, await reader.go_on(page))
+                _fell(row, page, *reader.exceptions)
+        except Exception as error:
+            _fell(row, page, f"{type(error).__name__} {error}")
+
+
+async def _real(stay: Stay, row: Row, browser: Any, chance: random.Random, thinking: tuple[float, float]) -> None:
+    """The same with a browser, whose store keeps what it fetched once."""
+    context = await browser.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True)
+    page, left = await context.new_page(), 0
     while time.monotonic() < stay.until:
         name = chance.choice(PAGES)
-        merging = [run for run in stay.runs if "keepkv" in run]  # others have no picture on some of the pages
         begun = time.monotonic()
         try:
-            run = chance.choice(merging if name in PICTURES else stay.runs)
-            await page.goto(f"{stay.address}/{name}?run={run}", timeout=PATIENCE_MS)
+            if left:
+                if name in PICTURES:  # what is still there of the page before is not what is waited for
+                    await page.locator(PICTURES[name]).evaluate_all(MARK)
+                begun = time.monotonic()
+                await page.click(LINK.format(name), timeout=PATIENCE_MS)
+                await page.wait_for_url(f"**/{name}*", wait_until="commit", timeout=PATIENCE_MS)
+            else:
+                await page.goto(f"{stay.address}/{name}?run={stay.any_run(chance, name)}", timeout=PATIENCE_MS)
+                left = chance.randint(1, LONGEST_VISIT)
             if name in PICTURES:
-                await page.wait_for_selector(PICTURES[name], state="attached", timeout=PATIENCE_MS)
+                picture = f"{PICTURES[name]}:not([{OLD}])"
+                await page.wait_for_selector(picture, state="attached", timeout=PATIENCE_MS)
             else:
                 await page.wait_for_function(SEEN, timeout=PATIENCE_MS)
         except Exception as error:
-            stay.fell(name, f"{type(error).__name__} {str(error).splitlines()[0]}")
-        stay.note(name, time.monotonic() - begun)
-        if boxes := await page.locator(BOX).count():
-            stay.fell(name, repr(await page.locator(BOX).first.inner_text()), boxes)
-        await asyncio.sleep(chance.uniform(*THINKING_SECONDS))
-    await context.close()
+            _fell(row, name, f"{type(error).__name__} {str(error).splitlines()[0]}")
+            left = 1
+        stay.note(row, name, time.monotonic() - begun)
+        left -= 1
+        for box in await page.locator(BOX).all():
+            _fell(row, name, repr(await box.inner_text()))
+        await asyncio.sleep(chance.uniform(*thinking))
+    with suppress(Exception):
+        await context.close()
+
+
+def _fell(row: Row, page: str, *said: str) -> None:
+    """A page showed an exception, or nothing."""
+    row.exceptions += len(said)
+    row.faults += [f"{page}: {how[:200]}" for how in said]

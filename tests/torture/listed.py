@@ -14,7 +14,8 @@ REPEATS = 20
 
 def listed(root: Path, count: int) -> list[Row]:
     """Rows of the list and of making its index again; the runs are written where the folder is empty."""
-    from kvlab.trace.catalogue import FILE, comparisons_with, list_comparisons, list_runs
+    from kvlab.trace.catalogue import comparisons_with, list_comparisons, list_runs
+    from kvlab.trace.index import FILE
 
     root.mkdir(parents=True, exist_ok=True)
     there = sum(1 for _ in root.glob("*/run.json"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 
 @dataclass
@@ -38,13 +40,37 @@ def at(values: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
-def as_markdown(rows: Iterable[Row], about: str) -> str:
+@dataclass
+class Done:
+    """The rows of one part, what they were taken on, and how long it took."""
+
+    rows: list[Row]
+    about: str = ""
+    seconds: float = 0.0
+
+
+def keep(file: Path, part: str, done: Done) -> dict[str, Done]:
+    """Adds a part to those in the file, or puts it in place of its own rows; returns all that are there."""
+    found = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    found[part] = asdict(done)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(".new")
+    beside.write_text(json.dumps(found), encoding="utf-8")
+    beside.replace(file)
+    return {
+        name: Done([Row(**row) for row in one["rows"]], one["about"], one["seconds"]) for name, one in found.items()
+    }
+
+
+def as_markdown(parts: Iterable[Done]) -> str:
     """The table with what it was taken on, and each fault beneath it."""
-    rows = list(rows)
+    parts = list(parts)
+    rows = [row for part in parts for row in part.rows]
     lines = [HEAD, ["---"] * len(HEAD), *(row.cells for row in rows)]
     table = "\n".join("| " + " | ".join(cell.replace("|", "/") for cell in line) + " |" for line in lines)
-    faults = [f"- {row.part}: `{fault[:300]}`" for row in rows for fault in row.faults]
-    return "\n\n".join([f"# Torture\n\n{about}", table, *(["\n".join(faults)] if faults else [])]) + "\n"
+    faults = "\n".join(f"- {row.part}: `{fault[:300]}`" for row in rows for fault in row.faults)
+    taken = "\n".join(f"- {part.rows[0].part}: {part.about}, took {part.seconds:.0f} s" for part in parts)
+    return "\n\n".join(["# Torture: `make torture`", table, *filter(None, [faults, taken])]) + "\n"
 
 
 def spread(values: Sequence[float]) -> float:

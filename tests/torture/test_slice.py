@@ -11,7 +11,7 @@ from tests.torture.commands import LINES, command_cases
 from tests.torture.generated import SMALL, generated
 from tests.torture.judge import Case, judge
 from tests.torture.kills import complete, killed_after
-from tests.torture.table import Row, as_markdown
+from tests.torture.table import Done, Row, as_markdown, keep
 
 EVERY = 60  # of so many lines one is tried here
 
@@ -63,7 +63,10 @@ def test_a_writer_that_is_killed_loses_nothing_that_was_complete(tmp_path: Path)
     assert set(before) <= set(complete(tmp_path)) and not any(complete(tmp_path).values())
 
 
-def test_the_table_says_what_was_lost() -> None:
-    row = Row("kills", 3, 1, 2, [0.1, 0.2, 9.0], faults=["a run is gone"])
-    text = as_markdown([row], "here")
-    assert "| kills | 3 | 1 | 2 | 0.20 | 9.00 | 9.00 |" in text and "a run is gone" in text
+def test_the_table_says_what_was_lost_and_a_part_made_again_takes_the_place_of_its_rows(tmp_path: Path) -> None:
+    file = tmp_path / "table.json"
+    keep(file, "kills", Done([Row("kills", 3, 1, 2, [0.1, 0.2, 9.0], faults=["a run is gone"])]))
+    text = as_markdown(keep(file, "disks", Done([Row("disks", 7)])).values())
+    assert "| kills | 3 | 1 | 2 | 0.20 | 9.00 | 9.00 |" in text and "a run is gone" in text and "| disks | 7 |" in text
+    text = as_markdown(keep(file, "kills", Done([Row("kills", 4)])).values())
+    assert "| kills | 4 | 0 | 0 |" in text and "a run is gone" not in text and "| disks | 7 |" in text

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.trace import RunWriter, open_run
-from kvlab.trace.catalogue import FILE, list_comparisons, list_runs, rebuild
+from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
+from kvlab.trace.index import FILE
 from kvlab.trace.synthetic import write_synthetic_run
 
 SMALL = {"prompt_tokens": 8, "steps": 1, "level": "light"}

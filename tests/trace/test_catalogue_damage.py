@@ -14,8 +14,6 @@ import pytest
 from kvlab.errors import UserError
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.catalogue import (
-    FILE,
-    RESULTS,
     comparisons_with,
     keep_results,
     left_out,
@@ -25,6 +23,7 @@ from kvlab.trace.catalogue import (
     results,
     upsert,
 )
+from kvlab.trace.index import FILE, RESULTS
 from kvlab.trace.synthetic import write_synthetic_run
 
 SMALL = {"layers": 1, "heads": 1, "prompt_tokens": 6, "steps": 1, "level": "light"}

@@ -4,10 +4,6 @@
    playing and hovering need no trip to the server. The rules are those of kvlab/analysis/lineage. */
 
 const PLAY_MS = 220, TELL_MS = 250;
-const ICONS = {
-  first: "M3 3h2v10H3zM13 3v10L6 8z", back: "M9 3h2v10H9zM7 3v10L1 8z", play: "M4 3v10l8-5z", pause: "M4 3h3v10H4zM9 3h3v10H9z",
-  next: "M5 3h2v10H5zM9 3v10l6-5z", last: "M11 3h2v10h-2zM3 3v10l7-5z",
-};
 const views = new WeakMap();
 
 export default function (component) {
@@ -18,15 +14,6 @@ export default function (component) {
   view.attach(component);
   view.refresh(data);
   return () => { view.dispose(); views.delete(parentElement); };
-}
-
-function icon(shape) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), path = document.createElementNS(svg.namespaceURI, "path");
-  svg.setAttribute("viewBox", "0 0 16 16");
-  svg.setAttribute("aria-hidden", "true");
-  path.setAttribute("d", shape);
-  svg.append(path);
-  return svg;
 }
 
 class View extends Words {
@@ -57,7 +44,8 @@ class View extends Words {
     this.known = data.step;
     this.sent = [];
     this.pinned = data.selected;
-    for (const name of ["first", "back", "play", "next", "last"]) this.part(name).replaceChildren(icon(ICONS[name]));
+    this.bar = new StepBar(this);
+    this.cleanups.push(() => this.bar.dispose());
     this.buildText();
     this.listen();
   }
@@ -79,14 +67,6 @@ class View extends Words {
       node.addEventListener(type, handler, options);
       this.cleanups.push(() => node.removeEventListener(type, handler, options));
     };
-    on(this.part("first"), "click", () => this.go(0));
-    on(this.part("back"), "click", () => this.move(-1));
-    on(this.part("play"), "click", () => this.toggle());
-    on(this.part("next"), "click", () => this.move(1));
-    on(this.part("last"), "click", () => this.go(this.steps.length - 1));
-    on(this.part("event"), "click", () => this.nextEvent());
-    on(this.part("slider"), "input", (event) => { this.stop(); this.go(Number(event.target.value)); });
-    on(document, "keydown", (event) => this.key(event));
     const text = this.part("text"), grid = this.part("grid"), mosaic = this.part("mosaic");
     on(text, "mouseover", (event) => this.overToken(event.target));
     on(text, "mouseleave", () => this.dim());
@@ -127,7 +107,7 @@ class View extends Words {
   toggle() {
     if (this.timer) { this.stop(); this.tell(); return; }
     if (this.index() === this.steps.length - 1) this.show(this.steps[0]);
-    this.playing(true);
+    this.bar.playing(true);
     this.timer = setInterval(() => {
       if (this.index() === this.steps.length - 1) { this.stop(); this.tell(); return; }
       this.show(this.steps[this.index() + 1]);
@@ -137,25 +117,7 @@ class View extends Words {
   stop() {
     clearInterval(this.timer);
     this.timer = null;
-    this.playing(false);
-  }
-
-  playing(on) {
-    const button = this.part("play");
-    button.querySelector("path").setAttribute("d", on ? ICONS.pause : ICONS.play);
-    button.setAttribute("aria-label", on ? "Pause" : "Play");
-  }
-
-  key(event) {
-    const target = event.composedPath()[0], inside = event.composedPath().includes(this.root);
-    if (!(inside || ownsNoKeys(target)) || event.ctrlKey || event.metaKey || event.altKey) return;
-    const actions = {
-      ArrowLeft: () => this.move(-1), ArrowRight: () => this.move(1), Home: () => this.move(-1e9), End: () => this.move(1e9),
-      " ": () => this.toggle(), n: () => this.nextEvent(),
-    };
-    if (!actions[event.key] || (target.tagName === "BUTTON" && event.key === " ")) return;
-    event.preventDefault();
-    actions[event.key]();
+    this.bar.playing(false);
   }
 
   /* The server hears of a step once the reader has stopped there. */
@@ -198,17 +160,11 @@ class View extends Words {
     this.legend(counts);
     this.drawGrid();
     this.movePlayhead();
-    const slider = this.part("slider"), read = this.tokens - counts[UNSEEN];
-    slider.max = this.steps.length - 1;
-    slider.value = this.index();
-    slider.disabled = this.steps.length < 2;
-    const why = step === this.data.step ? this.data.why : "";
-    this.part("step").textContent = `step ${step} of ${this.steps[this.steps.length - 1]}`;
-    this.part("step").title = why ?? "";
-    this.part("step").classList.toggle("why", Boolean(why));
+    const read = this.tokens - counts[UNSEEN];
     const reading = step === 0 ? "the prompt was read" : `after token ${read - 1} “${visible(this.texts[read - 1] ?? "")}”`;
     const phase = this.data.phases?.[this.index()] ?? reading;
-    this.part("phase").textContent = `${phase}: ${this.slots.length.toLocaleString("en")} slots for ${read.toLocaleString("en")} tokens`;
+    const held = `${this.slots.length.toLocaleString("en")} slots for ${read.toLocaleString("en")} tokens`;
+    this.bar.show(this.steps, step, step === this.data.step ? this.data.why : "", `${phase}: ${held}`);
     this.root.dataset.step = step;
     this.root.dataset.identity = this.identity;
     this.root.dataset.slots = this.slots.length;

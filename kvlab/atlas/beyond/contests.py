@@ -128,6 +128,7 @@ def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:
 FULL = Arm("full")
 MATCHING = Arm("attention-matching", {"ridge": 0.1, "bias": False, "on_policy": False})
 GRKV = Arm("grkv")
+BLOCKS, AT_ONCE = Arm("keydiff"), Arm("keydiff", {"block": 0})  # the paper's have 128 tokens
 CONTESTS = (
     Contest(
         "tab-1", "KVzip against SnapKV, the question unseen",
@@ -221,6 +222,24 @@ CONTESTS = (
         "Whether the prediction is within five points of the second reading.",
         # The published window of 128 tokens would be most of what a short prompt may keep.
         Arm("kvzap", {"recent": 16}), Arm("kvzip"), 0.2, NEEDLES, threshold=NOT_BEHIND, samples=MORE,
+    ),
+    Contest(
+        "tab-16", "KeyDiff block by block: needles",
+        "KeyDiff: cut back to the budget after every block of 128 tokens, it finds needles as it does at once.",
+        "Whether blocks, which never hold the whole prompt, stay within five points of score.",
+        BLOCKS, AT_ONCE, 0.2, ("needle",), threshold=NOT_BEHIND, samples=2 * MORE,
+    ),
+    Contest(
+        "tab-17", "KeyDiff block by block: text",
+        "KeyDiff: cut back to the budget after every block of 128 tokens, it goes on with a text as well as at once.",
+        "How many nats more of KL blocks have than the whole prompt at once.",
+        BLOCKS, AT_ONCE, 0.2, TEXT, threshold=LEVEL_KL, samples=3 * MORE,
+    ),
+    Contest(
+        "tab-18", "KeyDiff block by block: lists",
+        "KeyDiff: cut back to the budget after every block of 128 tokens, it finds a list's entries as at once.",
+        "Whether a list, whose keys are all unusual, loses more where it is cut block by block.",
+        BLOCKS, AT_ONCE, 0.2, ("key_value",), threshold=NOT_BEHIND, samples=2 * MORE,
     ),
 )  # fmt: skip
 TABLES = tuple(one.exhibit() for one in CONTESTS)

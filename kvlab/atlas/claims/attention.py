@@ -19,19 +19,8 @@ from kvlab.analysis.attention_rows import (
 from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, prediction_errors
 from kvlab.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import (
-    FAILS,
-    LEAST_PROMPTS,
-    OPEN,
-    Claim,
-    Threshold,
-    basis_of,
-    interval_of,
-    judge,
-    over_prompts,
-    together,
-    words_of,
-)
+from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
+from kvlab.atlas.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, judge, together
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 

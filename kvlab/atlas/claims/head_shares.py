@@ -8,7 +8,8 @@ import pandas as pd
 from kvlab.analysis.compression_ratio import persistence
 from kvlab.atlas.claims.pyramid import GROWS
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, basis_of, interval_of, judge, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
 from kvlab.counted import prompts
 from kvlab.figures.words import number, percent
 from kvlab.intervals import Interval, pairs_interval

@@ -7,7 +7,8 @@ import pandas as pd
 from kvlab.analysis.gaussian_weights import merged_pairs
 from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, basis_of, judge, over_prompts, words_of
+from kvlab.atlas.prompt_means import basis_of, over_prompts, words_of
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 

@@ -8,7 +8,8 @@ import pandas as pd
 from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, persistence, ratios
 from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, basis_of, judge
+from kvlab.atlas.prompt_means import basis_of
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
 from kvlab.counted import mean_words, prompts
 from kvlab.figures.words import number
 from kvlab.intervals import Interval, pairs_interval

@@ -7,17 +7,8 @@ import pandas as pd
 from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, readable_heads, spread_heads
 from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_states, near_and_any
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import (
-    OPEN,
-    Claim,
-    Threshold,
-    basis_of,
-    interval_of,
-    judge,
-    over_prompts,
-    together,
-    words_of,
-)
+from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge, together
 from kvlab.figures.words import number
 from kvlab.trace.reader import Run
 

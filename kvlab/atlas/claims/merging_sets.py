@@ -7,7 +7,8 @@ import pandas as pd
 from kvlab.analysis.attention_rows import heads_with_attention
 from kvlab.analysis.merging_walkthrough import Walkthrough, key_error, represented, walkthrough
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, basis_of, interval_of, judge, never, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, never
 from kvlab.errors import UserError
 from kvlab.figures.merging_steps import evicted
 from kvlab.figures.words import percent, plural

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, interval_of, judge, words_of
+from kvlab.atlas.prompt_means import interval_of, words_of
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge
 from kvlab.figures.words import number, percent, plural
 
 FATE = "What is evicted is lost for good: a needle whose tokens are gone is not found (section 1)."

@@ -10,19 +10,8 @@ from kvlab.analysis.lineage import fold
 from kvlab.analysis.pooling import age_and_tokens, spans
 from kvlab.analysis.pyramid import layer_budgets, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import (
-    OPEN,
-    Basis,
-    Claim,
-    Threshold,
-    basis_of,
-    interval_of,
-    judge,
-    never,
-    over_prompts,
-    together,
-    words_of,
-)
+from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, never, together
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 

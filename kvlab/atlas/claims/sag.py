@@ -6,7 +6,8 @@ import pandas as pd
 
 from kvlab.analysis.sag_by_rule import LEAST_MASS, merge_groups, rule_of
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, basis_of, interval_of, together, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, together
 from kvlab.figures.one_merge import RULES
 from kvlab.figures.words import percent, signed_percent
 from kvlab.intervals import Interval

@@ -6,18 +6,8 @@ import pandas as pd
 
 from kvlab.analysis import hidden_states, sampled_queries
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import (
-    OPEN,
-    Basis,
-    Claim,
-    Threshold,
-    basis_of,
-    interval_of,
-    judge,
-    over_prompts,
-    together,
-    words_of,
-)
+from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, together
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 

@@ -8,7 +8,8 @@ import pandas as pd
 from kvlab.analysis.attention_rows import heads_with_attention
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, basis_of, interval_of, together, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, together
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 

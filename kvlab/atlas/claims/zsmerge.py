@@ -6,7 +6,8 @@ import pandas as pd
 
 from kvlab.analysis.compare import headline
 from kvlab.atlas.evidence import Evidence
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, basis_of, interval_of, judge, never, words_of
+from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, never
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 

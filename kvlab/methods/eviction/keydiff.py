@@ -17,8 +17,8 @@ from kvlab.methods.settlers.eviction.evict import Evict
 class KeyDiff(Method):
     """Keeps the tokens whose keys are least like the head's mean key. Looks at no query.
 
-    While decoding, the mean is that of the slots held, as in the paper's block-wise form; `compress_every` is the
-    block's length.
+    With `block` the prompt comes in blocks, and after each the slots held and the block's tokens are cut back to the
+    budget, as while decoding: the mean is that of what is there. So the whole prompt is never held.
     """
 
     name: ClassVar[str] = "keydiff"
@@ -32,15 +32,20 @@ class KeyDiff(Method):
             {
                 "sinks": (0, "keys alone decide; kvpress, keydiff_press.py"),
                 "recent": (1, "keys alone decide; the newest token must stay here"),
+                "block": (128, "block-wise: cache and block are cut back to the budget after every 128 tokens"),
             },
-            "The prompt comes in blocks of 128 tokens there, with a decision after each; here it is decided once.",
+            "kvpress decides about the prompt at once, unless told otherwise.",
         )
     }
-    reasons: ClassVar = dict.fromkeys(("sinks", "recent"), "the paper's")
+    reasons: ClassVar = {
+        **dict.fromkeys(("sinks", "recent"), "the paper's"),
+        "block": "the prompt decided about at once, as the other methods here; the paper's blocks bound its memory",
+    }
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")
+    block: int = Field(0, ge=0, description="tokens of the prompt between two decisions; 0: one decision about all")
 
     def pipeline(self) -> Pipeline:
         """Unlikeness of keys."""
-        return Pipeline(UnusualKeys(), Uniform(), LowestScore(self.sinks, self.recent), Evict())
+        return Pipeline(UnusualKeys(), Uniform(), LowestScore(self.sinks, self.recent), Evict(), block=self.block)

@@ -18,9 +18,9 @@ from kvlab.methods.settlers.refitting.matching import MatchAttention
 
 BEST = "compaction/algorithms/best.py and highest_attention_keys.py"
 BEYOND = (
-    "The published runs also ask what the model itself writes about the text (self-study), which a small model cannot; "
-    "there on-policy queries are those of self-study, here of the repetition. Their head budgets come from perplexity "
-    "curves, here from a cut over the model. The chat template around the text is kept there."
+    "The published runs also ask what the model itself writes about the text (`study`), which a small model cannot; "
+    "there on-policy queries are those of self-study alone, here of the repetition too. Their head budgets come from "
+    "perplexity curves, here from a cut over the model. The chat template around the text is kept there."
 )
 
 
@@ -93,6 +93,7 @@ class AttentionMatching(Method):
         "steps": "the code's for highest attention keys",
         "flat": "the paper has no such weights; flat rows would dominate",
         "on_policy": "the published runs have it; a reading a layer, and no gain was seen on mini",
+        "study": "a small model has nothing to write of a text, and every token is a pass over the full prompt",
         "window_weight": "the last queries are few",
         "sinks": "as the other methods here",
         "recent": "as the other methods here",
@@ -117,13 +118,16 @@ class AttentionMatching(Method):
     on_policy: bool = Field(
         False, description="each layer is fitted to queries of a reading through the layers already compressed"
     )
+    study: int = Field(
+        0, ge=0, le=4096, description="tokens the model writes to each of three requests; these queries are matched too"
+    )
     flat: bool = Field(False, description="queries with flat attention count more in the fit of log mass")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     recent: int = Field(16, ge=1, description="last tokens that always stay")
 
     def pipeline(self) -> Pipeline:
         """Attention from the rehearsal, the model's budget, the best or the pursued keys, refitted; prefill only."""
-        rehearsal = Rehearsal(on_policy=self.on_policy)
+        rehearsal = Rehearsal(on_policy=self.on_policy, study=self.study)
         score = RehearsedAttention("rms" if self.keys == "omp" else self.keys, rehearsal=rehearsal)
         select: Selector = LowestScore(self.sinks, self.recent)
         allocate: Allocator = Uniform()

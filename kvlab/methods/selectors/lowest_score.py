@@ -46,10 +46,7 @@ class LowestScore:
     def protected(self, view: View) -> Tensor:
         """(B, H, S) bool: sinks and recent tokens."""
         recent, sinks = self._bounds(view) if self.of == "text" else self.bounds_of(view, view.budget)
-        newest = view.tokens_seen[:, None] - recent
-        position = view.slots.position
-        late = position >= newest[..., None]
-        return late if self.sinks == 0 else late.logical_or_(position < sinks)
+        return stays(view.slots.position, view.tokens_seen, recent, None if self.sinks == 0 else sinks)
 
     def bounds_of(self, view: View, budget: Tensor) -> tuple[Tensor, Tensor]:
         """(recent tokens (B, H), sinks (B, H, 1)) protected under `budget` (B, H), worked out once."""
@@ -72,6 +69,12 @@ class LowestScore:
         if isinstance(self.sinks, float):
             return (budget.double() * self.sinks - ROUNDING).ceil().long()
         return torch.full_like(budget, self.sinks)
+
+
+def stays(position: Tensor, tokens_seen: Tensor, recent: Tensor, sinks: Tensor | None) -> Tensor:
+    """(B, H, S) bool: the `recent` (B, H) newest of the `tokens_seen` (B,), and the first `sinks` (B, H, 1)."""
+    late = position >= (tokens_seen[:, None] - recent)[..., None]
+    return late if sinks is None else late.logical_or_(position < sinks)
 
 
 def ascending(slots: Slots, score: Tensor) -> Tensor:

@@ -115,19 +115,27 @@ def nearest_pair(
     keys = at(slots.keys, ends).float()
     if slots.keys.dtype == torch.float32:
         return best / at(lengths, source), ends, keys
-    both = (keys[:, :, :1] * keys[:, :, 1:]).sum(-1)
-    return both / at(lengths, ends).prod(-1, keepdim=True), ends, keys
+    return cosine_of_pair(keys, at(lengths, ends)), ends, keys
+
+
+def cosine_of_pair(keys: Tensor, lengths: Tensor) -> Tensor:
+    """(B, H, 1): of two keys side by side, (B, H, 2, d) float32, whose lengths are (B, H, 2)."""
+    return (keys[:, :, :1] * keys[:, :, 1:]).sum(-1) / lengths.prod(-1, keepdim=True)
 
 
 def _best(slots: Slots, sources: Tensor, allowed: Tensor, never: Tensor | float) -> tuple[Tensor, Tensor, Tensor]:
     """(lengths of all keys (B, H, S), largest product with a key of length 1, its slot); the last two (B, H, E)."""
-    keys = slots.keys
-    lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(keys)
-    # In this order a product with one row takes a third of the time on a CPU.
-    products = (keys @ sources.transpose(-1, -2)).transpose(-1, -2) / lengths[:, :, None]
+    lengths = slots.extra[KEY_LENGTH] if KEY_LENGTH in slots.extra else key_lengths(slots.keys)
+    products = products_with(sources, slots.keys, lengths)
     products = torch.where(allowed[:, :, None], products, never)
     place = products.argmax(-1, keepdim=True)  # a third of the time of a maximum and its place together
     return lengths, products.gather(-1, place)[..., 0], place[..., 0]
+
+
+def products_with(sources: Tensor, keys: Tensor, lengths: Tensor) -> Tensor:
+    """(B, H, E, S): of `sources` (B, H, E, d) and `keys` (B, H, S, d), the latter brought to length 1."""
+    # In this order a product with one row takes a third of the time on a CPU.
+    return (keys @ sources.transpose(-1, -2)).transpose(-1, -2) / lengths[:, :, None]
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

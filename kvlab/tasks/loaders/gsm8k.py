@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 SHOTS = 8
 
@@ -53,16 +53,14 @@ def load_gsm8k(
 
 def _sample(context: str, number: int, record: Gsm8kRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
     question = f"Question: {record.question}\nAnswer:"
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        context,
+        question,
         task="gsm8k",
-        index=number - 1,
-        seed=0,
-        length=count_tokens(tokenizer, context, question),
-        context=context,
-        question=question,
         answers=[record.answer],
         metric="final_number",
         max_new_tokens=256,
         stop="\n\nQuestion",
-        meta={"line": number},
     )

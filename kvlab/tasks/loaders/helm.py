@@ -13,9 +13,9 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 STOP = "###"
 
@@ -40,17 +40,15 @@ def load_helm(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bo
 
 def _sample(name: str, number: int, record: HelmRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
     given = [record.stop] if isinstance(record.stop, str) else record.stop or []
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        record.article,
+        "",
         task=f"helm/{name}",
-        index=number - 1,
-        seed=0,
-        length=count_tokens(tokenizer, record.article),
-        context=record.article,
-        question="",
         answers=[record.summary_gt],
         metric="rouge_l",
         max_new_tokens=record.max_tokens,
         stop=next(filter(None, given), STOP),
         chat=False,
-        meta={"line": number},
     )

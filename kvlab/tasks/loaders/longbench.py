@@ -14,6 +14,7 @@ from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.loaders.longbench_prompts import (
     FIRST_LINE_TASKS,
@@ -22,7 +23,6 @@ from kvlab.tasks.loaders.longbench_prompts import (
     LongBenchTask,
 )
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 
 class LongBenchRecord(BaseModel):
@@ -56,17 +56,16 @@ def _sample(name: str, number: int, record: LongBenchRecord, tokenizer: PreTrain
     task: LongBenchTask = LONGBENCH_TASKS[name]
     head, _, tail = task.prompt.partition("{context}")
     context, question = head + record.context, tail.replace("{input}", record.input)
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        context,
+        question,
         task=f"longbench/{name}",
-        index=number - 1,
-        seed=0,
-        length=count_tokens(tokenizer, context, question),
-        context=context,
-        question=question,
         answers=record.answers,
         metric=task.metric,
         max_new_tokens=task.max_new_tokens,
         stop="\n" if name in FIRST_LINE_TASKS else None,
         chat=name not in UNWRAPPED_TASKS,
-        meta={"line": number, "classes": list(record.all_classes or [])},
+        meta={"classes": list(record.all_classes or [])},
     )

@@ -14,9 +14,9 @@ from typing import Literal
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 NEW_TOKENS = 128
 CHOICES = "ABCD"
@@ -52,18 +52,15 @@ def load_longbench2(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malform
 def _sample(number: int, record: LongBench2Record, tokenizer: PreTrainedTokenizerBase) -> Sample:
     texts = {letter.lower(): getattr(record, f"choice_{letter}").strip() for letter in CHOICES}
     context, question = BEFORE + record.context.strip(), AFTER.format(question=record.question.strip(), **texts)
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        context,
+        question,
         task="longbench2",
-        index=number - 1,
-        seed=0,
-        length=count_tokens(tokenizer, context, question),
-        context=context,
-        question=question,
         answers=[record.answer],
         metric="letter_choice",
         max_new_tokens=NEW_TOKENS,
         stop=None,
-        meta={
-            "line": number, "domain": record.domain, "difficulty": record.difficulty, "category": record.length,
-        },
-    )  # fmt: skip
+        meta={"domain": record.domain, "difficulty": record.difficulty, "category": record.length},
+    )

@@ -11,9 +11,9 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field, field_validator
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 # lm-eval lets a model write 32,768 on AIME; a window often holds less: the option `max_new_tokens` changes it.
 NEW_TOKENS = 2048
@@ -39,16 +39,14 @@ def load_math(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bo
 
 
 def _sample(name: str, number: int, record: MathRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        record.problem,
+        QUESTION,
         task=f"math/{name}",
-        index=number - 1,
-        seed=0,
-        length=count_tokens(tokenizer, record.problem, QUESTION),
-        context=record.problem,
-        question=QUESTION,
         answers=[record.answer],
         metric="boxed",
         max_new_tokens=NEW_TOKENS,
         stop=None,
-        meta={"line": number},
     )

@@ -16,9 +16,9 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 # Tokens RULER lets each family of tasks generate.
 _NEW_TOKENS = {"niah": 128, "vt": 30, "cwe": 120, "fwe": 50, "qa": 32}
@@ -46,18 +46,18 @@ def _sample(name: str, number: int, record: RulerRecord, tokenizer: PreTrainedTo
     question += record.answer_prefix
     located = record.token_position_answer is not None
     statements = [answer for answer in record.outputs if located and answer in context]
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        context,
+        question,
         task=f"ruler/{name}",
         index=number - 1 if record.index is None or located else record.index,
-        seed=0,
-        length=count_tokens(tokenizer, context, question),
-        context=context,
-        question=question,
         answers=record.outputs,
         metric=ruler_metric(name) or "string_match_all",
         max_new_tokens=_NEW_TOKENS.get(name.split("_")[0], 128),
         stop=None,
-        meta={"line": number, **({"statements": list(statements)} if statements else {})},
+        meta={"statements": list(statements)} if statements else None,
     )
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import AliasChoices, BaseModel, Field
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 QUESTION = "\n\nSummarize the above article in one sentence.\nSummary:"
 
@@ -29,15 +29,13 @@ def load_summaries(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malforme
 
 def _sample(number: int, record: SummaryRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
     context = f"Article: {record.document}"
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        context,
+        QUESTION,
         task="summary",
-        index=number - 1,
-        seed=0,
-        length=count_tokens(tokenizer, context, QUESTION),
-        context=context,
-        question=QUESTION,
         answers=[record.summary],
         metric="rouge_l",
         max_new_tokens=64,
-        meta={"line": number},
     )

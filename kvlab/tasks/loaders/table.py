@@ -12,12 +12,12 @@ from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
 from kvlab.tasks.loaders.ruler import ruler_metric
 from kvlab.tasks.prompt_table import TableRecord
 from kvlab.tasks.sample import Sample
-from kvlab.tasks.tokens import count_tokens
 
 
 def load_table(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
@@ -28,18 +28,17 @@ def load_table(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: b
 
 def _sample(name: str, number: int, record: TableRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
     question = record.question + record.answer_prefix
-    return Sample(
+    return sample_of(
+        number,
+        tokenizer,
+        record.context,
+        question,
         task=record.task or name,
-        index=number - 1,
-        seed=0,
-        length=count_tokens(tokenizer, record.context, question),
-        context=record.context,
-        question=question,
         answers=record.answer,
         metric=record.metric or _metric_of(record.task),
         max_new_tokens=record.max_new_tokens,
         stop=None,
-        meta={"line": number, **({"classes": list(record.all_classes)} if record.all_classes else {})},
+        meta={"classes": list(record.all_classes)} if record.all_classes else None,
     )
 
 

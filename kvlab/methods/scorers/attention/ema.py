@@ -77,10 +77,9 @@ class EmaScore:
 
         The score is left to `rate`: between decisions nobody reads it.
         """
-        average, rows = slots.extra[EMA], slots.extra[SEEN_ROWS]
-        new = seen.last_mass().log().sub_(slots.log_mass).add_(math.log(1 - self.alpha))
-        torch.logaddexp(average.add_(math.log(self.alpha)), new, out=average)
-        rows.clamp_max_(self.most_rows - 1).add_(1)
+        note_average(
+            slots.extra[EMA], slots.extra[SEEN_ROWS], seen.last_mass(), slots.log_mass, self.alpha, self.most_rows
+        )
 
     def rate(self, slots: Slots) -> Tensor:
         """The score, which follows from the average."""
@@ -92,6 +91,13 @@ class EmaScore:
         weight = age * math.log(self.alpha) + math.log(1 - self.alpha) - math.log(group)
         new = torch.logsumexp(torch.nan_to_num(logits, nan=-math.inf) + weight[:, None], dim=(2, 3))
         return torch.logaddexp(old + rows * math.log(self.alpha), new)
+
+
+def note_average(average: Tensor, rows: Tensor, mass: Tensor, log_mass: Tensor, alpha: float, most_rows: int) -> None:
+    """One more query, whose attention was `mass` (B, H, S), enters the log averages and the counts, in place."""
+    new = mass.log().sub_(log_mass).add_(math.log(1 - alpha))
+    torch.logaddexp(average.add_(math.log(alpha)), new, out=average)
+    rows.clamp_max_(most_rows - 1).add_(1)
 
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:

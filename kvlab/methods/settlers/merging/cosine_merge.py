@@ -85,10 +85,8 @@ class CosineMerge:
         """
         likeness, ends, keys = nearest_pair(view.slots, source, keep, view.never())
         old = view.head_state[THRESHOLD][..., None]
-        threshold = torch.where(old == NOT_YET, likeness, old.lerp(likeness, self.smoothing))
-        active = likeness >= threshold - 1e-6
+        active, threshold, share = judge_one(likeness, old, self.smoothing)
         target = ends[..., 1:]
-        share = (likeness - 1).sigmoid()  # exp(likeness) of exp(likeness) + e
         votes = at(view.slots.votes, ends)
         edges = Edges(
             source=source,
@@ -133,6 +131,13 @@ class CosineMerge:
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, raw / total, own_raw / total, turns(view, source, target, self.space))
         return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), likeness)
+
+
+def judge_one(likeness: Tensor, old: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
+    """(whether it merges, the new threshold, its weight) of one token a head by rule `paper`, each (B, H, 1)."""
+    threshold = torch.where(old == NOT_YET, likeness, old.lerp(likeness, smoothing))
+    share = (likeness - 1).sigmoid()  # exp(likeness) of exp(likeness) + e
+    return likeness >= threshold - 1e-6, threshold, share
 
 
 def _by_position(view: View, victims: Victims) -> Victims:

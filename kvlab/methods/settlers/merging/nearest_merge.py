@@ -136,30 +136,22 @@ class NearestMerge:
         slots = view.slots
         likeness, ends, keys = nearest_pair(slots, source, keep, view.never())
         active = likeness >= self.threshold
-        mass, whole = at(slots.log_mass, ends), _finite(at(slots.score, ends))
-        predicted = whole - mass
-        weight = whole.softmax(-1)
-        log_total = torch.logaddexp(whole[..., :1], whole[..., 1:])
-        mean = (weight * predicted).sum(-1, keepdim=True)
         votes = at(slots.votes, ends)
-        votes_after = votes[..., :1] + votes[..., 1:]
-        log_mass = log_total - mean if self.rule == "bias" else votes_after.log()
         lacking = missing(at(slots.extra[SEEN_ROWS], ends[..., 1:]), self.alpha)  # the newest query has looked at all
-        average = lacking + (mean if self.rule == "bias" else log_total - log_mass)
-        share = weight[..., :1]
+        joined = join_one(at(slots.log_mass, ends), at(slots.score, ends), votes, lacking, self.rule == "bias")
         edges = Edges(
             source=source,
             target=torch.where(active, ends[..., 1:], source),
             active=active,
-            key_weight=share,
-            value_weight=share,
+            key_weight=joined.share,
+            value_weight=joined.share,
             self_key_weight=None,
             self_value_weight=None,
-            votes_after=votes_after,
-            log_mass_after=log_mass,
-            score_after=log_total,
+            votes_after=joined.votes,
+            log_mass_after=joined.log_mass,
+            score_after=joined.score,
             similarity=likeness,
-            extra_after={EMA: average},
+            extra_after={EMA: joined.average},
             ends=ends,
             end_keys=keys,
             harmless=True,
@@ -297,6 +289,33 @@ class NearestMerge:
                 rows = at(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
                 after[name] = total - log_mass - correction(rows, self.alpha)
         return after
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What one source and its target become, and the source's `share` in key and value."""
+
+    share: Tensor
+    votes: Tensor
+    log_mass: Tensor
+    score: Tensor
+    average: Tensor
+
+
+def join_one(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias: bool, dim: int = -1) -> Joined:
+    """Source and target side by side along `dim`, (B, H, 2); scores are predicted logits with log mass.
+
+    `lacking` (B, H, 1) is what the target's average lacks for the queries it has not seen; `bias`: the rule of that
+    name, else `votes`. The results are as `lacking` is.
+    """
+    whole = _finite(score)
+    weight = whole.softmax(dim)
+    total = torch.logaddexp(*whole.chunk(2, dim))
+    mean = (weight * (whole - mass)).sum(dim, keepdim=True)
+    together = torch.add(*votes.chunk(2, dim))
+    log_mass = total - mean if bias else together.log()
+    average = lacking + (mean if bias else total - log_mass)
+    return Joined(weight.narrow(dim, 0, 1), together, log_mass, total, average)
 
 
 def _finite(logit: Tensor) -> Tensor:

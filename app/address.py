@@ -1,0 +1,97 @@
+"""The browser's address as it will be: what was asked for by a key or a click, until the browser has heard of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import streamlit as st
+
+ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
+
+
+@dataclass(frozen=True)
+class Way:
+    """A value for the address that the browser may not have heard of; `before` is what the address said until then."""
+
+    value: str
+    before: frozenset[str | None]
+    sent: float
+    new: bool = True
+
+
+@dataclass(frozen=True)
+class OnTheWay:
+    """Every such value by its name, and how far keys have turned the heads."""
+
+    ways: Mapping[str, Way] = field(default_factory=dict)
+    turned: int = 0
+
+
+def go_to(turned: int | None = None, **place: int) -> None:
+    """Look at this layer, head, step or token from now on, on every page; the other of layer and head stays.
+
+    `turned` is how far keys had turned the heads when this was asked. In a callback the next request may stop any
+    access to the session, so all is one write; the run that follows takes it over (`catch_up`).
+    """
+    if ("layer" in place) != ("head" in place):
+        other = "head" if "layer" in place else "layer"
+        place |= {other: st.session_state.get(f"pick_{other}") or 0}
+    asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
+    ways = dict(known.ways)
+    for name in place:
+        before = ways[name].before | {ways[name].value} if name in ways else frozenset()
+        ways[name] = Way(str(place[name]), before | {asked.get(name)}, time.monotonic())
+    st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned)
+
+
+def catch_up() -> None:
+    """Call before the page runs: puts what `go_to` asked for into the address, until the browser has heard of it.
+
+    Requests sent before that still carry the address from before, as when keys are pressed faster than a page is drawn.
+    """
+    known, asked = st.session_state.get(ON_THE_WAY, OnTheWay()), st.query_params.to_dict()
+    if not known.ways:
+        return
+    left = {
+        name: replace(way, new=False)
+        for name, way in known.ways.items()
+        if time.monotonic() - way.sent < LATE_SECONDS and (way.new or asked.get(name) != way.value)
+    }
+    if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
+        left = {}  # somebody followed a link to another place
+    for name, way in left.items():
+        remember(name, way.value)
+    st.session_state[ON_THE_WAY] = OnTheWay(left, known.turned)
+
+
+def turned_so_far() -> int:
+    """How far keys had turned the heads at the last `go_to` that said so."""
+    return st.session_state.get(ON_THE_WAY, OnTheWay()).turned
+
+
+def on_the_way(name: str) -> str | None:
+    """The value of this name that was asked for and may not stand in the address yet."""
+    way = st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
+    return None if way is None else way.value
+
+
+def asked_for(name: str) -> str | None:
+    """What the address says, or will say as soon as the browser has heard."""
+    asked, way = st.query_params.get(name), st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
+    late = way is not None and asked in way.before and time.monotonic() - way.sent < LATE_SECONDS
+    return way.value if late else asked
+
+
+def remember(name: str, value: str) -> None:
+    """Put a choice into the address, and into the session for other pages."""
+    st.session_state[f"chosen_{name}"] = value  # the menu drops the query string, the session does not
+    if st.query_params.get(name) != value:
+        st.query_params[name] = value
+
+
+def forget(name: str) -> None:
+    """Take a choice out of both."""
+    st.session_state.pop(f"chosen_{name}", None)
+    st.query_params.pop(name, None)

@@ -1,0 +1,53 @@
+"""Tokens that come in one pass of the model and go through a layer in blocks, one decision after each.
+
+What a layer keeps depends on its own queries, keys and values only, which come in the order of the text. So a layer may
+go through all blocks before the next one begins: the result is that of a pass of the model a block.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from kvlab.attention.handoff import AttendingLayer, AttentionCall
+
+
+class Appending(AttendingLayer, Protocol):
+    """A cache layer: it appends states, then attends."""
+
+    cumulative_length: int  # tokens seen, padding counted
+    announced: list[int]  # real tokens of each row to come
+
+    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (B, H, q, d) states; the slots this pass attends to."""
+        ...
+
+
+class InBlocks:
+    """Attends in a layer's place to a first prompt that its method wants in blocks of `size` tokens."""
+
+    def __init__(self, layer: Appending, size: int) -> None:
+        self.layer, self.size = layer, size
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
+        """Output (B, Hq, q, d); budgets are those of the whole prompt."""
+        rows, tokens = query.shape[0], query.shape[2]
+        real = [tokens] * rows if call.padding is None else call.padding[:, -tokens:].sum(-1).tolist()
+        self.layer.announced = [int(count) for count in real]
+        return attend_in_blocks(self.layer, self.size, query, key, value, call)
+
+
+def attend_in_blocks(
+    layer: Appending, size: int, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall
+) -> Tensor:
+    """Output (B, Hq, q, d): each block is appended, attends and is decided about before the next one comes."""
+    outputs, before = [], layer.cumulative_length
+    for first in range(0, query.shape[2], size):
+        block = slice(first, first + size)
+        seen = before + min(first + size, query.shape[2])
+        padding = None if call.padding is None else call.padding[:, :seen]
+        slots = layer.update(key[:, :, block], value[:, :, block])
+        outputs.append(layer.attend(query[:, :, block], *slots, call._replace(padding=padding)))
+    return torch.cat(outputs, 2)

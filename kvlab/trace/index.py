@@ -1,0 +1,192 @@
+"""The file that the index of a folder of runs is kept in: made of the run folders, again wherever it is damaged.
+
+Where nothing can be written it is kept in memory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from kvlab.errors import UserError
+from kvlab.trace.record import read_record
+from kvlab.trace.schema import RunRecord
+from kvlab.trace.transactions import transaction, write_ahead
+
+Result = TypeVar("Result")
+
+FILE = "catalogue.sqlite"
+EXCERPT = 160
+SEARCHED = 20_000  # signs of a prompt that are searched
+COLUMNS = (
+    "run_id", "comparison_id", "created", "status", "message", "title", "excerpt", "method", "label", "budget",
+    "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid", "batch", "number",
+    "owner", "private",
+)  # fmt: skip
+RESULTS = ("run_id", "basis", "verdict", "mean_kl", "top1_agreement", "live_ratio", "bytes")
+VERSION = 4  # of the tables: an index of another version is made again
+# What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
+NOT_ITS_FAULT = (
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH, sqlite3.SQLITE_NOMEM,
+    sqlite3.SQLITE_INTERRUPT,
+)  # fmt: skip
+# What it says where the folder is read-only or the disk full: an index in memory does then.
+CANNOT_WRITE = (
+    sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM,
+)  # fmt: skip
+MOST_IN_MEMORY, AGAIN_SECONDS = 4, 30.0
+log = logging.getLogger(__name__)
+_memory: dict[Path, _InMemory] = {}
+_memory_lock = threading.Lock()
+
+
+@dataclass
+class _InMemory:
+    """The index of a folder that cannot hold one, in this process alone, and the folder's state that it is of."""
+
+    connection: sqlite3.Connection
+    lock: threading.RLock
+    stamp: int = -1
+    until: float = 0.0  # the disk is tried again then: every try leaves traces on it
+
+
+def in_database(root: Path, work: Callable[[sqlite3.Connection], Result]) -> Result:
+    """What `work` returns for the index, which is made again from the folders where it turns out to be damaged.
+
+    Raises:
+        UserError: the folder does not let the index be opened, read or written.
+    """
+    root, damage = Path(root), ""
+    if (index := _memory.get(root)) is not None and time.monotonic() < index.until:
+        return _in_memory(root, work)
+    for _ in range(2):
+        try:
+            with closing(_open(root)) as connection:
+                result = work(connection)
+            _memory.pop(root, None)  # it can be written to again
+            return result
+        except sqlite3.DatabaseError as error:
+            # Python's own complaints, as of text that is no UTF-8, carry no code of SQLite's.
+            code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+            if code in CANNOT_WRITE:
+                return _in_memory(root, work, tried=True)
+            if code in NOT_ITS_FAULT:
+                raise UserError(
+                    f"The index of runs in {root} cannot be opened ({error}): is the folder writable?"
+                ) from error
+            log.warning("the catalogue in %s is damaged (%s) and is made again from the folders", root, str(error))
+            damage = str(error)  # kept itself, it would keep the connection's statements, and their locks
+        for suffix in ("", "-wal", "-shm"):
+            (root / (FILE + suffix)).unlink(missing_ok=True)
+    raise UserError(f"The index of runs in {root} cannot be made ({damage}): remove {FILE} there.")
+
+
+def index_note(root: Path) -> str:
+    """A sentence where the index of this folder is kept in memory, as nothing can be written there; else empty."""
+    if Path(root) not in _memory and os.access(root, os.W_OK):
+        return ""
+    return (
+        "This folder of runs cannot be written to (read-only, or its disk is full): it can be looked at, its list is "
+        "kept in memory, and nothing can be run, renamed or deleted."
+    )
+
+
+def memory_changes(root: Path) -> int:
+    """Counts changes of an index that is kept in memory, which no file's time tells of; 0 for others."""
+    index = _memory.get(Path(root))
+    return 0 if index is None else index.connection.total_changes
+
+
+def _in_memory(root: Path, work: Callable[[sqlite3.Connection], Result], tried: bool = False) -> Result:
+    """What `work` returns for an index that is made of the folders whenever one came or went."""
+    with _memory_lock:
+        if root not in _memory:
+            while len(_memory) >= MOST_IN_MEMORY:
+                _memory.pop(next(iter(_memory)))
+            connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            _memory[root] = _InMemory(connection, threading.RLock())
+        index = _memory[root]
+    with index.lock:
+        index.until = time.monotonic() + AGAIN_SECONDS if tried else index.until
+        if (stamp := root.stat().st_mtime_ns) != index.stamp:
+            with transaction(index.connection):
+                _tables(index.connection)
+                refill(root, index.connection)
+            index.stamp = stamp
+        return work(index.connection)
+
+
+def refill(root: Path, database: sqlite3.Connection) -> list[str]:
+    """Put all runs into an empty or older index; one sentence for each folder whose record could not be read."""
+    records, problems = [], []
+    for file in sorted(root.glob("*/run.json")):
+        try:
+            records.append(read_record(file.parent))
+        except UserError as error:
+            problems.append(str(error))
+    database.execute("DELETE FROM runs")
+    for record in sorted(records, key=lambda record: record.created):
+        insert(database, record)
+    return problems
+
+
+def insert(database: sqlite3.Connection, record: RunRecord) -> None:
+    """Put one run's present state into the index."""
+    fields = record.model_dump() | {"excerpt": _excerpt(record.prompt), "model": record.model.name}
+    fields |= {"batch": record.repeat and record.repeat.batch, "number": record.repeat and record.repeat.number}
+    changes = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS)
+    database.execute(
+        f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
+        f"ON CONFLICT (run_id) DO UPDATE SET {changes}",
+        [fields[name] for name in COLUMNS],
+    )
+    text = record.prompt[:SEARCHED].casefold()
+    database.execute("INSERT OR REPLACE INTO prompts VALUES (?, ?)", [record.comparison_id, text])
+
+
+def _excerpt(prompt: str) -> str:
+    words = " ".join(prompt[: 4 * EXCERPT].split())
+    return words if len(words) <= EXCERPT else words[: EXCERPT - 1] + "…"
+
+
+def _open(root: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(root / FILE, timeout=30, isolation_level=None)
+    try:
+        write_ahead(connection)
+        if not _is_current(connection):
+            with transaction(connection):
+                _create(root, connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _create(root: Path, connection: sqlite3.Connection) -> None:
+    # Another process may have done it while this one waited for the lock.
+    if _is_current(connection):
+        return
+    _tables(connection)
+    refill(root, connection)
+    connection.execute(f"PRAGMA user_version = {VERSION}")
+
+
+def _tables(connection: sqlite3.Connection) -> None:
+    for table in ("runs", "prompts", "results"):
+        connection.execute(f"DROP TABLE IF EXISTS {table}")
+    connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, PRIMARY KEY (run_id))")
+    connection.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
+    connection.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")
+
+
+def _is_current(connection: sqlite3.Connection) -> bool:
+    return connection.execute("PRAGMA user_version").fetchone()[0] == VERSION

@@ -1,0 +1,111 @@
+"""Decisions that plain torch takes in place on a CPU against the pipeline's, which are put together as plans."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache
+from kvlab.cache.decision_work import Work
+from kvlab.models.load import prepare
+from tests.core.test_decision_kernel import _as_it_was, _same  # noqa: F401
+from tests.families import tiny_model
+
+CASES: list[tuple[str, dict]] = [
+    ("keepkv", {"threshold": 0.3}),
+    ("keepkv", {"rule": "votes", "threshold": -1.0}),
+    ("keepkv", {"alpha": 0.99}),  # more queries count than a byte holds
+    ("d2o", {}),
+    ("d2o", {"smoothing": 1.0, "sinks": 0}),
+    ("compose", {"score": "keepkv", "settle": "keepkv", "allocate": "adakv"}),
+]
+MODELS = {
+    "grouped queries": {},
+    "a head for each query": {"num_key_value_heads": 4},
+    "lengths of keys held": {"head_dim": 64, "num_hidden_layers": 2},
+}
+PROMPT, STEPS = 40, 14
+
+
+def _decoded(model: torch.nn.Module, cache: CompressedCache) -> Tensor:
+    """Logits of a padded batch: a prompt, decode steps, a second turn, decode steps."""
+    mask, seen = torch.ones(2, PROMPT, dtype=torch.int64), []
+    mask[1, :7] = 0
+    ids = torch.arange(2 * PROMPT).view(2, -1) % 90 + 3
+    with torch.inference_mode():
+        model(ids, attention_mask=mask, past_key_values=cache)
+        for step in range(STEPS):
+            width = 3 if step == STEPS // 2 else 1
+            token = (torch.arange(2 * width).view(2, -1) * 7 + 3 * step) % 90 + 3
+            mask = torch.cat([mask, mask.new_ones(2, width)], 1)
+            seen.append(model(token, attention_mask=mask, past_key_values=cache).logits[:, -1])
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", MODELS)
+@pytest.mark.parametrize(("method", "options"), CASES)
+def test_equals_the_pipeline(
+    method: str, options: dict, shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, works = prepare(tiny_model("llama", dtype, **MODELS[shape])), []
+    close = 1e-4 if dtype == torch.float32 else 2e-2
+
+    def watched(work: Work) -> None:
+        works.append(work)
+        plain(work)
+
+    plain, caches, logits = decision_torch.decide, [], []
+    monkeypatch.setattr(decision_torch, "decide", watched)
+    for kernel in (None, watched):
+        monkeypatch.setattr(deciding, "decision_kernel", lambda device, kernel=kernel: kernel)
+        caches.append(make_cache(model, method, 0.4, **options))
+        logits.append(_decoded(model, caches[-1]))
+    layers = len(caches[0].compressed_layers())
+    assert len(works) >= layers * (STEPS - 3), "hardly a decision was taken in place"
+    assert len({id(work) for work in works}) <= len(works) / 2, "a table that stays the same was described anew"
+    torch.testing.assert_close(logits[1], logits[0], rtol=close, atol=close)
+    _same(caches[1], caches[0], close)
+
+
+@pytest.mark.parametrize("method", ["keepkv", "d2o"])
+def test_whoever_watches_sees_the_same(method: str) -> None:
+    """A recorder needs plans, so the pipeline decides: the text goes on as without one."""
+
+    class Watching:
+        full = True
+        plans = 0
+
+        def attended(self, *shown: object) -> None: ...
+
+        def compressed(self, *told: object) -> None:
+            self.plans += 1
+
+    model, logits, watching = prepare(tiny_model("llama")), [], Watching()
+    for observer in (None, watching):
+        cache = make_cache(model, method, 0.4)
+        cache.settings.observer = observer
+        logits.append(_decoded(model, cache))
+    assert watching.plans >= 3 * STEPS
+    torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_alone_gets_what_it_gets_beside_others() -> None:
+    """Rows that were kept, repeated or put in another order have tables of their own from then on."""
+    model = prepare(tiny_model("llama"))
+    ids, after = torch.arange(3 * PROMPT).view(3, -1) % 90 + 3, torch.arange(12).view(3, -1) % 90 + 3
+    order = torch.tensor([2, 0])
+    for method in ("keepkv", "d2o"):
+        found = []
+        for early in (True, False):
+            cache = make_cache(model, method, 0.4)
+            with torch.inference_mode():
+                model(ids[order] if early else ids, past_key_values=cache)
+                for step in range(4):
+                    if step == 2 and not early:
+                        cache.batch_select_indices(order)
+                    token = after[order] if early or step >= 2 else after
+                    found.append(model(token[:, step : step + 1], past_key_values=cache).logits)
+        torch.testing.assert_close(found[6], found[2], rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(found[7], found[3], rtol=1e-4, atol=1e-4)

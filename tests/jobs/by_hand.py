@@ -1,0 +1,48 @@
+"""The queue worked off in the test's own process, and a cancel in the middle of a job."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from kvlab import jobs
+from kvlab.jobs import places, store, worker
+from kvlab.requests import Progress
+
+STAND_IN = "tests.jobs.stand_in:compare"
+
+
+def work_off(root: Path, compare: str = worker.COMPARE, count: int = 1) -> str:
+    """What the worker does with the next `count` jobs, without its process; returns the last one's id."""
+    job_id = ""
+    with store.database(root) as connection:
+        with store.transaction(connection):
+            assert places.take_place(connection, os.getpid())
+        for _ in range(count):
+            job = store.claim(connection, os.getpid(), places.this_place())
+            assert job is not None
+            worker.run_job(connection, root, job, compare, threading.Event())
+            job_id = job["job_id"]
+        places.leave_place(connection, os.getpid())
+    return job_id
+
+
+@contextmanager
+def cancelled_after(done: int, root: Path, job_id: str) -> Iterator[None]:
+    """In here the job is cancelled as soon as it has reported `done` parts."""
+    report = worker.JobTalk.report
+
+    def listen(self: worker.JobTalk, progress: Progress) -> None:
+        report(self, progress)
+        if progress.done == done:
+            jobs.cancel(root, job_id)
+            self._asked = 0.0
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker.JobTalk, "report", listen)
+        yield
