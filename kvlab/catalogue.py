@@ -27,6 +27,7 @@ class MethodDescription:
     presets: dict[str, JsonValue]
     reasons: dict[str, str]
     holds: dict[str, JsonValue]
+    stores: dict[str, JsonValue]
     origin: str  # the plug-in it comes from with its version and hash; empty: kvlab's own
 
 

@@ -25,11 +25,11 @@ def main() -> None:
     sources = current_sources()
     if sources.runs:
         warn_of_reference(sources.runs)
-    stamp, counts, card_of_scores = sources.stamp(), st.empty(), st.empty()
+    counts, card_of_scores = st.empty(), st.empty()
     missing = st.container(horizontal=True, vertical_alignment="center")
     # All cards stand at once; each is filled as it is drawn, so that nobody waits for the last one.
     places = [place for paper, title in PAPERS.items() for place in row_of_cards(paper, title)]
-    states = [fill(place, sources, stamp) for place in places]
+    states = [fill(place, sources) for place in places]
     exhibits = [place.exhibit for place in places]
     scorecard(card_of_scores, zip(exhibits, (state.claims for state in states), strict=True), in_view())
     drawn, shipped = (sum(found) for found in zip(*((bool(one.origin), one.is_shipped) for one in states), strict=True))

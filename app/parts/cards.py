@@ -63,13 +63,13 @@ def card(exhibit: Exhibit) -> Card:
         return Card(exhibit, picture, st.empty())
 
 
-def fill(place: Card, sources: Sources, stamp: tuple[str, ...]) -> State:
+def fill(place: Card, sources: Sources) -> State:
     """Draws the exhibit into its card; returns what it shows: without an origin there was nothing to draw it from.
 
     It is drawn with the first recorded layer and head, and kept while nothing on disk changes.
     """
     try:
-        found = _state(sources, stamp, place.exhibit.key, page_theme())
+        found = _state(sources, place.exhibit.stamp(sources), place.exhibit.key, page_theme())
     except Exception as error:  # one exhibit's fault must not take the other cards down; not kept, so tried again
         found = State(blank("failed", page_theme()), missing=failed(place.exhibit, error))
     place.picture.image(found.picture, width="stretch")

@@ -86,7 +86,7 @@ def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tu
     Raises:
         UserError: what it asks for was not recorded.
     """
-    return _draw(sources, choice, sources.stamp(), exhibit.key, repr(choice), theme)
+    return _draw(sources, choice, exhibit.stamp(sources), exhibit.key, repr(choice), theme)
 
 
 @st.cache_resource(max_entries=KEPT_DRAWINGS, show_spinner="Drawing")

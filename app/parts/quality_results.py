@@ -60,7 +60,7 @@ def _rows(_sources: Sources, stamp: tuple[str, ...]) -> pd.DataFrame:
 def evaluation_rows() -> pd.DataFrame:
     """All rows of all evaluations in the folder of runs; read anew only when a file there is new."""
     sources = Sources(runs_root())
-    return _rows(sources, sources.stamp())
+    return _rows(sources, sources.stamp_of_results)
 
 
 @st.cache_resource(max_entries=16, show_spinner="Comparing")

@@ -31,7 +31,7 @@ def _rows(_sources: Sources, stamp: tuple[str, ...]) -> pd.DataFrame:
 def bench_rows() -> pd.DataFrame:
     """All rows of all benchmark files in the folder of runs; read anew only when a file there is new."""
     sources = Sources(runs_root())
-    return _rows(sources, sources.stamp())
+    return _rows(sources, sources.stamp_of_results)
 
 
 def results(name: str | None = None) -> None:

@@ -128,6 +128,16 @@ class Exhibit:
                 return drawn
         return None
 
+    def stamp(self, sources: Sources) -> tuple[str, ...]:
+        """Names what it is drawn from: equal stamps, equal pictures.
+
+        What evaluations and benchmarks draw is the same for every run of a model that may be in view.
+        """
+        if self.source in RECORDED:
+            return sources.stamp_of_runs
+        chosen = sources.run.record.model.name if sources.run else ""
+        return (chosen, sources.model, *sources.stamp_of_results)
+
     @property
     def key(self) -> str:
         """Its name among all exhibits, such as `keepkv/fig-2a`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -18,12 +19,14 @@ from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
 from kvlab.lab.person import viewer
-from kvlab.trace.catalogue import list_comparisons
-from kvlab.trace.labels import may_look_at
+from kvlab.trace.catalogue import list_comparisons, list_runs
+from kvlab.trace.labels import Kind, may_look_at
 from kvlab.trace.reader import Run, open_run
 
 EVAL_FOLDER = "eval"
 BENCH_FOLDER = "bench"
+KINDS: dict[str, Kind] = {EVAL_FOLDER: "evaluation", BENCH_FOLDER: "benchmark"}
+KEPT_RESULTS = 4  # folders' results as frames: the lab's own and what ships, and each of them once more as it grows
 MOST_ELSEWHERE = 24  # comparisons that are looked through for what the one in view lacks
 # A measurement once; the same one asked for in other words stays, as some exhibit looks for these words.
 ONE_ROW = ["key", "hyper_parameters"]
@@ -76,29 +79,31 @@ class Sources:
     @cached_property
     def evaluations(self) -> pd.DataFrame:
         """Every row of every evaluation (columns as `kvlab.evaluate.rows.ROWS`), a repeated key once, and `name`."""
-        folders = _folders(self.results)
-        found = [frame.assign(name=folder.name) for folder in folders if len(frame := _parts(folder))]
-        if not found:
-            return pd.DataFrame()
-        rows = pd.concat(found, ignore_index=True)
-        return newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows]))
+        return _evaluations(self.results, _stamps(_files(self.results, EVAL_FOLDER)))
 
     @cached_property
     def benchmarks(self) -> pd.DataFrame:
         """Every row of every benchmark file (columns as `kvlab.bench.rows.SCHEMA`) and `name`, the file's."""
-        files = _benchmarks(self.results)
-        frames = [pd.read_parquet(file).assign(name=file.stem) for file in files]
-        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+        return _benchmarks(self.results, _stamps(_files(self.results, BENCH_FOLDER)))
 
-    def stamp(self) -> tuple[str, ...]:
-        """Names everything that can be drawn from as it is on disk now: equal stamps, equal pictures."""
-        runs = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
-        results = [file for folder in _folders(self.root) for file in folder.rglob("*.parquet")]
-        results += _benchmarks(self.root)
-        index = self.root / "catalogue.sqlite"  # some exhibits look at every prompt in the folder
-        files = sorted(path for path in (*runs, *results, index) if path.exists())
+    @cached_property
+    def stamp_of_results(self) -> tuple[str, ...]:
+        """Names the evaluations and benchmarks as they are on disk when first asked: equal stamps, equal rows."""
+        files = [*_files(self.root, EVAL_FOLDER), *_files(self.root, BENCH_FOLDER)]
+        return (str(self.root), *_stamps(files))
+
+    @cached_property
+    def stamp_of_runs(self) -> tuple[str, ...]:
+        """Names the runs in view, and those of the folder that some exhibits look at, as they are when first asked.
+
+        Runs elsewhere count with their status: a job at work writes to the index all the time and changes nothing here.
+        """
+        files = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
+        known = hashlib.sha256()
+        for entry in list_runs(self.root):
+            known.update(f"{entry.run_id} {entry.status} {entry.label}\n".encode())
         chosen = str(self.run.path) if self.run else ""
-        return (viewer(), str(self.root), chosen, *(f"{path}@{path.stat().st_mtime_ns}" for path in files))
+        return (viewer(), str(self.root), chosen, *_stamps(files), known.hexdigest())
 
 
 def origin(run: Run) -> str:
@@ -119,18 +124,42 @@ def _prompt(run: Run) -> str:
     return f"{ONE_PROMPT} of {run.record.prompt_tokens:,} tokens"
 
 
+def _files(root: Path, folder: str) -> list[Path]:
+    """The files of evaluations or benchmarks that the person who acts may see; of a folder all go by its name."""
+    seen: dict[str, bool] = {}
+    found = []
+    for file in (root / folder).glob("**/*.parquet"):
+        place = file.relative_to(root / folder).parts
+        name = file.stem if len(place) == 1 else place[0]
+        if name not in seen:
+            seen[name] = may_look_at(root, name, KINDS[folder])
+        found += [file] if seen[name] else []
+    return sorted(found)
+
+
+def _stamps(files: Sequence[Path]) -> tuple[str, ...]:
+    return tuple(f"{path}@{path.stat().st_mtime_ns}" for path in files if path.exists())
+
+
+@lru_cache(maxsize=KEPT_RESULTS)
+def _evaluations(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
+    found = [frame.assign(name=folder.name) for folder in _folders(root) if len(frame := _parts(folder))]
+    if not found:
+        return pd.DataFrame()
+    rows = pd.concat(found, ignore_index=True)
+    return newest(rows.drop_duplicates([name for name in ONE_ROW if name in rows]))
+
+
+@lru_cache(maxsize=KEPT_RESULTS)
+def _benchmarks(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
+    frames = [pd.read_parquet(file).assign(name=file.stem) for file in _files(root, BENCH_FOLDER)]
+    return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
+
+
 def _folders(root: Path) -> list[Path]:
     """The folders of the evaluations that the person who acts may see."""
     found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
     return sorted(path for path in found if may_look_at(root, path.name, "evaluation"))
-
-
-def _benchmarks(root: Path) -> list[Path]:
-    """The files of the benchmarks that they may see; those of a folder under the folder's name."""
-    folder = root / BENCH_FOLDER
-    found = ((file, file.relative_to(folder)) for file in folder.glob("**/*.parquet"))
-    names = ((file, place.stem if len(place.parts) == 1 else place.parts[0]) for file, place in found)
-    return sorted(file for file, name in names if may_look_at(root, name, "benchmark"))
 
 
 def _parts(folder: Path) -> pd.DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -71,5 +72,10 @@ def compare(
     methods, planted = parts.added_to(methods), repeats.plantings(seed)
     found = text.read_all(out)
     asked = answer.asked(found, bool(planted)) | running.as_asked | model.as_asked
-    asked |= {"level": level or ("light" if planted or len(found) > 1 else "full"), "seed": seed}
+    asked |= {"level": level or level_of(len(found), planted), "seed": seed}
     execute(methods, budgets, text.title_of(found), out, as_json, force, kept, repeats=planted, **asked)
+
+
+def level_of(prompts: int, planted: Sequence[object]) -> str:
+    """What is recorded where nothing is said of it: less of several comparisons."""
+    return "light" if planted or prompts > 1 else "full"

@@ -95,8 +95,7 @@ def execute(
     if told := own_bytes(methods, budgets):
         typer.echo(told, err=True)
     if not force:
-        longest = max((one.prompt for one in request.prompts), key=len, default=request.prompt)
-        check_fits(request.model_copy(update={"prompt": longest}), out)
+        check_fits(request, out)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
         _tag(out, kept, [entry.comparison_id for entry in list_repeats(out, batch)])

@@ -25,7 +25,7 @@ def plan_of(
     *,
     timed: bool = True,
 ) -> Plan:
-    """The plan of a request; the prompt's tokens are counted unless given.
+    """The plan of a request; the tokens of its prompt, of several the longest, are counted unless given.
 
     Raises UserError for an unknown method, a device that is not here, or a model whose configuration is not.
     """
@@ -36,11 +36,23 @@ def plan_of(
     from kvlab.planning import find_model, make_plan
 
     model = find_model(request.model)
-    tokens = count_tokens(request.prompt, Manner.of(request))[0] if tokens is None else tokens
+    if tokens is None:
+        one = longest(request)
+        tokens = count_tokens(one.prompt, Manner.of(one))[0]
     machine = machine or machine_of(pick_device(request.device), root)
     if timed:
         measure_once(machine, root)
     return make_plan(request, tokens, model, holds_of, machine, root, timed=timed)
+
+
+def longest(request: CompareRequest) -> CompareRequest:
+    """The comparison of the longest of several prompts; of repeats, which are alike, the first."""
+    from kvlab.jobs.batch import repeat_request
+
+    if not request.is_batch:
+        return request
+    lengths = [len(one.prompt) for one in request.prompts] or [0]
+    return repeat_request(request, "-", 1 + lengths.index(max(lengths)))
 
 
 def measure_once(machine: Machine, root: Path) -> None:

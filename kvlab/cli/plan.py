@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvlab.cli.comparing import Json, Level, Out, RunningOptions, make_request
+from kvlab.cli.compare import LevelOfMany, Seed, level_of
+from kvlab.cli.comparing import Json, Out, RunningOptions, make_request
+from kvlab.cli.composing import PartsOptions
 from kvlab.cli.groups import grouped
-from kvlab.cli.loading import LoadingOptions
-from kvlab.cli.prompt import PromptOptions
+from kvlab.cli.loading import ModelOptions
+from kvlab.cli.prompt import AnswerOptions, PromptOptions
+from kvlab.cli.repeats import RepeatsOptions
 from kvlab.errors import UserError
 from kvlab.given import shown
+from kvlab.requests import OnePrompt
 
 if TYPE_CHECKING:
     from kvlab.planning import Machine, Plan
@@ -29,26 +32,34 @@ def plan(
     tokens: Annotated[int | None, typer.Option(min=1, help="a prompt of so many tokens, in place of a text")] = None,
     *,
     text: PromptOptions,
-    level: Level = "full",
+    answer: AnswerOptions,
+    level: LevelOfMany = "",
     running: RunningOptions,
     out: Out = Path("runs"),
-    loading: LoadingOptions,
+    model: ModelOptions,
+    seed: Seed = 0,
+    parts: PartsOptions,
+    repeats: RepeatsOptions,
     memory: Annotated[str | None, typer.Option(help="plan for a device with so much, such as 24GB")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="plan for so many such devices: --placement auto")] = None,
     as_json: Json = False,
 ) -> None:
     """Say what a comparison needs: memory part by part, disk and time; and which setting makes it fit.
 
-    `model` is mini, a folder, a hub model that was loaded here before, or a shape such as shape:llama3-8b; weights are
-    never loaded. With --memory the device need not be here. Exit status 1: it does not fit.
+    It takes the options of compare. `model` is mini, a folder, a hub model that was loaded here before, or a shape such
+    as shape:llama3-8b; weights are never loaded. Of several prompts the longest is planned, and time and disk are for
+    all. With --memory the device need not be here. Exit status 1: it does not fit.
     """
     from kvlab.cli.fitting import plan_of
 
     if tokens is not None and text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
-    asked = running.as_asked | asdict(loading) | {"level": level}
-    request = make_request(methods, budgets, prompt="-" if tokens is not None else text.read(), **asked)
-    made = plan_of(request, out, tokens, _machine(loading.device, out, memory, devices))
+    planted = repeats.plantings(seed)
+    found = [OnePrompt(prompt="-")] if tokens is not None else text.read_all(out)
+    asked = answer.asked(found, bool(planted)) | running.as_asked | model.as_asked
+    asked |= {"level": level or level_of(len(found), planted), "seed": seed}
+    request = make_request(parts.added_to(methods), budgets, repeats=planted, **asked)
+    made = plan_of(request, out, tokens, _machine(model.device, out, memory, devices))
     typer.echo(json.dumps(made.as_data(), indent=2)) if as_json else _show(made)
     if not made.fits:
         raise typer.Exit(1)

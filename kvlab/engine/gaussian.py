@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,10 +93,10 @@ class HiddenStatistics:
         found = {name: values.float().to(device) for name, values in of_channels.items()}
         rows = torch.cat(self.kept).to(device).float()  # a copy, so that it may be changed
         self.kept.clear()
-        ordered = rows.sub_(found["mean"]).div_(found["deviation"].clamp_min(TINY)).sort(0).values  # (n, hidden)
+        ordered = _sorted(rows.sub_(found["mean"]).div_(found["deviation"].clamp_min(TINY)))  # (n, hidden)
         del rows
         channels = shown_channels(ordered.shape[1]).to(device)
-        pooled = ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten().sort().values
+        pooled = _sorted(ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten())
         shown = [pooled, *ordered[:, channels].unbind(1)]
         return found | {
             "distance": _distance(ordered),
@@ -114,6 +115,13 @@ def hidden_statistics(states: Tensor, sinks: int) -> dict[str, Tensor]:
 def shown_channels(hidden: int) -> Tensor:
     """The channels whose histograms are kept, evenly spaced."""
     return torch.linspace(0, hidden - 1, min(SHOWN_CHANNELS, hidden)).round().long()
+
+
+def _sorted(numbers: Tensor) -> Tensor:
+    """Along the first dimension; on a CPU by numpy, which takes a tenth of torch's time."""
+    if numbers.device.type == "cpu":
+        return torch.from_numpy(np.sort(numbers.numpy(), axis=0))
+    return numbers.sort(0).values
 
 
 def _distance(ordered: Tensor) -> Tensor:

@@ -34,8 +34,7 @@ def summarize(rows: pd.DataFrame, by: Sequence[str] = ("task", "difficulty", "le
     over tokens seen), live_bytes, bytes (these over the full cache's on the same prompt), seconds, prompt_seconds, and
     for text tasks bits_per_byte, kl, top1_agreement.
     """
-    measured = with_measures(rows)
-    groups = measured.groupby([*by, *METHOD], dropna=False, sort=False)
+    groups = _as_numbers(with_measures(rows), MEASURES).groupby([*by, *METHOD], dropna=False, sort=False)
     lines = [_line(dict(zip([*by, *METHOD], names, strict=True)), group) for names, group in groups]
     return pd.DataFrame(lines)
 
@@ -48,7 +47,7 @@ def over_tasks(rows: pd.DataFrame, by: Sequence[str], measures: Sequence[str] = 
     tasks. Columns: `by`, the measures with `_low` and `_high`, prompts and tasks (how many).
     """
     lines = []
-    for names, group in rows.groupby(list(by), dropna=False, sort=False):
+    for names, group in _as_numbers(rows, measures).groupby(list(by), dropna=False, sort=False):
         prompts = _once_a_prompt(group, measures)
         named = dict(zip(by, names, strict=True))
         counts = {"prompts": len(prompts), "tasks": prompts["task"].nunique()}
@@ -61,7 +60,7 @@ def mean_over_tasks(rows: pd.DataFrame, column: str, kind: Kind = "any") -> Inte
 
     `kind` says whether the column holds scores where higher is better, or differences of such.
     """
-    prompts = _once_a_prompt(rows, (column,))
+    prompts = _once_a_prompt(_as_numbers(rows, (column,)), (column,))
     return mean_over_groups(prompts[column].tolist(), prompts["task"].tolist(), kind=kind)
 
 
@@ -79,10 +78,15 @@ def with_measures(rows: pd.DataFrame) -> pd.DataFrame:
     return paired.assign(difference=paired["score"] - paired["base"], kept=kept, bytes=size)
 
 
+def _as_numbers(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The rows with these columns as float64; NaN where there is none."""
+    numbers = {name: pd.to_numeric(rows[name]).to_numpy(np.float64, na_value=np.nan) for name in columns}
+    return rows.assign(**numbers)
+
+
 def _once_a_prompt(rows: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
     prompt = [name for name in PROMPT if name in rows]
-    numbers = rows.assign(**{name: pd.to_numeric(rows[name]) for name in columns})
-    return numbers.groupby(prompt, dropna=False, sort=False)[list(columns)].mean().reset_index()
+    return rows.groupby(prompt, dropna=False, sort=False)[list(columns)].mean().reset_index()
 
 
 def _line(names: dict[str, object], group: pd.DataFrame) -> dict[str, object]:
@@ -103,7 +107,7 @@ def _measures(
 ) -> dict[str, float | None]:
     """Every measure's mean, low and high; None where no prompt has it."""
     kinds: list[Kind] = [SCORES.get(name, "any") if scores else "any" for name in measures]
-    numbers = np.column_stack([pd.to_numeric(frame[name]).to_numpy(np.float64, na_value=np.nan) for name in measures])
+    numbers = frame[list(measures)].to_numpy(np.float64)
     values: list[float | None] = []
     for interval in mean_intervals(numbers, groups, kinds=kinds):
         values += [interval.mean, interval.low, interval.high] if interval else [None, None, None]

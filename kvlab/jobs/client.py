@@ -207,7 +207,7 @@ def _status(row: sqlite3.Row, turn: list[str], log: tuple[str, ...] = ()) -> Job
         message=row["message"],
         position=turn.index(row["job_id"]) + 1 if row["job_id"] in turn else None,
         progress=Progress.model_validate_json(row["progress"]) if row["progress"] else None,
-        elapsed=until - row["started"] if row["started"] else 0.0,
+        elapsed=max(0.0, until - row["started"]) if row["started"] else 0.0,  # a clock may be set back
         created=row["created"],
         cancelling=bool(row["cancel"]) and row["state"] == "running",
         run_ids=tuple(json.loads(row["run_ids"])),

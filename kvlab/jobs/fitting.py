@@ -10,10 +10,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from kvlab.auto_store import meant_store
 from kvlab.bench.request import BenchJob
+from kvlab.budget import Budget
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.jobs import intake, parameters
+from kvlab.jobs import intake, parameters, registry
 from kvlab.jobs.peaks import Several, too_big
 from kvlab.jobs.prompt_lengths import longest_prompt
 from kvlab.jobs.prompts import count_tokens
@@ -26,6 +28,7 @@ from kvlab.planning.holds import Holds
 from kvlab.planning.plan import can_plan
 from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
 
+STORE = "store"
 MACHINE_SECONDS = 10  # the machine is asked again what is free after so long
 
 
@@ -40,7 +43,7 @@ def plan_of(
 ) -> Plan | None:
     """The plan of a form as it stands, for a prompt of so many tokens; None while it cannot be a request yet.
 
-    A method is taken to hold what it holds with its default hyper-parameters.
+    A method is taken to hold what it holds with its default hyper-parameters, in the store that is chosen.
     """
     if not prompt_tokens:
         return None
@@ -103,15 +106,28 @@ def _too_big(work: Several, known: Mapping[str, Holds], machine: Machine, root: 
 
 
 def _plan(request: CompareRequest, tokens: int, chosen: Sequence[MethodEntry], root: Path, timed: bool) -> Plan:
-    known = {entry.name: entry.holds for entry in chosen}
+    known = {entry.name: entry for entry in chosen}
 
     def holds(choice: MethodChoice) -> Holds:
-        return known.get(choice.method, Holds())
+        entry = known.get(choice.method) or _entry(choice.method)  # the full cache in a store is another method
+        return Holds() if entry is None else _held(entry, choice)
 
     machine = _machine(request.device, root, int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:
         raise UserError(f"There is no device {request.device!r} here that could be asked what it has.")
     return make_plan(request, tokens, find_model(request.model), holds, machine, root, timed=timed)
+
+
+def _entry(name: str) -> MethodEntry | None:
+    return next((entry for entry in registry.methods() if entry.name == name), None)
+
+
+def _held(entry: MethodEntry, choice: MethodChoice) -> Holds:
+    """What a method holds in the store of a choice; a store with settings counts as it is without them."""
+    defaults = {one.name: one.default for one in parameters.parameters(entry, str(choice.preset))}
+    named = str(choice.hyper_parameters.get(STORE, defaults.get(STORE)))
+    store = meant_store(named, Budget(choice.budget)).partition("/")[0]
+    return entry.holds.model_copy(update={"packed": entry.stores[store]}) if store in entry.stores else entry.holds
 
 
 @lru_cache(maxsize=4)

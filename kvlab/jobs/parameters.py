@@ -69,7 +69,9 @@ def changed(entry: MethodEntry, values: Mapping[str, Any]) -> dict[str, Any]:
         raise UserError(f"{entry.name} has no preset {preset!r}; it has: {known}.")
     different: dict[str, Any] = {} if preset == DEFAULT else {PRESET: preset}
     for parameter in parameters(entry, preset):
-        value = _read(entry, parameter, values.get(parameter.name, parameter.default))
+        if parameter.name not in values:
+            continue
+        value = _read(entry, parameter, values[parameter.name])
         if value != parameter.default:
             different[parameter.name] = value
     return different

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab import __version__
 from kvlab.errors import UserError
-from kvlab.planning.holds import Holds
+from kvlab.planning.holds import Holds, Packed
 
 COMMAND = (sys.executable, "-P", "-m", "kvlab")
 SECONDS_ALLOWED = 120
@@ -58,6 +58,7 @@ class MethodEntry(BaseModel):
     presets: dict[str, PresetEntry] = {}
     reasons: dict[str, str] = {}
     holds: Holds = Holds()
+    stores: dict[str, Packed | None] = {}  # what slots take in each; None: as the model made them
     origin: str = ""  # the plug-in it comes from; empty: kvlab's own
 
     @property

@@ -208,8 +208,8 @@ def claim(
 def put_back(connection: sqlite3.Connection, job_id: str) -> None:
     """An ended job waits again, with what it made."""
     connection.execute(
-        "UPDATE jobs SET state = 'queued', message = '', cancel = 0, spent = spent + COALESCE(finished - started, 0), "
-        "started = NULL, finished = NULL WHERE job_id = ? AND state IN ('cancelled', 'failed')",
+        "UPDATE jobs SET state = 'queued', message = '', cancel = 0, started = NULL, finished = NULL, "
+        "spent = spent + MAX(0, COALESCE(finished - started, 0)) WHERE job_id = ? AND state IN ('cancelled', 'failed')",
         (job_id,),
     )
 

@@ -75,6 +75,7 @@ def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]
         "server.enableStaticServing": "false",
         "server.maxUploadSize": LARGEST_UPLOAD_MB,
         "browser.gatherUsageStats": "false",
+        "runner.postScriptGC": "false",  # all objects after every run of a page; the server does it now and then
     }
     if not is_loopback(host) or found is not None:
         options["client.showErrorDetails"] = "none"  # a traceback names folders of the server

@@ -28,7 +28,7 @@ from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.presets import DEFAULT, PAPER, Preset
 from kvlab.plugins.origin import KVLAB, Origin
 from kvlab.plugins.registry import Registry
-from kvlab.stores import NATIVE, STORES, store_of, store_under
+from kvlab.stores import AUTO, NATIVE, STORES, store_of, store_under
 
 
 def offer_stores(schema: dict[str, Any]) -> None:
@@ -155,6 +155,7 @@ class Method(BaseModel, ABC):
             },
             "reasons": dict(cls.reasons),
             "holds": cls().holds(),
+            "stores": {name: packed_sizes(store, pipeline) for name, store in STORES.items() if name != AUTO},
             "origin": "" if cls._origin() == KVLAB else f"{cls._origin().name} {cls._origin().stamp}",
         }
 

@@ -57,7 +57,8 @@ def probe_bytes(work: Work) -> int:
     return history + sampled + hidden
 
 
-def trace(work: Work, choices: list[tuple[str, Holds, Amount]]) -> Part:
-    """All runs of a comparison."""
-    total = probe_bytes(work) + sum(run_bytes(work, holds, budget, len(choices)) for _, holds, budget in choices)
-    return Part("trace", "disk", total, f"{len(choices)} runs at level {work.level}")
+def trace(work: Work, choices: list[tuple[str, Holds, Amount]], comparisons: int = 1) -> Part:
+    """All runs of so many comparisons."""
+    runs = sum(run_bytes(work, holds, budget, len(choices)) for _, holds, budget in choices)
+    why = f"{comparisons * len(choices):,} runs at level {work.level}"
+    return Part("trace", "disk", comparisons * (probe_bytes(work) + runs), why)

@@ -36,7 +36,7 @@ def phases(work: Work, choices: list[tuple[str, Holds, Amount]], device: str) ->
         made.append(Phase("probing the full cache", (*common, *_probe(work))))
     for label, holds, budget in choices:
         made += _of_method(work, label, holds, budget, common)
-    return [_with_blocks(work, phase) if device == "cuda" else _with_slack(phase) for phase in made]
+    return [_with_blocks(work, phase) for phase in made] if device == "cuda" else _with_slack(made)
 
 
 def _with_blocks(work: Work, phase: Phase) -> Phase:
@@ -49,12 +49,17 @@ def _with_blocks(work: Work, phase: Phase) -> Phase:
     return Phase(phase.name, (*phase.parts, part))
 
 
-def _with_slack(phase: Phase) -> Phase:
-    """The host's allocator keeps freed blocks, but for the largest: peak RSS grew by twice what was alive in others."""
-    tensors = (part for part in phase.parts if part.place == "device" or part.name == SHADOW)
-    alive = sum(part.bytes for part in tensors if part.name not in (*STANDING, LOGITS_PART))
-    slack = Part("freed blocks", "host", alive, "what the host's allocator does not return, about as much again")
-    return Phase(phase.name, (*phase.parts, slack))
+def _with_slack(made: list[Phase]) -> list[Phase]:
+    """The host's allocator keeps freed blocks, but for the largest: as many as were alive at most, in any phase so far.
+
+    Peak RSS of processes of their own grew by twice what was alive (`tests/planning/test_resident.py`).
+    """
+    why, most, found = "what the host's allocator does not return, about as much as was alive", 0, []
+    for phase in made:
+        tensors = (part for part in phase.parts if part.place == "device" or part.name == SHADOW)
+        most = max(most, sum(part.bytes for part in tensors if part.name not in (*STANDING, LOGITS_PART)))
+        found.append(Phase(phase.name, (*phase.parts, Part("freed blocks", "host", most, why))))
+    return found
 
 
 def standing(work: Work, device: str) -> tuple[Part, ...]:

@@ -149,13 +149,14 @@ def make_plan(
 ) -> Plan:
     """The plan of a request whose prompt has `tokens` tokens; `holds` says what each choice's method holds.
 
-    Nothing is loaded. Unless `timed`, how long it takes is left out. Raises UserError for a model without layers.
+    Of several comparisons, one after another, each has such a prompt: disk and time are for all of them. Nothing is
+    loaded. Unless `timed`, how long it takes is left out. Raises UserError for a model without layers.
     """
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
     made = _planned(request, tokens, model, holds, machine)
     work, runs = _work(request, tokens, model, machine), len(with_reference(request))
-    seconds = duration(work, runs, machine, root) if timed else None
+    seconds = duration(work, runs, machine, root, request.comparisons) if timed else None
     ways = () if made.fits else tuple(_ways(request, tokens, model, holds, machine))
     return Plan(model, machine, tokens, made.phases, made.trace, seconds, ways)
 
@@ -184,7 +185,7 @@ def _planned(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf,
     kind = "cpu" if machine.shared else machine.device
     devices = machine.devices if request.placement == "auto" and not machine.shared else 1
     made = spread_over(phases(work, choices, kind), devices, model.layers)
-    return Plan(model, machine, tokens, tuple(made), disk.trace(work, choices), None)
+    return Plan(model, machine, tokens, tuple(made), disk.trace(work, choices, request.comparisons), None)
 
 
 def can_plan(request: CompareRequest, machine: Machine) -> bool:

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.budget import BYTE_SHARE, Budget
+from kvlab.auto_store import AUTO, NATIVE, meant_store
+from kvlab.budget import Budget
 from kvlab.errors import UserError
 from kvlab.plugins.registry import Registry
 from kvlab.stores.code import Code
@@ -16,8 +17,6 @@ from kvlab.stores.eight import Eight
 from kvlab.stores.kivi import GROUP, PerChannel, PerToken
 from kvlab.stores.turbo import Rotated
 
-NATIVE, AUTO = "native", "auto"
-MANY = 1 / 3  # of the bytes: from there on 8 bits hold enough slots, and 4 would be too coarse
 MOST = 65_536
 
 
@@ -106,11 +105,5 @@ def _changed(base: str, settings: list[str]) -> dict[str, Any]:
 
 
 def store_under(name: str, budget: Budget) -> Store:
-    """The store of that name, `auto` decided by the budget: more slots help only where bytes are what is limited.
-
-    A size in bytes says nothing of its share, and is taken for a small one.
-    """
-    if name != AUTO:
-        return store_of(name)
-    many = budget.unit == BYTE_SHARE and budget.number >= MANY
-    return store_of(NATIVE if not isinstance(budget.amount, str) else "int8" if many else "lean4")
+    """The store of that name, `auto` decided by the budget (`kvlab.auto_store`)."""
+    return store_of(meant_store(name, budget))

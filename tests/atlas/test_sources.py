@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
+import pytest
 
 from kvlab.atlas.benchmarks import bench_origin
+from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.sources import Sources
+from kvlab.trace.catalogue import list_runs
+from kvlab.trace.reader import open_run
+from kvlab.trace.synthetic import write_synthetic_run
 
 
 def part(root: Path, name: str, **columns: list) -> None:
@@ -46,3 +52,50 @@ def test_a_benchmark_says_its_device_size_and_versions():
         "kvlab 0.1.0, torch 2.13.0"
     )
     assert bench_origin(rows.assign(scale=1, shorten=1, versions="")).endswith("· full size · medians of 3 repeats")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("runs")
+    for method in ("full", "h2o"):
+        write_synthetic_run(root, method=method, layers=1, prompt_tokens=12, steps=2)
+    part(root, "a", key=["1"], score=[1.0])
+    return root
+
+
+def of(root: Path, which: int) -> Sources:
+    runs = [open_run(root / entry.run_id) for entry in list_runs(root)]
+    return Sources(root, runs[which], runs)
+
+
+def exhibit_of(source: str) -> Exhibit:
+    return next(exhibit for exhibit in EXHIBITS if exhibit.source == source)
+
+
+@pytest.mark.parametrize("source", ["eval", "bench"])
+def test_results_are_drawn_once_for_all_runs_of_a_model(recorded: Path, source: str):
+    stamps = [exhibit_of(source).stamp(of(recorded, which)) for which in (0, 1)]
+    assert stamps[0] == stamps[1]
+    part(recorded, f"more-{source}", key=["2"], score=[0.0])
+    assert exhibit_of(source).stamp(of(recorded, 0)) != stamps[0]
+
+
+@pytest.mark.parametrize("source", ["run", "comparison"])
+def test_what_is_recorded_is_drawn_anew_where_runs_changed_and_not_with_every_write_to_the_index(
+    recorded: Path, source: str
+):
+    before = exhibit_of(source).stamp(of(recorded, 0))
+    assert exhibit_of(source).stamp(of(recorded, 1)) != before
+    (recorded / "catalogue.sqlite").touch()
+    part(recorded, f"beside-{source}", key=["3"], score=[0.0])
+    assert exhibit_of(source).stamp(of(recorded, 0)) == before
+    write_synthetic_run(recorded, method="h2o", seed=len(source), layers=1, prompt_tokens=12, steps=2)
+    assert exhibit_of(source).stamp(of(recorded, 0)) != before
+
+
+def test_results_are_read_once_for_all_readers_and_again_when_a_file_is_new(tmp_path: Path):
+    part(tmp_path, "a", key=["1"], score=[1.0])
+    first = Sources(tmp_path).evaluations
+    assert Sources(tmp_path).evaluations is first
+    part(tmp_path, "b", key=["2"], score=[0.0])
+    assert Sources(tmp_path).evaluations["key"].tolist() == ["1", "2"]

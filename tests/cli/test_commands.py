@@ -9,8 +9,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from kvlab.cli import commands, main
@@ -18,6 +20,7 @@ from kvlab.planning import Machine
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_comparisons, list_repeats
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.families import CHAT_TEMPLATE, tiny_folder
 
 PROMPT = "The quick brown fox jumps over the lazy dog while the band plays on. " * 3
 
@@ -281,6 +284,41 @@ def test_a_plan_loads_nothing_and_says_whether_it_fits(tiny_model_folder: Path, 
     assert "It fits" in printed
     assert "Time, without loading" in printed
     assert not list(tmp_path.glob("*/run.json"))
+
+
+def test_a_plan_takes_every_option_of_a_comparison() -> None:
+    """But what is done with a comparison that is made, and the start of one that does not fit."""
+    options = {
+        name: {word for one in command.params for word in one.opts}
+        for name, command in typer.main.get_command(commands).commands.items()  # type: ignore[attr-defined]
+    }
+    assert options["compare"] - options["plan"] == {"--title", "--tag", "--force", "--resume"}
+
+
+def test_a_plan_is_of_the_prompt_as_the_model_is_given_it(tmp_path: Path) -> None:
+    folder, text = tiny_folder(tmp_path / "model", chat_template=CHAT_TEMPLATE), PROMPT.strip()
+    arguments = ["plan", "--model", str(folder), "--methods", "h2o", "--device", "cpu", "--json"]
+    arguments += ["--out", str(tmp_path)]
+
+    def planned(*more: str) -> dict[str, Any]:
+        return json.loads(kvlab(*arguments, *more))
+
+    plain, spoken, told = (
+        planned("--prompt", text, *more)["tokens"] for more in (("--chat", "no"), (), ("--system", "Be brief."))
+    )
+    assert plain == len(text) + 1
+    assert plain < spoken < told
+    files = [tmp_path / "short.txt", tmp_path / "long.txt"]
+    for file, words in zip(files, ("A word.", text), strict=True):
+        file.write_text(words)
+    one, two = planned("--prompt", text, "--level", "light"), planned(*(f"--file={file}" for file in files))
+    assert two["tokens"] == one["tokens"] == spoken, "of several prompts the longest"
+    disk_of_one, disk_of_two = (plan["parts"][-1]["bytes"] for plan in (one, two))
+    assert disk_of_two == 2 * disk_of_one
+    packed = planned("--prompt", text * 4, "--store", "turbo3", "--budgets", "0.9", "--methods", "snapkv")
+    native = planned("--prompt", text * 4, "--budgets", "0.9", "--methods", "snapkv")
+    held = [next(p["bytes"] for p in plan["parts"] if p["name"] == "compressed cache") for plan in (packed, native)]
+    assert held[0] < held[1]
 
 
 def test_a_plan_for_a_gpu_that_is_not_here() -> None:

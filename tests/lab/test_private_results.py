@@ -74,12 +74,12 @@ def test_private_results_are_in_no_list_and_in_no_sum_of_others(root: Path, act_
         assert names(root) == everything
         seen = Sources(root)
         assert set(seen.evaluations["name"]) == set(seen.benchmarks["name"]) == {"secret", "plain"}
-    own = Sources(root).stamp()
+    own = Sources(root).stamp_of_results
     act_as(name, role)
     assert names(root) == {(kind, "plain") for kind in MADE}
     seen = Sources(root)
     assert set(seen.evaluations["name"]) == set(seen.benchmarks["name"]) == {"plain"}
-    assert not any("secret" in part for part in seen.stamp()) and seen.stamp() != own
+    assert not any("secret" in part for part in seen.stamp_of_results) and seen.stamp_of_results != own
 
 
 @pytest.mark.parametrize("kind", MADE)

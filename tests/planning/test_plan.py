@@ -184,6 +184,21 @@ def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkey
     assert duration(work, 2, here, tmp_path) == first
     assert first is not None and "no run of this model" in first.basis
     assert duration(work, 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
+    three = duration(work, 2, here, tmp_path, 3)
+    assert three is not None and (three.low, three.high) == pytest.approx((3 * first.low, 3 * first.high))
+
+
+def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:
+    """Two operations a weight that a token passes: 4 projections and 3 matrices of a layer, and 2 products of T / 2."""
+    config = {
+        "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 96,
+    }  # fmt: skip
+    few, many = (model_from("m", config | {"vocab_size": vocabulary}) for vocabulary in (100, 2**20))
+    layer = 4 * 64 * 64 + 3 * 64 * 96
+    passed = 2 * (2 * layer * 500 + 2 * 4 * 16 * 500 * 500)
+    with_logits, without = (seconds._operations(Work(model, 500, 8, 4, 1, "light")) for model in (few, many))
+    assert without == passed
+    assert with_logits == passed + 2 * 100 * 64 * 500
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def number(name: str, default: float) -> float:
 
 def parts(work: Path) -> dict[str, Callable[[], list[Row]]]:
     """Every part by name, in the order they run. What forks comes first, while nothing else has begun a thread."""
-    model = work / "model"
+    model, readers, minutes = work / "model", int(number("BROWSERS", 20)), number("MINUTES", 5)
     return {
         "inputs": lambda: [_inputs(work / "in", model)],
         "kills": lambda: _part("kills").kills(work / "kills", model, int(number("KILLS", 100))),
@@ -34,11 +34,11 @@ def parts(work: Path) -> dict[str, Callable[[], list[Row]]]:
         "generated": lambda: [_part("generated").generated(int(number("GENERATED", 500)), _say)],
         "held": lambda: [_part("held").held(name) for name in _part("held").HELD],
         "two": lambda: [_part("two").two(work / "two", int(number("JOBS", 20)))],
+        "clock": lambda: [_part("clock").set_back(work / "clock", int(number("JOBS", 20)) // 2)],
         "runs": lambda: _part("listed").listed(work / "kept", int(number("KEPT_RUNS", 5000))),
         "paste": lambda: [_paste(work / "paste")],
-        "browsers": lambda: _part("browsers").browsers(
-            work / "browsers", int(number("BROWSERS", 20)), number("MINUTES", 5)
-        ),
+        "hurried": lambda: _part("browsers").hurried(work / "hurried", readers, minutes),
+        "reading": lambda: _part("browsers").reading(work / "reading", readers, minutes),
     }
 
 

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,24 +44,35 @@ HURRIED, READING = (0.5, 3.0), (20.0, 60.0)  # seconds between two pages
 LONGEST_VISIT = 20  # pages that a hurried reader opens by the menu until the next link
 
 
-def browsers(root: Path, count: int, minutes: float, port: int = 8795) -> list[Row]:
-    """Rows of `count` readers who hurry, most without a browser, then of `count` browsers whose readers read."""
+def hurried(root: Path, count: int, minutes: float, port: int = 8795) -> list[Row]:
+    """Rows of readers who all come at once and look at a page for a second or two: most need no browser for it."""
+    light = Row(f"{count - REAL} of {count} hurried readers, without a browser, {minutes:g} min, a job running")
+    real = Row(f"{REAL} of the {count} hurried readers, in Chromium: first pictures")
+    return _measured([light, real], root, port, minutes, lambda stay, at: _hurried(stay, at, count, light, real))
+
+
+def reading(root: Path, count: int, minutes: float, port: int = 8796) -> list[Row]:
+    """The row of as many browsers, whose people come one after another and read what they open."""
+    seconds = f"{READING[0]:g} to {READING[1]:g} s"
+    row = Row(f"{count} Chromium, a page read for {seconds}, {minutes:g} min, a job running: first pictures")
+    return _measured([row], root, port, minutes, lambda stay, at: _reading(stay, at, count, row))
+
+
+def _measured(
+    rows: list[Row], root: Path, port: int, minutes: float, read: Callable[[Stay, str], Coroutine[Any, Any, None]]
+) -> list[Row]:
+    """The rows, judged by the last: it is of browsers, and of pictures."""
     found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
     if found is None:
-        return [Row("browsers", note="left out: no Chromium here")]
-    of = f"{minutes:g} min, a job running"
-    light = Row(f"{count - REAL} of {count} hurried readers, no browser, {of}")
-    real = Row(f"{REAL} of the {count} hurried readers, Chromium")
-    slow = Row(f"{count} Chromium, who read a page for {READING[0]:g} to {READING[1]:g} s, {of}")
-    with _dashboard(root / "hurried", port, minutes) as stay:
-        asyncio.run(_hurried(stay, found, count, light, real))
-        light.memory = stay.growth()
-    with _dashboard(root / "reading", port + 1, minutes) as stay:
-        asyncio.run(_reading(stay, found, count, slow))
-        slow.memory = stay.growth()
-    for row in (real, slow):
-        row.note = f"bar of {BAR_SECONDS:g} s {_met(row)}; {row.note}"
-    return [light, real, slow]
+        rows[-1].note = "left out: no Chromium here"
+        return rows[-1:]
+    with _dashboard(root, port, minutes) as stay:
+        asyncio.run(read(stay, found))
+        rows[0].memory = stay.growth()
+    for row in rows:
+        row.note = stay.slow(row)
+    rows[-1].note = f"bar of {BAR_SECONDS:g} s {_met(rows[-1])}; {rows[-1].note}"
+    return rows
 
 
 def _met(row: Row) -> str:
@@ -85,9 +96,14 @@ class Stay:
         row.seconds.append(seconds)
         slowest = self.slowest.setdefault(row.part, {})
         slowest[page] = max(slowest.get(page, 0.0), seconds)
-        named = sorted(slowest, key=lambda name: -slowest[name])[:3]
-        row.note = "slowest " + ", ".join(f"{name} {slowest[name]:.1f} s" for name in named)
         self.memory.append(self.server.memory_info().rss)
+
+    def slow(self, row: Row) -> str:
+        """The pages that took longest at their worst, in words."""
+        worst = self.slowest.get(row.part, {})
+        return "slowest " + ", ".join(
+            f"{name} {worst[name]:.1f} s" for name in sorted(worst, key=lambda n: -worst[n])[:3]
+        )
 
     def any_run(self, chance: random.Random, page: str) -> str:
         """A run that has something to show there."""
@@ -102,9 +118,8 @@ class Stay:
         grown = max(late) / max(early) - 1
         said = f"{self.memory[0] / 1e6:.0f} to {max(early) / 1e6:.0f} MB in {len(early)} loads, "
         said += f"at most {max(late) / 1e6:.0f} MB in {len(late)} more ({grown:+.0%})"
-        return said + f"; bar of {BAR_GROWTH:.0%} {'met' if grown < BAR_GROWTH else 'missed'}" * (
-            len(early) == FIRST_LOADS
-        )
+        verdict = "met" if grown < BAR_GROWTH else "missed"
+        return f"{said}; bar of {BAR_GROWTH:.0%} {verdict}" if len(early) == FIRST_LOADS else said
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import psutil
 
 from kvlab.assets import project_root
 from kvlab.errors import UserError
+from kvlab.lab.serving import server_options
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 READY_SECONDS = 60.0
@@ -37,8 +38,7 @@ class Dashboard:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        options = {"server.port": port, "server.address": "127.0.0.1", "server.headless": "true"}
-        flags = [f"--{name}={value}" for name, value in {**options, "server.fileWatcherType": "none"}.items()]
+        flags = [f"--{name}={value}" for name, value in server_options("127.0.0.1", port, None).items()]
         line = [sys.executable, "-P", "-m", "streamlit", "run", str(self.script), *flags]
         environment = os.environ | {"KVLAB_RUNS": str(self.root)}
         self.process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

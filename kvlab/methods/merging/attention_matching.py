@@ -93,7 +93,7 @@ class AttentionMatching(Method):
         "steps": "the code's for highest attention keys",
         "flat": "the paper has no such weights; flat rows would dominate",
         "on_policy": "the published runs have it; a reading a layer, and no gain was seen on mini",
-        "study": "a small model has nothing to write of a text, and every token is a pass over the full prompt",
+        "study": "64 tokens make text KL on mini at 5 % no better (.145 to .144, 6 prompts), its prompt 5 times slower",
         "window_weight": "the last queries are few",
         "sinks": "as the other methods here",
         "recent": "as the other methods here",

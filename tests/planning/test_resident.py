@@ -1,0 +1,64 @@
+"""A plan against what a process of its own took of the host at most: everything resident, torch itself too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kvlab.engine.room import holds_of
+from kvlab.jobs.prompts import count_tokens
+from kvlab.jobs.spoken import Manner
+from kvlab.planning import Machine, find_model, make_plan, memory
+from kvlab.planning.holds import FULL
+from kvlab.requests import CompareRequest, MethodChoice
+from tests.planning.test_measured import SHAPES, held_by, model_of, work_for
+
+PLENTY = Machine("cpu", "cpu", 10**12, 10**12, 10**12)
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux" or torch.version.cuda is not None, reason="what torch takes itself was measured on Linux"
+)
+def test_a_process_of_its_own_takes_what_was_planned(tmp_path: Path) -> None:
+    """Of mini, whose weights are 20 MB: the logits of the prompt and what is kept of freed blocks are most of it."""
+    prompt = "The old house on the hill has a red door and nobody lives there. " * 80
+    choices = tuple(MethodChoice(method=method, budget=0.2) for method in ("zsmerge",))
+    request = CompareRequest(prompt=prompt, choices=choices, max_new_tokens=3)
+    (tmp_path / "prompt.txt").write_text(prompt)
+    asked = ["--file", str(tmp_path / "prompt.txt"), "--methods", "zsmerge", "--new-tokens", "3"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "kvlab",
+        "compare",
+        *asked,
+        "--device",
+        "cpu",
+        "--out",
+        str(tmp_path / "runs"),
+    ]
+    started = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _, status, used = os.wait4(started.pid, 0)
+    assert status == 0
+    started.returncode = 0
+    tokens = count_tokens(prompt, Manner("mini"))[0]
+    plan = make_plan(request, tokens, find_model("mini"), holds_of, PLENTY, tmp_path, timed=False)
+    assert plan.total == pytest.approx(used.ru_maxrss * 1024, rel=0.1)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_what_was_freed_stays_with_the_process(name: str) -> None:
+    """No phase has fewer freed blocks than one before, and each as many as it had alive beside weights and logits."""
+    loaded, tokens = model_of(name)
+    made = memory.phases(work_for(loaded, tokens, "full"), [("full", FULL, 1.0), ("h2o", held_by("h2o"), 0.2)], "cpu")
+    freed = [next(part.bytes for part in phase.parts if part.name == "freed blocks") for phase in made]
+    assert freed == sorted(freed)
+    for phase, kept in zip(made, freed, strict=True):
+        alive = [part.bytes for part in phase.parts if part.name in ("full cache", "shadow", "the probe")]
+        assert kept >= sum(alive)
