@@ -40,6 +40,7 @@ FIRST_LOADS = 300
 BAR_SECONDS = 8.0  # for 95 of 100 first pictures with 20 readers
 BAR_GROWTH = 0.10  # of memory after the first loads
 REAL = 2  # of the readers that hurry so many are browsers
+COMING = 120.0  # seconds in which those who read come: each needs cores for a browser that was never there
 HURRIED, READING = (0.5, 3.0), (20.0, 60.0)  # seconds between two pages
 LONGEST_VISIT = 20  # pages that a hurried reader opens by the menu until the next link
 
@@ -54,7 +55,8 @@ def hurried(root: Path, count: int, minutes: float, port: int = 8795) -> list[Ro
 def reading(root: Path, count: int, minutes: float, port: int = 8796) -> list[Row]:
     """The row of as many browsers, whose people come one after another and read what they open."""
     seconds = f"{READING[0]:g} to {READING[1]:g} s"
-    row = Row(f"{count} Chromium, a page read for {seconds}, {minutes:g} min, a job running: first pictures")
+    people = f"{count} Chromium that come within {COMING:g} s, a page read for {seconds}"
+    row = Row(f"{people}, {minutes:g} min, a job running: first pictures")
     return _measured([row], root, port, minutes, lambda stay, at: _reading(stay, at, count, row))
 
 
@@ -172,10 +174,10 @@ async def _hurried(stay: Stay, chromium: str, count: int, light: Row, real: Row)
 
 
 async def _reading(stay: Stay, chromium: str, count: int, row: Row) -> None:
-    """People who read what they open; they come one after another within the time of one page."""
+    """People who read what they open; they come one after another."""
 
     async def comes(number: int) -> None:
-        await asyncio.sleep(number * READING[1] / count)
+        await asyncio.sleep(number * COMING / count)
         await _real(stay, row, browser, random.Random(number), READING)
 
     async with _chromium(chromium) as browser:
