@@ -22,13 +22,15 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 import streamlit
 
+from app.signed_in import claimed
 from kvlab.errors import UserError
 from kvlab.lab import tokens
 from kvlab.lab.person import Person, Role
-from kvlab.lab.settings import People
+from kvlab.lab.settings import People, lab
 
 NAME, ROLE = "x-kvlab-name", "x-kvlab-role"
 HEALTH, SIGN_IN, SIGN_OUT, UPLOAD = "/_stcore/health", "/lab/sign-in", "/lab/sign-out", "/_stcore/upload_file"
+FILES = ("/media/", UPLOAD)
 COOKIE = "kvlab_signed_in"
 LARGEST_FORM = 8192
 LONGEST_WAIT, MOST_WAITING = 8.0, 16  # seconds after a wrong token; tries of one address at once
@@ -96,8 +98,10 @@ class Gate:
         if self.local and _host(scope) not in LOCAL_HOSTS:
             # A page elsewhere may give its own name this machine's address, and would then count as this page.
             await respond.refuse(421, "This dashboard answers to localhost alone: open it under that name.")
-        elif scope["path"] == HEALTH or self.people is None or self.people.way == "oidc":
+        elif scope["path"] == HEALTH or self.people is None:
             await self.app(_with(scope), receive, respond.with_headers)
+        elif self.people.way == "oidc":
+            await self._with_identity(scope, receive, respond)
         elif self.people.way == "proxy":
             await self._from_proxy(scope, receive, respond)
         else:
@@ -113,7 +117,26 @@ class Gate:
         if not name or len(name) > 200:
             await respond.refuse(401, "The lab's proxy does not say who you are: sign in there.")
             return
-        await self._let_in(self.people.person(name), scope, receive, respond)
+        await self._let_in(self._person(name), scope, receive, respond)
+
+    async def _with_identity(self, scope: Any, receive: Any, respond: Respond) -> None:
+        """Pages ask for themselves who is signed in; of files behind them, and of uploads, Streamlit asks nobody."""
+        assert self.people is not None
+        if not scope["path"].startswith(FILES):
+            await self.app(_with(scope), receive, respond.with_headers)
+        elif name := claimed(_cookies(scope), self.people.claim):
+            await self._let_in(self._person(name), scope, receive, respond)
+        else:
+            await respond.refuse(401, "Sign in first.")
+
+    def _person(self, name: str) -> Person:
+        """The person of this name as the lab file has it now; nobody while there is a mistake in it."""
+        assert self.people is not None
+        try:
+            found = lab()
+        except UserError:
+            return Person("", Role.NOBODY)
+        return (found.people if found is not None else self.people).person(name)
 
     async def _let_in(self, person: Person, scope: Any, receive: Any, respond: Respond) -> None:
         if person.role < Role.LOOK:
@@ -128,7 +151,7 @@ class Gate:
             await self._sign_in(scope, receive, respond)
         elif scope["path"] == SIGN_OUT and scope["type"] == "http":
             await respond.go("/", f"{COOKIE}=; Path=/; Max-Age=0; HttpOnly; SameSite=Lax")
-        elif (person := tokens.unseal(_cookie(scope), self.key)) is not None:
+        elif (person := tokens.unseal(_cookies(scope).get(COOKIE, ""), self.key)) is not None:
             await self._let_in(person, scope, receive, respond)
         elif scope["type"] == "http" and scope["method"] == "GET" and "text/html" in "".join(_all(scope, "accept")):
             await respond.go(f"{SIGN_IN}?next={quote(_address(scope), safe='')}")
@@ -240,12 +263,11 @@ def _peer(scope: Any) -> str:
     return scope["client"][0] if scope.get("client") else ""
 
 
-def _cookie(scope: Any) -> str:
+def _cookies(scope: Any) -> dict[str, str]:
     try:
-        found = SimpleCookie("; ".join(_all(scope, "cookie"))).get(COOKIE)
+        return {name: one.value for name, one in SimpleCookie("; ".join(_all(scope, "cookie"))).items()}
     except CookieError:
-        return ""
-    return found.value if found else ""
+        return {}
 
 
 def _address(scope: Any) -> str:

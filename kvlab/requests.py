@@ -241,6 +241,7 @@ class RescueRequest(BaseModel):
     most_reruns: int = Field(40, ge=1, le=1000)
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d{1,3})?)$")
     title: str = ""
+    private: bool = Field(False, description="as the run is")
 
 
 class Progress(BaseModel):

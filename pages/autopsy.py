@@ -6,7 +6,7 @@ import pandas as pd
 import streamlit as st
 
 from app.opened import wanted_of
-from app.parts import page, view
+from app.parts import may, page, view
 from app.parts.asked import asked_numbers
 from app.parts.figure import show
 from app.parts.links import go
@@ -198,7 +198,8 @@ def put_back(run: Run, span: tuple[int, int]) -> None:
         f"Runs **{plain(run.record.label)}** again twice over the same prompt: as it was, and with the {count} chosen "
         "tokens kept in every head, in places of the budget. **Difference of two runs** then shows the change."
     )
-    if st.button("Keep them and run again", type="primary", icon=":material/replay:", key="put-back"):
+    again = {"type": "primary", "icon": ":material/replay:", "key": "put-back"}
+    if may.button("Keep them and run again", may.why_not(), **again):
         job = queued(lambda: counterfactual(run.record, *span))
         if job is not None:
             go("new_run", job=job)

@@ -7,7 +7,7 @@ import html
 import pandas as pd
 import streamlit as st
 
-from app.parts import killed, page
+from app.parts import killed, may, page
 from app.parts.figure import show
 from app.parts.links import go, link
 from app.parts.queued import queued
@@ -148,7 +148,8 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
     """A recorded run of the result, the tokens in the autopsy, and the search once more."""
     left, middle, right = st.columns(3, vertical_alignment="bottom")
     with left:
-        if chosen is not None and st.button("Record this run", icon=":material/replay:", key="record-rescue"):
+        recorded = {"icon": ":material/replay:", "key": "record-rescue"}
+        if chosen is not None and may.button("Record this run", may.why_not(), **recorded):
             job = queued(lambda: given_back(run.record, chosen.returned))
             if job is not None:
                 go("new_run", job=job)
@@ -160,7 +161,8 @@ def further(run: Run, rescue: Rescue, chosen: Found | None) -> None:
             link("autopsy", "These tokens in the autopsy", run=rescue.run_id, **place)
     with right:
         reruns = 2 * rescue.most_reruns if rescue.ending else rescue.most_reruns
-        again = st.button(f"Look again, at most {reruns} reruns", icon=":material/refresh:", key="look-again")
+        label = f"Look again, at most {reruns} reruns"
+        again = may.button(label, may.why_not(), icon=":material/refresh:", key="look-again")
         if again and (job_id := killed.ask(run, reruns)):
             st.query_params["search"] = job_id
             st.rerun()

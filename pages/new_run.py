@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.answer import Question, answer_section, planted
 from app.parts.asked import number_of
 from app.parts.fit_section import fit_section
@@ -16,6 +17,7 @@ from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section, placement_section
 from app.parts.mini_card import mini_card
 from app.parts.plan_panel import show_plan
+from app.parts.private import private_switch
 from app.parts.prompt_library import save_section
 from app.parts.prompt_preview import cut_as_html, cut_as_passages
 from app.parts.prompt_source import further_down, prompt_section
@@ -30,7 +32,6 @@ from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.remembered import remember, remembered
 from kvlab.jobs.spoken import Manner, spoken
-from kvlab.lab.settings import lab
 from kvlab.lab.shelf import short_name
 
 LEVELS = {
@@ -189,11 +190,8 @@ def recording_section(default_title: str) -> dict[str, Any]:
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
         record = what_to_record() if level == "full" else ""
-    private = lab() is not None and st.toggle(
-        "Private", key="private", bind="query-params", help="You and the administrators alone see its runs."
-    )
     return {
-        "private": private,
+        "private": private_switch(),
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
         "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "record": record,
     }  # fmt: skip
@@ -303,7 +301,8 @@ def form() -> None:
         if question.comparisons > 1:
             st.caption(f"For each of the {question.comparisons} prompts, which run one after another:")
         show_plan(fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root()))
-        if st.button("Run the comparison", type="primary", icon=":material/play_arrow:", width="stretch"):
+        start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch"}
+        if may.button("Run the comparison", may.why_not(), **start):
             submit(question, model, chosen, budgets, typed, **options, **chat)
 
 

@@ -6,6 +6,7 @@ from contextlib import suppress
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.explainer import drawing
 from app.parts.job_panel import badge
 from app.parts.links import go, link
@@ -35,7 +36,8 @@ def introduction() -> None:
             "**Check** every number: figures export as PNG, SVG and CSV, and each run is a folder of plain Parquet."
         )
         with st.container(horizontal=True):
-            if st.button("Try the sample prompt", type="primary", icon=":material/play_arrow:"):
+            start = {"type": "primary", "icon": ":material/play_arrow:"}
+            if may.button("Try the sample prompt", may.why_not(), **start):
                 try_sample()
             if st.button("Use my own prompt", icon=":material/edit_note:"):
                 go("new_run")
@@ -98,7 +100,8 @@ def recent(polls: bool) -> None:
     """What runs and what ran lately in this folder, newest first; drawn again while something runs."""
     with st.container(horizontal=True, vertical_alignment="center"):
         st.subheader("Recent comparisons", width="stretch")
-        again = st.button("Read again", type="tertiary", icon=":material/refresh:", help=f"Index {runs_root()} anew")
+        anew = {"type": "tertiary", "icon": ":material/refresh:", "help": "Index every run of the folder anew"}
+        again = may.button("Read again", may.why_not(), **anew)
     for problem in rebuild(runs_root()) if again else []:
         st.warning(plain(problem))
     comparisons = list_comparisons(runs_root())

@@ -6,7 +6,7 @@ from functools import partial
 
 import streamlit as st
 
-from app.parts import page
+from app.parts import may, page
 from app.parts.figure import slug
 from app.parts.slides import made_file, made_talk, present_button
 from app.parts.story import tell
@@ -15,7 +15,17 @@ from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.figures.story import story_html
 from kvlab.report.written import FORMATS
-from kvlab.trace.stories import Story, list_stories, load_story, parse_story, save_story, take_in
+from kvlab.trace.stories import (
+    Story,
+    is_private,
+    list_stories,
+    load_story,
+    make_private,
+    owner_of_story,
+    parse_story,
+    save_story,
+    take_in,
+)
 
 
 def main() -> None:
@@ -35,16 +45,35 @@ def main() -> None:
     if not story.views:
         st.caption("This story has no views left.")
         return
+    owner = owner_of_story(runs_root(), name)
+    why = may.why_not_change([owner])
     actions(story)
+    if owner:
+        share(name, owner, why)
     for at in range(len(story.views)):
-        view_row(story, at)
+        view_row(story, at, why)
+
+
+def share(name: str, owner: str, why: str) -> None:
+    """Whose the story is, and whether others see it."""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        st.caption(f"Made by **{plain(owner)}**.", width="content")
+        private = is_private(runs_root(), name)
+        said = "You and the administrators alone see it."
+        if st.toggle("Private", private, **may.dead(why, key=f"story-private-{name}", help=said)) != private:
+            try:
+                make_private(runs_root(), name, not private)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
+            st.rerun()
 
 
 def bring() -> None:
     """Take in a story that was exported elsewhere."""
-    with st.popover("Import", icon=":material/upload:", key="story-import"):
-        file = st.file_uploader("A story exported as JSON", type=["json"], key="story-file")
-        if file is not None and st.button("Take it in", key="story-take"):
+    with st.popover("Import", **may.dead(may.why_not(), icon=":material/upload:", key="story-import")):
+        file = st.file_uploader("A story exported as JSON", **may.dead(may.why_not(), type=["json"], key="story-file"))
+        if file is not None and may.button("Take it in", may.why_not(), key="story-take"):
             try:
                 given = parse_story(file.getvalue())
                 story = take_in(runs_root(), given)
@@ -82,7 +111,7 @@ def base() -> str:
     return url.split("?")[0].removesuffix("/").removesuffix("/story")
 
 
-def view_row(story: Story, at: int) -> None:
+def view_row(story: Story, at: int, why: str) -> None:
     view = story.views[at]
     with st.container(border=True, key=f"story-view-{at}"):
         place, words, buttons = st.columns([2, 5, 2], vertical_alignment="center")
@@ -92,31 +121,36 @@ def view_row(story: Story, at: int) -> None:
             st.caption(plain(of or ", ".join(f"{key} {value}" for key, value in view.query.items())))
         with words:
             if view.slide:
-                title = st.text_input("Title", view.slide.title, key=f"title-{story.name}-{at}-{view.slide.title}")
+                key = f"title-{story.name}-{at}-{view.slide.title}"
+                title = st.text_input("Title", view.slide.title, key=key, disabled=bool(why))
                 if title.strip() and title != view.slide.title:
                     change(story.retitled(at, title.strip()))
             caption = st.text_area(
                 "Caption", view.caption, key=f"caption-{story.name}-{at}-{view.caption}", height=80,
-                placeholder=view.slide.reading if view.slide else "",
+                placeholder=view.slide.reading if view.slide else "", disabled=bool(why),
             )  # fmt: skip
             if caption != view.caption:
                 change(story.recaptioned(at, caption))
         with buttons, st.container(horizontal=True):
-            if st.button("", icon=":material/arrow_upward:", key=f"up-{at}", help="Earlier", disabled=at == 0):
+            if may.button("", why, icon=":material/arrow_upward:", key=f"up-{at}", help="Earlier", disabled=at == 0):
                 change(story.moved(at, -1))
             last = at == len(story.views) - 1
-            if st.button("", icon=":material/arrow_downward:", key=f"down-{at}", help="Later", disabled=last):
+            if may.button("", why, icon=":material/arrow_downward:", key=f"down-{at}", help="Later", disabled=last):
                 change(story.moved(at, 1))
-            if st.button("", icon=":material/content_copy:", key=f"twice-{at}", help="Twice"):
+            if may.button("", why, icon=":material/content_copy:", key=f"twice-{at}", help="Twice"):
                 change(story.twice(at))
-            if st.button("", icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
+            if may.button("", why, icon=":material/delete:", key=f"delete-{at}", help="Take it out"):
                 change(story.without(at))
             if st.button("Open", key=f"open-{at}"):
                 tell(story, at)
 
 
 def change(story: Story) -> None:
-    save_story(runs_root(), story)
+    try:
+        save_story(runs_root(), story)
+    except UserError as error:
+        st.error(plain(str(error)))
+        return
     st.rerun()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
-from app.parts import page
+from app.parts import may, page
 from app.parts.facts import FactKeys, fact_picker
 from app.parts.figure import show
 from app.parts.killed import button as killed_button
@@ -189,7 +189,8 @@ def _form(record: RunRecord, answer: str, facts: Spans) -> None:
         marked = fact_picker(record.prompt, FactKeys(record.comparison_id), facts)
     except UserError as error:
         st.error(plain(str(error)))
-    if not st.button("Score the runs", icon=":material/rule:", key=f"score-{record.comparison_id}") or marked is None:
+    why, key = may.why_not_change([record.owner]), f"score-{record.comparison_id}"
+    if not may.button("Score the runs", why, icon=":material/rule:", key=key) or marked is None:
         return
     try:
         save_answer(runs_root(), record.comparison_id, record.prompt, typed, marked)

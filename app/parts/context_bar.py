@@ -15,6 +15,7 @@ from typing import Any
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
+from app.parts import may
 from app.parts.text import plain
 from kvlab.analysis.textdiff import Segment
 from kvlab.report.views import Passages
@@ -77,7 +78,7 @@ def prompt_room() -> None:
 def prompt_text(prompt: str) -> None:
     """A button that shows the whole prompt, letter by letter."""
     with place("prompt"), st.popover("Text", icon=":material/notes:", key="context-prompt"):
-        if st.button("Add to story", icon=":material/bookmark_add:", key="context-prompt-slide"):
+        if may.button("Add to story", may.why_not(), icon=":material/bookmark_add:", key="context-prompt-slide"):
             from app.parts.slides import add_slide  # that part asks app.state for the theme, which has this bar
 
             text = Passages(passages=(("", (Segment("same", prompt[:MOST_SIGNS]),)),))

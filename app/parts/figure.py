@@ -9,6 +9,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import streamlit as st
 
+from app.parts import may
 from app.parts.slides import add_slide
 from app.parts.text import plain
 from app.parts.told import address, for_picture
@@ -132,9 +133,8 @@ def _downloads(
         _button("SVG", lambda: image("svg"), f"{name}.svg", f"{key}-svg", disabled=missing)
         _button("CSV", lambda: export.csv(frame), f"{name}.csv", f"{key}-csv")
         _button("HTML", lambda: export.page(draw(), reading, source, theme), f"{name}.html", f"{key}-html")
-    if st.button(
-        "Add to story", icon=":material/bookmark_add:", key=f"{key}-slide", help="As a slide that stays alive"
-    ):
+    tip = "As a slide that stays alive"
+    if may.button("Add to story", may.why_not(), icon=":material/bookmark_add:", key=f"{key}-slide", help=tip):
         figure = draw()
         add_slide(str(figure.layout.title.text or "Figure"), figure, reading, source)
 

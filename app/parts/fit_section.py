@@ -7,7 +7,9 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.links import go
+from app.parts.private import private_switch
 from app.parts.prompt_source import further_down
 from app.parts.queued import queued
 from app.parts.text import duration, plain
@@ -45,15 +47,16 @@ def _box(model: str, entry: MethodEntry) -> None:
                 key=f"use-{entry.name}-{one.name}",
                 icon=":material/check:",
                 on_click=use,
-                args=(entry, str(one.file)),
+                args=(entry, fits.named(one)),
             )
         try:
-            job = fits.make_fit(model, method, _options(entry.name, method))
+            options = _options(entry.name, method)
+            job = fits.make_fit(model, method, options, private=private_switch(f"fit-{entry.name}.private"))
         except UserError as error:
             st.error(plain(str(error)))
             return
         st.caption(plain(told(fits.seconds(job, runs_root(), methods()))))
-        if st.button("Fit it", key=f"fit-{entry.name}", icon=":material/model_training:"):
+        if may.button("Fit it", may.why_not(), key=f"fit-{entry.name}", icon=":material/model_training:"):
             submit(job)
 
 

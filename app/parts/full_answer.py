@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.answer import Question
 from app.parts.reference import CLEAR_REFERENCE
 from app.parts.text import plain
@@ -25,7 +26,8 @@ POLL_SECONDS = 1.0
 def full_answer(question: Question, model: str, options: dict[str, Any]) -> None:
     """A button that asks, and what was written to this very prompt by this model; `options` are those of the run."""
     same = (question.prompt, question.answer, model)
-    if st.button("Ask the full cache first", icon=":material/help:", key="ask-full", width="stretch"):
+    why, label = may.why_not(), "Ask the full cache first"
+    if may.button(label, why, icon=":material/help:", key="ask-full", width="stretch"):
         try:
             job_id = _submit(question, model, options)
         except UserError as error:

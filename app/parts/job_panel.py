@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.links import go, link
 from app.parts.queued import going_on
 from app.parts.text import duration, plain
@@ -74,7 +75,7 @@ def _request(request: Work) -> None:
             st.caption("Its file is ready. In the form of a run, or on the command line:")
             here = f"fit:{request.name}" if lab() else str(file.absolute())
             st.code(f"{method}:{SETTING[method]}={here}", language=None, wrap_lines=True)
-            if st.button("Use it in a new run", type="primary", key="use_fitted"):
+            if may.button("Use it in a new run", may.why_not(), type="primary", key="use_fitted"):
                 title = next((entry.title for entry in methods() if entry.name == method), method)
                 go("new_run", model=request.request.model, methods=title, **{f"{method}.{SETTING[method]}": here})
         return
@@ -128,7 +129,7 @@ def _actions(status: JobStatus) -> None:
         _go_on(status, request)
     if not status.ended:
         label = "Cancelling …" if status.cancelling else "Cancel"
-        if st.button(label, key="cancel_job", disabled=status.cancelling):
+        if may.button(label, _why_not(status), key="cancel_job", disabled=status.cancelling):
             try:
                 jobs.cancel(runs_root(), status.job_id)
             except UserError as error:
@@ -143,7 +144,7 @@ def _actions(status: JobStatus) -> None:
 
 def _go_on(status: JobStatus, request: Work) -> None:
     """The rest of a job that was cut short: what it saved stays."""
-    if not st.button(_left(status, request), type="primary", key="go_on"):
+    if not may.button(_left(status, request), _why_not(status), type="primary", key="go_on"):
         return
     try:
         jobs.go_on(runs_root(), status.job_id)
@@ -152,6 +153,10 @@ def _go_on(status: JobStatus, request: Work) -> None:
         st.error(plain(str(error)))
         return
     st.rerun()
+
+
+def _why_not(status: JobStatus) -> str:
+    return may.why_not_change([status.owner])
 
 
 def _left(status: JobStatus, request: Work) -> str:

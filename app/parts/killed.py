@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.links import go
 from app.parts.queued import going_on, queued
 from app.parts.text import duration, plain
@@ -23,15 +24,17 @@ def ask(run: Run, most_reruns: int = MOST_RERUNS) -> str | None:
     """Put the search for what killed this run's answer into the queue; its job, or None with a sentence."""
     record = run.record
     title = f"Who killed it? {record.label}"
-    return queued(lambda: RescueRequest(run_id=record.run_id, most_reruns=most_reruns, title=title))
+    asked = {"run_id": record.run_id, "most_reruns": most_reruns, "title": title, "private": record.private}
+    return queued(lambda: RescueRequest(**asked))
 
 
 def button(run: Run, key: str, label: str = "Who killed it?") -> None:
     """One click: the search begins, and its page opens; at once where somebody has looked already."""
-    if not st.button(label, icon=":material/mystery:", key=key):
-        return
     record = run.record
-    if rescue_path(runs_root(), record.comparison_id, record.run_id).exists():
+    known = rescue_path(runs_root(), record.comparison_id, record.run_id).exists()
+    if not may.button(label, "" if known else may.why_not(), icon=":material/mystery:", key=key):
+        return
+    if known:
         go("killed", run=record.run_id)
     if job := ask(run):
         go("killed", run=record.run_id, search=job)
@@ -70,6 +73,11 @@ def _live(job_id: str) -> None:
     with left:
         st.progress(told.done / told.total if told and told.total else 0.0, plain(stage))
     with right:
-        if st.button("Stop", key="stop-search", disabled=status.cancelling, help="What was found by then is kept."):
-            jobs.cancel(runs_root(), job_id)
+        why, kept = may.why_not_change([status.owner]), "What was found by then is kept."
+        if may.button("Stop", why, key="stop-search", disabled=status.cancelling, help=kept):
+            try:
+                jobs.cancel(runs_root(), job_id)
+            except UserError as error:
+                st.error(plain(str(error)))
+                return
             st.rerun(scope="fragment")

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 import pandas as pd
 import streamlit as st
 
+from app.parts import may
 from app.parts.links import go
 from app.parts.quality_results import evaluation_rows
+from app.parts.queued import submitted
 from app.parts.text import duration, plain
-from app.state import runs_root, session_id
+from app.state import runs_root
 from kvlab import jobs
 from kvlab.atlas.filling import commands_of
 from kvlab.atlas.shipped_folder import shipped
@@ -35,7 +37,8 @@ def order_button(command: str, key: str) -> None:
     except UserError as error:
         st.caption(plain(str(error)))
         return
-    if st.button("Queue it", icon=":material/add_task:", key=f"order-{key}", help=f"Takes {words(total(found))}"):
+    takes = f"Takes {words(total(found))}"
+    if may.button("Queue it", may.why_not(), icon=":material/add_task:", key=f"order-{key}", help=takes):
         submit([ordered for ordered, _ in found])
 
 
@@ -53,7 +56,7 @@ def order_all(commands: Sequence[str]) -> None:
     st.caption(
         plain(f"{count} would measure here, on mini, what the cards lack ({size}): {words(total(found))}{beside}.")
     )
-    if st.button(f"Queue all {len(found)}", icon=":material/playlist_add:", key="order-all"):
+    if may.button(f"Queue all {len(found)}", may.why_not(), icon=":material/playlist_add:", key="order-all"):
         submit([ordered for ordered, _ in found])
 
 
@@ -71,7 +74,7 @@ def words(seconds: tuple[float, float] | None) -> str:
 def submit(orders: Sequence[Ordered]) -> None:
     """Queue them all and go to the first one's progress."""
     try:
-        ids = [jobs.submit(runs_root(), ordered.work, session_id()) for ordered in orders]
+        ids = [submitted(ordered.work) for ordered in orders]
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.prompt_chat import keep_turns
 from app.parts.text import plain
 from app.state import runs_root
@@ -34,24 +35,25 @@ def saved_prompt() -> tuple[OnePrompt, str]:
         return OnePrompt(prompt=""), ""
     name = st.selectbox("Prompt", list(found), key=NAME, bind="query-params")
     chosen = found[name]
+    why = may.why_not_change([chosen.owner])
     when = f", saved {chosen.saved[:10]}" if chosen.saved else ""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(plain(f"{chosen.kind}{when}"), width="content")
         st.space("stretch")
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
-        with st.popover("Rename", type="tertiary"):
+        with st.popover("Rename", **may.dead(why, type="tertiary")):
             st.text_input("New name", name, key=f"prompt-name-{name}")
-            st.button("Rename", key="prompt-rename", on_click=_rename, args=(name,))
-        st.button("Remove", key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
+            may.button("Rename", why, key="prompt-rename", on_click=_rename, args=(name,))
+        may.button("Remove", why, key="prompt-remove", on_click=_remove, args=(name,), type="tertiary")
     return chosen.asked, name
 
 
 def save_section(one: OnePrompt) -> None:
     """Keep the prompt with its answer and facts under a name."""
-    with st.popover("Save this prompt", icon=":material/bookmark_add:"):
+    with st.popover("Save this prompt", **may.dead(may.why_not(), icon=":material/bookmark_add:")):
         name = st.text_input("Name", key="prompt-save-name", placeholder="such as: needle in my notes")
         replace = st.checkbox("Replace the one of this name", key="prompt-save-replace")
-        if st.button("Save", key="prompt-save", disabled=not name.strip()):
+        if may.button("Save", may.why_not(), key="prompt-save", disabled=not name.strip()):
             try:
                 saved = prompts.save_prompt(runs_root(), name, one, replace)
             except UserError as error:

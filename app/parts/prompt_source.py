@@ -8,6 +8,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.prompt_chat import chat_prompt
 from app.parts.prompt_library import from_the_address, saved_prompt
 from app.parts.prompt_preview import tokens_as_html, tokens_as_text
@@ -128,14 +129,8 @@ def remember_pasted() -> None:
 def uploaded_prompt() -> Given:
     """The text of an uploaded file; of a table one row; of several files, or several rows, all of them."""
     label = "Text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON lines, JSON or CSV; one or several"
-    files = st.file_uploader(
-        label,
-        type=list(uploads.TYPES),
-        key="upload",
-        accept_multiple_files=True,
-        on_change=_lighter,
-        max_upload_size=LARGEST_BYTES // 2**20,
-    )
+    given = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
+    files = st.file_uploader(label, **may.dead(may.why_not(), key="upload", on_change=_lighter, **given))
     found = [_read(file) for file in files or ()]
     if not found:
         return Given()

@@ -7,9 +7,11 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.parts import may
 from app.parts.fit_section import fit_section
 from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section, placement_section
+from app.parts.private import private_switch
 from app.parts.queued import queued
 from app.parts.text import duration, plain
 from app.state import runs_root
@@ -53,6 +55,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
                 placeholder="made of date and time",
                 help="A folder under eval in the runs. An evaluation of the same name goes on there",
             )
+            private = private_switch("eval_private")
     except UserError as error:
         st.error(plain(str(error)))
         return
@@ -60,13 +63,14 @@ def evaluation_form(rows: pd.DataFrame) -> None:
     try:
         job = evaluating.make_job(
             name=name or evaluating.new_name(), model=model, tasks=tasks, files=files, uploaded=uploaded, chosen=chosen,
-            typed=typed, budgets=budgets, lengths=lengths, depths=depths, options=options,
+            typed=typed, budgets=budgets, lengths=lengths, depths=depths, options=options, private=private,
         )  # fmt: skip
     except UserError as error:
         st.error(plain(str(error)))
         return
     estimate(job, listed, rows, chosen, budgets)
-    if st.button("Evaluate", type="primary", icon=":material/play_arrow:", width="stretch", key="evaluate"):
+    start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "evaluate"}
+    if may.button("Evaluate", may.why_not(), **start):
         submit(job)
 
 
@@ -100,7 +104,8 @@ def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Fil
 def _uploaded(listed: TaskList) -> FileChoice | None:
     """The file uploaded, and what it was found to be."""
     largest = prompt_files.LARGEST_UPLOAD // prompt_files.MEGABYTE
-    file = st.file_uploader(UPLOAD, type=list(prompt_files.TYPES), key="eval_upload", max_upload_size=largest)
+    given = {"type": list(prompt_files.TYPES), "key": "eval_upload", "max_upload_size": largest}
+    file = st.file_uploader(UPLOAD, **may.dead(may.why_not(), **given))
     if file is None:
         return None
     form = st.selectbox("Format of the file", [BY_FIELDS, *listed.formats], key="eval_upload_form", bind="query-params")

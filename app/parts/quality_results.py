@@ -9,13 +9,15 @@ from pathlib import Path
 import pandas as pd
 import streamlit as st
 
+from app.parts import may
 from app.parts.asked import forget_unknown
 from app.parts.figure import show, slug
 from app.parts.links import go
+from app.parts.queued import submitted
 from app.parts.shown import Offer, titled
 from app.parts.sweeps import planned, sweep_progress
 from app.parts.text import plain
-from app.state import runs_root, session_id
+from app.state import runs_root
 from app.state import theme as page_theme
 from kvlab import jobs
 from kvlab.atlas import quality, written
@@ -27,6 +29,7 @@ from kvlab.figures import quality as figures
 from kvlab.figures.words import plural
 from kvlab.jobs import evaluating
 from kvlab.report.views import table_of
+from kvlab.trace.labels import load_labels
 
 RANKS = "quality-ranks"
 COLUMNS = {
@@ -234,7 +237,8 @@ def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
         plain(f"{len(found)} prompts, those first that lose most against the full cache. A recorded comparison reads "
               "the prompt with its question in sight.")
     )  # fmt: skip
-    if st.button(f"Record {which} and open its autopsy", icon=":material/search_insights:", key="record_sample"):
+    label = f"Record {which} and open its autopsy"
+    if may.button(label, may.why_not(), icon=":material/search_insights:", key="record_sample"):
         record(row)
 
 
@@ -242,8 +246,9 @@ def record(row: pd.Series) -> None:
     """Queue the prompt as a recorded comparison; the page follows it to its autopsy."""
     root: Path = runs_root()
     try:
-        job = evaluating.sample_job(row.to_dict(), evaluating.known_files(root))
-        job_id = jobs.submit(root, job, session_id())
+        private = load_labels(root, str(row["name"]), "evaluation").private
+        job = evaluating.sample_job(row.to_dict(), evaluating.known_files(root), private)
+        job_id = submitted(job)
         jobs.ensure_worker(root)
     except UserError as error:
         st.error(plain(str(error)))

@@ -10,18 +10,27 @@ from app.parts.text import plain
 from app.state import runs_root, session_id
 from kvlab import jobs
 from kvlab.errors import UserError
+from kvlab.jobs import fitting
 from kvlab.jobs.work import Work
+from kvlab.lab.person import Role, require
 
 
 def queued(make: Callable[[], Work]) -> str | None:
     """The id of the job that `make` makes; None where it cannot be made or queued, which was then said."""
     try:
-        job_id = jobs.submit(runs_root(), make(), session_id())
+        job_id = submitted(make())
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))
         return None
     return job_id
+
+
+def submitted(work: Work) -> str:
+    """The id of a new job. Raises UserError where it is too big for this machine, or may not be queued."""
+    require(Role.RUN, "start runs")
+    fitting.check_work(work, runs_root())
+    return jobs.submit(runs_root(), work, session_id())
 
 
 def going_on(job_id: str, log_lines: int = 0) -> jobs.JobStatus | None:

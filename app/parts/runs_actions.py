@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
+from app.parts import may
 from app.parts.links import go
 from app.parts.runs_table import PAGES
 from app.parts.text import ago, plain, shorten
@@ -42,7 +43,8 @@ def actions(chosen: pd.DataFrame) -> None:
         _flip(chosen, "starred", "Star", "Take the star away", ":material/star:")
         _flip(chosen, "archived", "Archive", "Take out of the archive", ":material/archive:")
         _export(chosen)
-        if st.button("Delete", icon=":material/delete:", key="runs-delete", help="Into the bin; nothing is lost yet."):
+        into = "Into the bin; nothing is lost yet."
+        if may.button("Delete", _why_not(chosen), icon=":material/delete:", key="runs-delete", help=into):
             _delete(chosen)
 
 
@@ -57,13 +59,15 @@ def bin_and_import() -> None:
                 with st.container(horizontal=True, vertical_alignment="center"):
                     when = f"{ago(one.deleted)} · {byte_size(one.bytes)}"
                     st.markdown(f"{plain(shorten(one.title, 60))}  \n:small[{plain(when)}]", width="stretch")
-                    if st.button("Bring back", key=f"back-{one.key}"):
+                    if may.button("Bring back", may.why_not(), key=f"back-{one.key}"):
                         _do(partial(rubbish.bring_back, root, one.key), f"{one.title} is back.")
-            if st.button(f"Empty the bin: frees {byte_size(sum(one.bytes for one in lying))}", key="runs-empty"):
+            label = f"Empty the bin: frees {byte_size(sum(one.bytes for one in lying))}"
+            if may.button(label, may.why_not(), key="runs-empty"):
                 _do(lambda: rubbish.empty(root), "The bin is empty.")
-        with st.popover("Import", icon=":material/upload:", key="runs-import"):
-            files = st.file_uploader("Files that kvlab exported (.kvlab.zip)", ["zip"], True, key="runs-file")
-            if files and st.button("Take in", type="primary", key="runs-take"):
+        with st.popover("Import", **may.dead(may.why_not(), icon=":material/upload:", key="runs-import")):
+            given = may.dead(may.why_not(), type=["zip"], accept_multiple_files=True, key="runs-file")
+            files = st.file_uploader("Files that kvlab exported (.kvlab.zip)", **given)
+            if files and may.button("Take in", may.why_not(), type="primary", key="runs-take"):
                 _do(lambda: [parcel.unpack(root, file, MOST_IMPORTED) for file in files], f"{len(files)} taken in.")
 
 
@@ -86,7 +90,7 @@ def _compare(chosen: pd.DataFrame) -> None:
 
 
 def _label(chosen: pd.DataFrame) -> None:
-    with st.popover("Name, tags, note", icon=":material/label:", key="runs-label"):
+    with st.popover("Name, tags, note", **may.dead(_why_not(chosen), icon=":material/label:", key="runs-label")):
         alone = len(chosen) == 1
         first = chosen.iloc[0]
         if alone:
@@ -109,7 +113,7 @@ def _label(chosen: pd.DataFrame) -> None:
 
 def _flip(chosen: pd.DataFrame, field: str, label: str, back: str, icon: str) -> None:
     on = not chosen[field].all()
-    if st.button(label if on else back, icon=icon, key=f"runs-{field}"):
+    if may.button(label if on else back, _why_not(chosen), icon=icon, key=f"runs-{field}"):
         change = {field: on}
         _do(lambda: _each(chosen, lambda kind, name: change_labels(runs_root(), name, kind, **change)), "")
 
@@ -158,6 +162,10 @@ def _offer_undo(keys: list[str]) -> None:
         st.markdown(plain(f"{shorten(what, 60)} moved to the bin; emptying it frees {freed}."), width="stretch")
         if st.button("Undo", icon=":material/undo:", key="runs-undo"):
             _do(lambda: [rubbish.bring_back(root, one.key) for one in lying], f"{what} brought back.")
+
+
+def _why_not(chosen: pd.DataFrame) -> str:
+    return may.why_not_change(chosen["owner"])
 
 
 def _each(chosen: pd.DataFrame, change: Callable[[Any, str], object]) -> None:

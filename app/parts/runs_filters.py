@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import pandas as pd
 import streamlit as st
 
+from app.parts import may
 from app.parts.links import go
 from app.parts.runs_table import pick_columns
 from app.parts.text import plain
@@ -97,11 +98,12 @@ def _views(wanted: Wanted) -> None:
             if st.button(plain(view.name), key=f"view-{view.name}", width="stretch"):
                 _forget()
                 go("runs", **view.query)
-            if st.button("", icon=":material/close:", key=f"unview-{view.name}", help="Forget this view"):
+            forget = {"icon": ":material/close:", "key": f"unview-{view.name}", "help": "Forget this view"}
+            if may.button("", may.why_not(), **forget):
                 saved_views.remove_view(root, view.name)
                 st.rerun()
     name = st.text_input("Name what is shown now", key="runs_view_name", placeholder="KeepKV, right answers")
-    if st.button("Save this view", key="runs_view_save", disabled=not name.strip()):
+    if may.button("Save this view", may.why_not(), key="runs_view_save", disabled=not name.strip()):
         columns = {COLUMNS: st.query_params[COLUMNS]} if COLUMNS in st.query_params else {}
         try:
             saved_views.save_view(root, name, to_address(wanted) | columns)

@@ -8,6 +8,7 @@ from functools import partial
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.figure import browser, image_writer, slug
 from app.parts.slides import add_slide, slide_of
 from app.parts.text import plain
@@ -58,7 +59,7 @@ def menu(offer: Offer, key: str) -> None:
         if offer.steps > 1:
             st.caption(f"GIF: {size_before(offer.steps)}.")
         tip = "As a slide that stays alive"
-        if st.button("Add to story", icon=":material/bookmark_add:", key=f"{key}-slide", help=tip):
+        if may.button("Add to story", may.why_not(), icon=":material/bookmark_add:", key=f"{key}-slide", help=tip):
             add_slide(offer.title, offer.make(), offer.reading, offer.source)
 
 

@@ -14,13 +14,14 @@ from app.parts.told import address, of_and_source
 from app.state import theme
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
+from kvlab.lab.person import acting
 from kvlab.report.deck import deck
 from kvlab.report.views import Shown, kind_of
 from kvlab.report.written import talk
 from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_stories, load_story, save_story
 
 STATIC = Path(__file__).parent / "static"
-STORY, NEW = "story-name", "My story"
+STORY = "story-name"
 PAGE = "page_in_view"
 
 _present = st.components.v2.component(
@@ -48,7 +49,7 @@ def slide_of(
 
 def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: str) -> None:
     """Put what is seen at the end of the story that was added to last."""
-    name = st.session_state.get(STORY) or next(iter(list_stories(runs_root())), NEW)
+    name = st.session_state.get(STORY) or usual_story()
     try:
         view = View(page=_page(), query=address(), slide=slide_of(title, shown, reading, source, address(), theme()))
         story = load_story(runs_root(), name).with_view(view)
@@ -57,6 +58,12 @@ def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: str) -
         st.error(plain(str(error)))
         return
     st.toast(f"Slide {len(story.views)} of {plain(story.name)}.", icon=":material/bookmark_added:")
+
+
+def usual_story() -> str:
+    """The story that is added to where nobody named one: the first of one's own, or a new one."""
+    person = acting().name
+    return next(iter(list_stories(runs_root(), own=True)), f"Story of {person}" if person else "My story")
 
 
 def present_button(story: Story, made: str) -> None:

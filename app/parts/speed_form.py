@@ -5,8 +5,10 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.parts import may
 from app.parts.links import go
 from app.parts.method_section import hyper_parameter_section, method_section
+from app.parts.private import private_switch
 from app.parts.queued import queued
 from app.parts.text import duration, plain
 from kvlab.bench.request import BenchJob, parts_of
@@ -55,6 +57,7 @@ def speed_form(rows: pd.DataFrame) -> None:
             name = st.text_input(
                 "Name of the results", key="bench_name", bind="query-params", placeholder="made of date and time"
             )
+        private = private_switch("bench_private")
     try:
         with right:
             chosen, budgets = method_section(0, "20%", "Measure")
@@ -62,13 +65,14 @@ def speed_form(rows: pd.DataFrame) -> None:
         job = benching.make_job(
             name=name or new_name(), model=model, modes=modes, chosen=chosen, typed=typed, budgets=budgets,
             contexts=contexts, batches=batches, repeats=int(repeats), device=device, dtype=dtype, scale=int(scale),
-            steps=int(steps),
+            steps=int(steps), private=private,
         )  # fmt: skip
     except UserError as error:
         st.error(plain(str(error)))
         return
     estimate(job, rows)
-    if st.button("Measure", type="primary", icon=":material/play_arrow:", width="stretch", key="measure"):
+    start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "measure"}
+    if may.button("Measure", may.why_not(), **start):
         submit(job)
 
 

@@ -11,12 +11,14 @@ from urllib.parse import urlencode
 
 import streamlit as st
 
+from app.parts import may
 from app.parts.asked import number_of
 from app.parts.links import PAGES, page_exists
+from app.parts.slides import usual_story
 from app.parts.text import code, plain
 from app.state import runs_root
 from kvlab.errors import UserError
-from kvlab.trace.stories import Story, View, list_stories, load_story, save_story
+from kvlab.trace.stories import Story, View, load_story, save_story
 
 TELLING, PLACE = "telling", "place"
 NOT_KEPT = ("job", "embed", "embed_options", TELLING, PLACE)
@@ -41,10 +43,9 @@ def offer(page: str) -> None:
     if page in ("", "start", "new_run", "story"):
         return
     with st.sidebar.popover("Add to a story", icon=":material/bookmark_add:", width="stretch", key="story-add"):
-        known = list_stories(runs_root())
-        name = st.text_input("Story", value=known[0] if known else "My story", key="story-name")
+        name = st.text_input("Story", value=usual_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What to see here")
-        if st.button("Add this view", type="primary", key="story-save"):
+        if may.button("Add this view", may.why_not(), type="primary", key="story-save"):
             _add(page, name, caption)
 
 

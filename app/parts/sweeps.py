@@ -11,11 +11,13 @@ from app.state import runs_root
 from kvlab.atlas.sources import EVAL_FOLDER
 from kvlab.errors import UserError
 from kvlab.sweep.state import SweepState, is_sweep, state
+from kvlab.trace.labels import may_look_at
 
 
 def planned() -> list[str]:
-    """Names of the evaluations that are sweeps, in alphabetic order."""
-    return sorted(folder.name for folder in _root().glob("*") if is_sweep(folder))
+    """Names of the evaluations that are sweeps and may be seen, in alphabetic order."""
+    found = (folder.name for folder in _root().glob("*") if is_sweep(folder))
+    return sorted(name for name in found if may_look_at(runs_root(), name, "evaluation"))
 
 
 def any_at_work() -> bool:

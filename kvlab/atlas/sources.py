@@ -20,10 +20,12 @@ from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
 from kvlab.lab.person import viewer
 from kvlab.trace.catalogue import list_comparisons, list_runs
+from kvlab.trace.labels import Kind, may_look_at
 from kvlab.trace.reader import Run, open_run
 
 EVAL_FOLDER = "eval"
 BENCH_FOLDER = "bench"
+KINDS: dict[str, Kind] = {EVAL_FOLDER: "evaluation", BENCH_FOLDER: "benchmark"}
 KEPT_RESULTS = 4  # folders' results as frames: the lab's own and what ships, and each of them once more as it grows
 MOST_ELSEWHERE = 24  # comparisons that are looked through for what the one in view lacks
 # A measurement once; the same one asked for in other words stays, as some exhibit looks for these words.
@@ -123,7 +125,16 @@ def _prompt(run: Run) -> str:
 
 
 def _files(root: Path, folder: str) -> list[Path]:
-    return sorted((root / folder).glob("**/*.parquet"))
+    """The files of evaluations or benchmarks that the person who acts may see; of a folder all go by its name."""
+    seen: dict[str, bool] = {}
+    found = []
+    for file in (root / folder).glob("**/*.parquet"):
+        place = file.relative_to(root / folder).parts
+        name = file.stem if len(place) == 1 else place[0]
+        if name not in seen:
+            seen[name] = may_look_at(root, name, KINDS[folder])
+        found += [file] if seen[name] else []
+    return sorted(found)
 
 
 def _stamps(files: Sequence[Path]) -> tuple[str, ...]:
@@ -146,7 +157,9 @@ def _benchmarks(root: Path, stamps: tuple[str, ...]) -> pd.DataFrame:
 
 
 def _folders(root: Path) -> list[Path]:
-    return sorted(path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
+    """The folders of the evaluations that the person who acts may see."""
+    found = (path for path in (root / EVAL_FOLDER).glob("*") if path.is_dir())
+    return sorted(path for path in found if may_look_at(root, path.name, "evaluation"))
 
 
 def _parts(folder: Path) -> pd.DataFrame:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvlab.cli.fitting import Force, check_fits
 from kvlab.cli.loading import CacheDir, LoadIn, Revision
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def bench(
         typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars"),
     ] = None,
     out: Annotated[Path, typer.Option(help="the folder of result files; the atlas reads this one")] = RESULTS,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the rows as JSON")] = False,
 ) -> None:
     """Measure memory and speed of compressed caches.
@@ -100,6 +102,10 @@ def bench(
         if preset is not None
         else (_from_options(mode, changes, lists, methods, budgets),)
     )
+    if not force:
+        from kvlab.bench.request import BenchJob
+
+        check_fits(BenchJob(name="asked", requests=requests), out)
     _measure_and_show(requests, preset or "", out, as_json)
 
 

@@ -10,6 +10,7 @@ import typer
 
 from kvlab.cli.comparing import Json, KeptOptions, Level, Out, RunningOptions, execute, go_on
 from kvlab.cli.composing import PartsOptions
+from kvlab.cli.fitting import Force
 from kvlab.cli.groups import grouped
 from kvlab.cli.loading import ModelOptions
 from kvlab.cli.prompt import AnswerOptions, PromptOptions
@@ -17,7 +18,6 @@ from kvlab.cli.repeats import RepeatsOptions, Resume
 
 LevelOfMany = Annotated[str, typer.Option(help="what to record: off, light or full; full, light for several prompts")]
 Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
-Force = Annotated[bool, typer.Option("--force", help="start also what is planned to be too big for this machine")]
 
 
 @grouped

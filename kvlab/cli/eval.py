@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvlab.cli.fitting import Force, check_fits
 from kvlab.cli.groups import grouped
 from kvlab.cli.loading import ModelOptions, thinking_of
 from kvlab.errors import UserError
@@ -67,6 +68,7 @@ def evaluate(
     ] = "",
     table: Annotated[Path | None, typer.Option(help="write the scores to FILE.md or FILE.tex, with intervals")] = None,
     figure: Annotated[Path | None, typer.Option(help="with --preset: draw ours beside theirs to FILE.html")] = None,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
@@ -76,6 +78,7 @@ def evaluate(
     from kvlab.evaluate import parse
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
+    from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
 
@@ -123,6 +126,8 @@ def evaluate(
     errors = Console(stderr=True)
     if told := parse.own_bytes(methods, budgets):
         errors.print(told, markup=False)
+    if not force:
+        check_fits(EvalJob(name="asked", request=request), Path())
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:

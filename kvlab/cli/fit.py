@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from kvlab.cli.fitting import Force, check_fits
 from kvlab.cli.groups import grouped
 from kvlab.cli.loading import LoadingOptions
 from kvlab.errors import UserError
@@ -34,6 +35,7 @@ def fit(
         str, typer.Option(help="Leave it to the worker under this name; the file then lies in RUNS/fit/NAME.")
     ] = "",
     runs: Annotated[Path, typer.Option(help="The folder of runs, with its queue.")] = Path("runs"),
+    force: Force = False,
     *,
     loading: LoadingOptions,
 ) -> None:
@@ -45,13 +47,15 @@ def fit(
     given = {name: value for name, value in (asked | asdict(loading)).items() if value is not None}
     try:
         request = FitRequest(**given)
-        job = FitJob(name=queue, request=request, title=f"Fit {method} to {loading.model}") if queue else None
+        job = FitJob(name=queue or "asked", request=request, title=f"Fit {method} to {loading.model}")
     except ValidationError as error:
         first = error.errors()[0]
         raise UserError(
             f"--{str(first['loc'][0]).replace('_', '-')} cannot be {first['input']!r}: {first['msg']}."
         ) from None
-    if job is None:
+    if not force:
+        check_fits(job, runs)
+    if not queue:
         from kvlab.fitting.fit import fit as run  # torch is slow to import
 
         run(request, out, say=typer.echo)

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 if TYPE_CHECKING:
+    from kvlab.jobs.peaks import Several
+    from kvlab.jobs.work import Work
     from kvlab.planning import Machine, Plan
     from kvlab.requests import CompareRequest
+
+
+Force = Annotated[bool, typer.Option("--force", help="start also what is planned to be too big for this machine")]
 
 
 def plan_of(
@@ -61,25 +68,51 @@ def measure_once(machine: Machine, root: Path) -> None:
         keep_speed(machine, root, measure(torch.device(machine.device)))
 
 
-def check_fits(request: CompareRequest, root: Path) -> None:
-    """Raises UserError, with what would make it fit, for a request too big for this machine."""
+def check_fits(request: Work, root: Path) -> None:
+    """Raises UserError, with what would make it fit, for work too big for this machine."""
     from kvlab.errors import UserError
 
     if why := too_big(request, root):
         raise UserError(f"{why} To start all the same, add --force.")
 
 
-def too_big(request: CompareRequest, root: Path) -> str:
-    """The plan's verdict on a request too big for this machine; empty where it fits.
+def too_big(request: Work, root: Path) -> str:
+    """The plan's verdict on work of any kind that is too big for this machine; empty where it fits.
 
     A model that nothing is known of here yet is not judged, nor a device that is not here, nor weights that accelerate
     may leave on the host.
     """
     from kvlab.errors import UserError
     from kvlab.planning.plan import can_plan
+    from kvlab.requests import CompareRequest, RescueRequest
 
+    if isinstance(request, RescueRequest):
+        return ""  # it runs again what ran here
     try:
+        if not isinstance(request, CompareRequest):
+            return _too_big(request, root)
         plan = plan_of(request, root, timed=False)
     except UserError:
         return ""  # whoever loads the model says what is wrong, or fetches what is missing
     return plan.verdict if not plan.fits and can_plan(request, plan.machine) else ""
+
+
+def _too_big(work: Several, root: Path) -> str:
+    from kvlab.bench.presets import preset_requests
+    from kvlab.bench.request import BenchJob
+    from kvlab.engine.room import holds_of, machine_of
+    from kvlab.evaluate.request import EvalJob, SampleJob
+    from kvlab.jobs.fitting import device_asked
+    from kvlab.jobs.peaks import too_big
+    from kvlab.jobs.prompt_lengths import longest_prompt
+    from kvlab.jobs.task_list import TaskEntry, TaskList
+    from kvlab.models.load import pick_device
+    from kvlab.tasks.registry import TASKS
+
+    longest = 0
+    if isinstance(work, BenchJob) and work.preset:
+        work = BenchJob(name=work.name, requests=preset_requests(work.preset, **work.changes))
+    if isinstance(work, EvalJob | SampleJob):
+        tasks = (TaskEntry(name=name, lengths=one.lengths, uses_depth=one.uses_depth) for name, one in TASKS.items())
+        longest = longest_prompt(work.request, TaskList(tasks=tuple(tasks), formats=()))
+    return too_big(work, longest, holds_of, machine_of(pick_device(device_asked(work)), root), root)

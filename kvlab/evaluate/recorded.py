@@ -57,5 +57,6 @@ def comparison_of(job: SampleJob, sample: Sample) -> CompareRequest:
         answer=answer if 0 < len(answer) <= LONGEST_ANSWER else None,
         facts=find_facts(prompt, [text for text in hidden if text.strip() and text.strip() in prompt]),
         title=job.title,
+        private=job.private,
         **{name: getattr(job.request, name) for name in ModelRequest.model_fields},
     )

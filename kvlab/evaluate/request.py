@@ -127,6 +127,7 @@ class EvalJob(BaseModel):
     name: ResultName
     request: EvalRequest
     title: Text = ""
+    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
 
 
 class SampleJob(BaseModel):
@@ -141,3 +142,4 @@ class SampleJob(BaseModel):
     request: EvalRequest
     content: str = ""
     title: Text = ""
+    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")

@@ -40,6 +40,7 @@ class FitJob(BaseModel):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
     request: FitRequest
     title: Text = ""
+    private: bool = Field(False, description="on a shared server its owner and administrators alone see it")
 
 
 def fitted_file(root: Path, name: str) -> Path:

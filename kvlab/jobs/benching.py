@@ -37,6 +37,7 @@ def make_job(
     budgets: str,
     contexts: str,
     batches: str,
+    private: bool = False,
     **options: Any,
 ) -> BenchJob:
     """The job that the form asks for, one request a mode; `options` are further fields of `BenchRequest`.
@@ -58,7 +59,8 @@ def make_job(
     requests = tuple(make_request(mode=mode, **asked, **options) for mode in modes)
     figures = ", ".join(KINDS.get(mode, mode).lower() for mode in modes)
     try:
-        return BenchJob(name=name.strip(), requests=requests, title=f"Speed {name.strip()}: {figures}")
+        title = f"Speed {name.strip()}: {figures}"
+        return BenchJob(name=name.strip(), requests=requests, title=title, private=private)
     except ValidationError:
         raise UserError(
             f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."

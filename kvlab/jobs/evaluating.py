@@ -18,11 +18,12 @@ from kvlab.given import in_one_sentence
 from kvlab.jobs import intake, parameters, prompt_files
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.fitting import plan_of
-from kvlab.jobs.models import check_model, context_length
+from kvlab.jobs.models import check_model
+from kvlab.jobs.prompt_lengths import prompt_lengths
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.task_list import TaskList
 from kvlab.lab.settings import lab
-from kvlab.requests import LARGEST_PROMPT_BYTES, MethodChoice
+from kvlab.requests import MethodChoice
 
 HARNESS = "lm-eval:"  # begins the names of tasks whose prompts lm-eval makes
 SPREAD = 1.6  # seconds seen on other prompts may be off by this factor, either way
@@ -59,6 +60,7 @@ def make_job(
     lengths: str,
     depths: str,
     options: Mapping[str, Any],
+    private: bool = False,
 ) -> EvalJob:
     """The job that the form asks for; `options` are further fields of `EvalRequest`, or words of the form for them.
 
@@ -81,7 +83,8 @@ def make_job(
             **intake.meant(options),
         )
         of = ", ".join([*tasks, *(file.path.name for file in found)])
-        return EvalJob(name=name.strip(), request=request, title=f"Evaluation {name.strip()}: {of}")
+        title = f"Evaluation {name.strip()}: {of}"
+        return EvalJob(name=name.strip(), request=request, title=title, private=private)
     except ValidationError as error:
         if any("name" in one["loc"] for one in error.errors()):
             raise UserError(
@@ -151,32 +154,6 @@ def cost(
     )
 
 
-def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
-    """Tokens of every prompt as asked for; of files as their bytes let one expect."""
-    known = {task.name: task for task in listed.tasks}
-    window = context_length(request.model)
-    found: list[int] = []
-    for choice in request.tasks:
-        task = known.get(choice.task)
-        own = task.lengths if task is not None else ()
-        fitting = tuple(min(length, window - window // 8) for length in own) if window else own
-        places = len(request.depths or (None,)) if task is not None and task.uses_depth else 1
-        found += [length for length in request.lengths or fitting for _ in range(places * request.samples)]
-    for file in request.files:
-        found += _file_lengths(file.path, request.samples, window)
-    return found
-
-
-def _file_lengths(path: Path, samples: int, window: int | None) -> list[int]:
-    try:
-        with path.open("rb") as file:
-            head = file.read(LARGEST_PROMPT_BYTES)
-    except OSError:
-        return []
-    sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()][:samples]
-    return [min(size, window) if window else size for size in sizes]
-
-
 def _seen_seconds(seen: pd.DataFrame, choices: Sequence[MethodChoice], lengths: Sequence[int]) -> float:
     """Seconds of all measurements, each by the seconds a token of its method, or of all methods where it is new."""
     per_token = seen["seconds"] / seen["prompt_tokens"].clip(lower=1)
@@ -194,8 +171,10 @@ def known_files(root: Path) -> dict[str, FileChoice]:
     return found
 
 
-def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> SampleJob:
+def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice], private: bool = False) -> SampleJob:
     """The recorded comparison of a row's prompt under its method; `files` are those of prompts by name.
+
+    It is `private` where the evaluation is.
 
     Raises:
         UserError: the prompt is from a file that is not known here.
@@ -223,7 +202,7 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> Sampl
         file = _as_evaluated(files[name], difficulty)
         placed = {} if pd.isna(row["depth"]) else {"lengths": (int(row["length"]),), "depths": (_depth(row["depth"]),)}
         asked = EvalRequest(files=(file,), samples=100_000, seed=int(row["seed"]), **cut, **placed, **common)
-        return SampleJob(request=asked, content=row["content"], title=title)
+        return SampleJob(request=asked, content=row["content"], title=title, private=private)
     depth = row["depth"]
     asked = EvalRequest(
         tasks=(TaskChoice(task=row["task"], difficulty=difficulty),),
@@ -233,7 +212,7 @@ def sample_job(row: Mapping[str, Any], files: Mapping[str, FileChoice]) -> Sampl
         seed=int(row["seed"]),
         **common,
     )
-    return SampleJob(request=asked, title=title)
+    return SampleJob(request=asked, title=title, private=private)
 
 
 def _depth(depth: Any) -> float:

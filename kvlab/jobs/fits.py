@@ -18,6 +18,8 @@ from kvlab.jobs import fitting, intake
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.models import EMBEDDED, check_model
 from kvlab.jobs.registry import MethodEntry
+from kvlab.lab.settings import lab
+from kvlab.trace.labels import may_look_at
 
 LEARNS: Mapping[str, Fittable] = {
     "kvzap": "kvzap", "kvzap-threshold": "kvzap", "less": "less", "duoattention": "duoattention",
@@ -36,7 +38,7 @@ class Fitted:
 
 
 def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
-    """The files fitted to the model for the method, the newest first."""
+    """The files fitted to the model for the method that the person who acts may see, the newest first."""
     found = []
     for asked in (root / "fit").glob("*/request.json"):
         file = fitted_file(root, asked.parent.name)
@@ -44,9 +46,15 @@ def fitted(root: Path, model: str, method: Fittable) -> list[Fitted]:
             request = FitRequest.model_validate_json(asked.read_text(encoding="utf-8"))
         except (OSError, ValidationError):
             continue
-        if file.exists() and (request.model, request.method) == (model.strip(), method):
+        meant = (request.model, request.method) == (model.strip(), method)
+        if meant and file.exists() and may_look_at(root, asked.parent.name, "fit"):
             found.append(Fitted(asked.parent.name, file.absolute()))
     return sorted(found, key=lambda one: one.file.stat().st_mtime, reverse=True)
+
+
+def named(one: Fitted) -> str:
+    """How a request names the file: on a server with a lab file never by its path."""
+    return f"fit:{one.name}" if lab() is not None else str(one.file)
 
 
 def ships(model: str) -> bool:
@@ -54,7 +62,9 @@ def ships(model: str) -> bool:
     return model.strip() == EMBEDDED
 
 
-def make_fit(model: str, method: Fittable, options: Mapping[str, Any], moment: datetime | None = None) -> FitJob:
+def make_fit(
+    model: str, method: Fittable, options: Mapping[str, Any], moment: datetime | None = None, private: bool = False
+) -> FitJob:
     """The job under a name of its own; `options` are further fields of `FitRequest`, or words of a form for them.
 
     Raises:
@@ -64,7 +74,7 @@ def make_fit(model: str, method: Fittable, options: Mapping[str, Any], moment: d
     try:
         request = FitRequest(model=model.strip(), method=method, **intake.meant(options))
         name = f"{method}-{stem[:60]}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
-        return FitJob(name=name, request=request, title=f"Fit {method} to {model.strip()}")
+        return FitJob(name=name, request=request, title=f"Fit {method} to {model.strip()}", private=private)
     except ValidationError as error:
         raise UserError(in_one_sentence(error)) from error
 

@@ -11,16 +11,22 @@ from typing import Any
 from pydantic import ValidationError
 
 from kvlab.auto_store import meant_store
+from kvlab.bench.request import BenchJob
 from kvlab.budget import Budget
 from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import intake, parameters, registry
+from kvlab.jobs.peaks import Several, too_big
+from kvlab.jobs.prompt_lengths import longest_prompt
 from kvlab.jobs.prompts import count_tokens
-from kvlab.jobs.registry import MethodEntry
+from kvlab.jobs.registry import MethodEntry, methods
 from kvlab.jobs.spoken import Manner
+from kvlab.jobs.task_list import task_list
+from kvlab.jobs.work import Work
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
 from kvlab.planning.holds import Holds
 from kvlab.planning.plan import can_plan
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
 
 STORE = "store"
 MACHINE_SECONDS = 10  # the machine is asked again what is free after so long
@@ -68,6 +74,35 @@ def check_fits(request: CompareRequest, chosen: Sequence[MethodEntry], root: Pat
         return
     if not plan.fits and can_plan(request, plan.machine):
         raise UserError(plan.verdict)
+
+
+def check_work(work: Work, root: Path) -> None:
+    """Raises UserError for work of any kind that is too big for this machine.
+
+    What the worker finds when it begins counts all the same: the machine may be fuller then.
+    """
+    if isinstance(work, CompareRequest):
+        check_fits(work, methods(), root)
+    elif not isinstance(work, RescueRequest):
+        known = {entry.name: entry.holds for entry in methods()}
+        machine = _machine(device_asked(work), root, int(time.monotonic() / MACHINE_SECONDS))
+        if machine.device_bytes and (why := _too_big(work, known, machine, root)):
+            raise UserError(why)
+
+
+def device_asked(work: Several) -> str:
+    """The device that the work names, `auto` or another; of several the first."""
+    asked = work.requests if isinstance(work, BenchJob) else (work.request,)
+    return str(asked[0].device if asked else work.changes.get("device", "auto"))  # type: ignore[union-attr]
+
+
+def _too_big(work: Several, known: Mapping[str, Holds], machine: Machine, root: Path) -> str:
+    try:
+        listed = task_list() if isinstance(work, EvalJob | SampleJob) else None
+        longest = 0 if listed is None else longest_prompt(work.request, listed)  # type: ignore[union-attr, arg-type]
+        return too_big(work, longest, lambda choice: known.get(choice.method, Holds()), machine, root)
+    except UserError:
+        return ""  # whoever loads the model says what is wrong, or fetches what is missing
 
 
 def _plan(request: CompareRequest, tokens: int, chosen: Sequence[MethodEntry], root: Path, timed: bool) -> Plan:

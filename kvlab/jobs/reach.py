@@ -9,13 +9,13 @@ from pathlib import Path
 from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.fitting.request import SETTING, FitJob
+from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs.work import Work
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import place_of
 from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.labels import take_name
+from kvlab.trace.labels import may_look_at, take_name
 
 SHIPPED = re.compile(r"mini|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = re.compile(r"[\w.:+-]*")
@@ -37,16 +37,18 @@ def check_reach(root: Path, request: Work) -> None:
         return
     _check_by_name(root, request)
     if isinstance(request, EvalJob):
-        take_name(root, request.name, "evaluation")
+        take_name(root, request.name, "evaluation", request.private)
     elif isinstance(request, BenchJob):
-        take_name(root, request.name, "benchmark")
+        take_name(root, request.name, "benchmark", request.private)
+    elif isinstance(request, FitJob):
+        take_name(root, request.name, "fit", request.private)
 
 
 def _check_by_name(root: Path, request: Work) -> None:
     for model, revision, cache_dir in _models(request):
         place_of(model, revision, cache_dir)
     for choice in _choices(request):
-        check_settings(choice)
+        check_settings(root, choice)
     if isinstance(request, EvalJob | SampleJob):
         kept = Path(root) / ".jobs" / "prompts"
         for file in request.request.files:
@@ -61,12 +63,15 @@ def _check_by_name(root: Path, request: Work) -> None:
         raise UserError(f"Of a preset only {', '.join(sorted(CHANGES))} can be changed on this server.")
 
 
-def check_settings(choice: MethodChoice) -> None:
-    """Raises UserError where a setting that takes a file names one by its path, be it there or not."""
+def check_settings(root: Path, choice: MethodChoice) -> None:
+    """Raises UserError where a setting that takes a file is a path, be it there or not, or a fit they do not see."""
     for name in set(SETTING.values()) & choice.hyper_parameters.keys():
         value = choice.hyper_parameters[name]
         if isinstance(value, str) and not (SHIPPED.fullmatch(value) or value.isalpha()):
             raise UserError(f"On this server {choice.method}: {name} is mini, or fit:NAME of a fit made here.")
+        named = value.removeprefix("fit:") if isinstance(value, str) and value.startswith("fit:") else None
+        if named and not (fitted_file(root, named).exists() and may_look_at(root, named, "fit")):
+            raise UserError(f"There is no fit {named} here: choose one that the form offers, or make one.")
 
 
 def _models(request: Work) -> Iterator[tuple[str, str | None, str | None]]:

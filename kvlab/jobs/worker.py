@@ -39,7 +39,7 @@ from kvlab.lab.said import hide_paths
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import FITS
 from kvlab.planning.machine import visible_gpus
-from kvlab.requests import CompareRequest, Progress, RescueRequest
+from kvlab.requests import Progress, RescueRequest
 from kvlab.trace.alive import this_place
 from kvlab.trace.thinning import enough, thin, thinnable
 from kvlab.trace.transactions import transaction
@@ -120,7 +120,7 @@ def run_job(
         try:
             request = placed(read_request(job["request"]), devices)
             check_used(connection, root, job["owner"])
-            if isinstance(request, CompareRequest) and compare == COMPARE and (why := _load(TOO_BIG)(request, root)):
+            if compare == COMPARE and (why := _load(TOO_BIG)(request, root)):
                 raise UserError(why)
             work, runs = _work(request, root, compare, job["begun"] > 1)
             work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)

@@ -34,7 +34,7 @@ from kvlab.analysis.labels import parts
 from kvlab.budget import Budget
 from kvlab.library.outcomes import Said, folder_bytes
 from kvlab.trace.catalogue import ComparisonEntry, by_batch, worst_status
-from kvlab.trace.labels import Kind, Labels
+from kvlab.trace.labels import Kind, Labels, may_look_at
 
 FULL = "full"
 FOLDERS: dict[Kind, str] = {"evaluation": "eval", "benchmark": "bench"}
@@ -59,11 +59,18 @@ def entries(root: Path, comparisons: Sequence[ComparisonEntry], known: Known, sa
 
 
 def result_paths(root: Path, kind: Kind) -> list[Path]:
-    """The folders of evaluations, or the files of benchmarks."""
+    """The folders of evaluations, or the files of benchmarks, that the person who acts may see."""
     folder = Path(root) / FOLDERS[kind]
     if kind == "benchmark":
-        return sorted(path for path in folder.glob("*.parquet") if not path.name.startswith("."))
-    return sorted(path for path in folder.glob("*") if path.is_dir() and next(_parts(path), None))
+        found = (path for path in folder.glob("*.parquet") if not path.name.startswith("."))
+    else:
+        found = (path for path in folder.glob("*") if path.is_dir() and next(_parts(path), None))
+    return sorted(path for path in found if may_look_at(root, name_of(kind, path), kind))
+
+
+def name_of(kind: Kind, path: Path) -> str:
+    """What the results that lie there are called."""
+    return path.stem if kind == "benchmark" else path.name
 
 
 def result_path(root: Path, kind: Kind, name: str) -> Path:
@@ -108,10 +115,10 @@ def _comparison(group: Sequence[ComparisonEntry], known: Known, said: Said) -> d
 
 
 def _results(root: Path, kind: Kind, path: Path, said: Said) -> dict[str, object]:
-    labels = said.get((kind, path.stem if kind == "benchmark" else path.name), NO_LABELS)
+    name = name_of(kind, path)
+    labels = said.get((kind, name), NO_LABELS)
     files = sorted(_parts(path)) if path.is_dir() else [path]
     stamps = tuple((str(file), file.stat().st_mtime_ns) for file in files)
-    name = path.stem if kind == "benchmark" else path.name
     return {
         "kind": kind,
         "id": name,

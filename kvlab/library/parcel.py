@@ -124,6 +124,9 @@ def unpack(root: Path, parcel: Path | IO[bytes], most_bytes: int | None = None) 
             raise UserError(f"{root} cannot be written to ({error.strerror or error}): is it read-only?") from error
         finally:
             shutil.rmtree(unpacked, ignore_errors=True)
+    if person.name:
+        for kind, name in _labelled(manifest):
+            labels_of.hand_over(root, name, kind, person.name)
     for run_id in _run_ids(manifest):
         record = read_record(root / run_id)
         if person.name:  # on a shared server it is theirs who brought it, whoever made it elsewhere
@@ -146,7 +149,7 @@ def _files(root: Path, kind: What, names: Sequence[str]) -> Iterator[Path]:
     if kind == "story":
         for name in names:
             file = stories.story_path(root, name)
-            if not file.exists():
+            if not file.exists() or not labels_of.may_look_at(root, file.stem, "story"):
                 raise UserError(f"There is no story {name[:80]!r} in {root}.")
             paths.append(file.relative_to(root))
             paths += paths_of(root, "comparison", shown_in(root, stories.load_story(root, name)))
@@ -252,8 +255,21 @@ def _extract(archive: zipfile.ZipFile, manifest: Manifest, target: Path) -> None
             raise UserError(f"{name} in this file is damaged or was changed: have it exported again.")
 
 
+def _labelled(manifest: Manifest) -> list[tuple[labels_of.Kind, str]]:
+    """What in a parcel is somebody's by its labels."""
+    kinds = {folder: kind for kind, folder in (*RESULTS.items(), ("story", stories.FOLDER))}
+    parts = (PurePosixPath(unit).parts for unit in _units(manifest))
+    found = ((kinds[where[0]], where[1]) for where in parts if where[0] in kinds)
+    return [(kind, name if kind == "evaluation" else PurePosixPath(name).stem) for kind, name in found]  # type: ignore[misc]
+
+
 def _check_records(folder: Path, manifest: Manifest) -> None:
-    """Every folder that is no shared one must be a run's whose record holds."""
+    """Every folder that is no shared one must be a run's whose record holds, and labels say of what is in there."""
+    theirs = {name for _, name in _labelled(manifest)}
+    theirs |= {read_record(folder / run_id).comparison_id for run_id in _run_ids(manifest)}
+    for name in manifest.files:
+        if name.startswith(f"{labels_of.FOLDER}/") and PurePosixPath(name).stem not in theirs:
+            raise UserError(f"{name[:60]!r} in this file says something of what is not in it: it is not taken in.")
     for run_id in _run_ids(manifest):
         if not (folder / run_id / RECORD).is_file():
             raise UserError(f"{run_id[:60]!r} in this file is no run: it is not taken in.")

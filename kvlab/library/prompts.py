@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvlab.answers import Fact
 from kvlab.errors import UserError
 from kvlab.given import Text, check_text, in_one_sentence, shown
+from kvlab.lab.person import Role, acting, require, require_owner
 from kvlab.requests import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.trace.atomic import full_disk_sentence, replace_text
 from kvlab.trace.labels import locked
@@ -37,6 +38,7 @@ class SavedPrompt(BaseModel):
     answer: str | None = None
     facts: tuple[Fact, ...] = ()
     saved: str = Field("", description="when, ISO 8601")
+    owner: str = Field("", description="who alone sees it on a shared server; nobody: all do")
 
     @field_validator("name")
     @classmethod
@@ -46,7 +48,7 @@ class SavedPrompt(BaseModel):
     @property
     def asked(self) -> OnePrompt:
         """As a request takes it."""
-        return OnePrompt(**self.model_dump(exclude={"saved"}))
+        return OnePrompt(**self.model_dump(exclude={"saved", "owner"}))
 
     @property
     def kind(self) -> str:
@@ -70,20 +72,22 @@ def check_name(name: str) -> str:
 
 
 def saved_prompts(root: Path, words: str = "") -> list[SavedPrompt]:
-    """All readable ones that hold each of the words in name or text, by name."""
+    """All readable ones that hold each of the words in name or text, by name: one's own, and those of nobody."""
     asked = words.casefold().split()
-    found = [one for one in map(_read, sorted((Path(root) / FOLDER).glob("*.json"))) if one is not None]
+    read = (_read(file) for file in sorted((Path(root) / FOLDER).glob("*.json")))
+    found = [one for one in read if one is not None and one.owner in ("", acting().name)]
     kept = [one for one in found if all(word in f"{one.name}\n{one.prompt}".casefold() for word in asked)]
     return sorted(kept, key=lambda one: one.name.casefold())
 
 
 def load_prompt(root: Path, name: str) -> SavedPrompt:
     """The prompt of this name. Raises UserError where there is none, or its file is damaged."""
-    file = _file(root, check_name(name))
-    found = _read(file)
-    if found is not None:
-        return found
-    if file.exists():
+    owners = dict.fromkeys((acting().name, ""))
+    files = [file for owner in owners if (file := _file(root, check_name(name), owner)).exists()]
+    for file in files:
+        if (found := _read(file)) is not None:
+            return found
+    for file in files:
         raise UserError(f"{file} is damaged: remove it, and save the prompt again.")
     raise UserError(f"There is no saved prompt {shown(name)} in {root}: `kvlab prompts ls` names what is there.")
 
@@ -94,10 +98,10 @@ def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) ->
     Raises:
         UserError: the name cannot be used or is taken (without `replace`), or the folder is full or not writable.
     """
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    saved = _made(name=name, saved=now, **one.model_dump(exclude={"name"}))
+    now, owner = datetime.now(UTC).isoformat(timespec="seconds"), require(Role.RUN, "save prompts").name
+    saved = _made(name=name, saved=now, owner=owner, **one.model_dump(exclude={"name"}))
     with _changing(root):
-        file = _file(root, saved.name)
+        file = _file(root, saved.name, owner)
         if file.exists() and not replace:
             raise UserError(f"There is a prompt called {shown(saved.name)} already: take another name, or replace it.")
         if not file.exists() and sum(1 for _ in file.parent.glob("*.json")) >= MOST_PROMPTS:
@@ -108,14 +112,14 @@ def save_prompt(root: Path, name: str, one: OnePrompt, replace: bool = False) ->
 
 def rename_prompt(root: Path, name: str, to: str) -> SavedPrompt:
     """Call it something else. Raises UserError where there is none, or one of the new name."""
-    known = load_prompt(root, name)
+    known = _own(root, name)
     renamed = _made(**known.model_dump() | {"name": to})
     with _changing(root):
-        if renamed.name != known.name and _file(root, renamed.name).exists():
+        if renamed.name != known.name and _file(root, renamed.name, known.owner).exists():
             raise UserError(f"There is a prompt called {shown(renamed.name)} already: take another name.")
-        replace_text(_file(root, renamed.name), renamed.model_dump_json(indent=1))
+        replace_text(_file(root, renamed.name, known.owner), renamed.model_dump_json(indent=1))
         if renamed.name != known.name:
-            _file(root, known.name).unlink(missing_ok=True)
+            _file(root, known.name, known.owner).unlink(missing_ok=True)
     return renamed
 
 
@@ -124,18 +128,22 @@ def remove_prompts(root: Path, names: Sequence[str]) -> list[str]:
 
     Raises UserError where one of them is not there, before any is removed.
     """
-    known = [load_prompt(root, name).name for name in names]
+    known = [_own(root, name) for name in names]
     with _changing(root):
-        for name in known:
-            file = _file(root, name)
+        for one in known:
+            file = _file(root, one.name, one.owner)
             _removed(file).parent.mkdir(exist_ok=True)
             os.replace(file, _removed(file))
-    return known
+    return [one.name for one in known]
 
 
 def bring_back(root: Path, name: str) -> SavedPrompt:
     """The prompt that was removed last under this name. Raises UserError where there is none, or its name is taken."""
-    file = _file(root, check_name(name))
+    owner = require(Role.RUN, "bring prompts back").name
+    files = {one: _file(root, check_name(name), one) for one in (owner, "")}
+    owner = next((one for one, file in files.items() if _removed(file).exists()), owner)
+    require_owner(owner, "bring this back")
+    file = files[owner]
     with _changing(root):
         if not _removed(file).exists():
             raise UserError(f"No prompt {shown(name)} was removed from {root}.")
@@ -143,6 +151,13 @@ def bring_back(root: Path, name: str) -> SavedPrompt:
             raise UserError(f"There is a prompt called {shown(name)} again: rename it first.")
         os.replace(_removed(file), file)
     return load_prompt(root, name)
+
+
+def _own(root: Path, name: str) -> SavedPrompt:
+    """The prompt of this name, which the person who acts may change; raises UserError where there is none such."""
+    known = load_prompt(root, name)
+    require_owner(known.owner, "change this")
+    return known
 
 
 def _made(**fields: Any) -> SavedPrompt:
@@ -160,22 +175,23 @@ def _read(file: Path) -> SavedPrompt | None:
         found = SavedPrompt.model_validate_json(file.read_bytes())
     except (OSError, ValidationError, UserError):
         return None
-    return found if _slug(found.name) == file.stem else None
+    return found if _slug(found.name, found.owner) == file.stem else None
 
 
-def _file(root: Path, name: str) -> Path:
-    return Path(root) / FOLDER / f"{_slug(name)}.json"
+def _file(root: Path, name: str, owner: str) -> Path:
+    return Path(root) / FOLDER / f"{_slug(name, owner)}.json"
 
 
 def _removed(file: Path) -> Path:
     return file.parent / REMOVED / file.name
 
 
-def _slug(name: str) -> str:
-    """A file's name: readable, and never a path; the checksum tells names apart that read alike."""
+def _slug(name: str, owner: str) -> str:
+    """A file's name: readable, and never a path; the checksum tells names apart that read alike, and owners."""
     words = "-".join("".join(sign if sign.isalnum() else " " for sign in name.casefold()).split())
     short = words.encode()[:60].decode("utf-8", "ignore")
-    return f"{short}-{hashlib.sha256(name.encode()).hexdigest()[:10]}".lstrip("-")
+    told = f"{name}\n{owner}" if owner else name
+    return f"{short}-{hashlib.sha256(told.encode()).hexdigest()[:10]}".lstrip("-")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from kvlab.planning.work import FLOAT, Work
 from kvlab.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fits
 
 WHOLE = 1.0
-PROCESS_BYTES = 550_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
+PROCESS_BYTES = 540_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
 CONTEXT_BYTES = 600_000_000  # what CUDA and its libraries take of a GPU before the first tensor
 SHADOW = "shadow"
 TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: how long its blocks are, and how many are on the device at once

@@ -67,13 +67,15 @@ class Model:
         return math.ceil(tables * number + (self.parameters - tables) * PACKED_BYTES.get(load_in or "", number))
 
 
-def find_model(name: str) -> Model:
+def find_model(name: str, scale: int = 1) -> Model:
     """The numbers of `mini`, a local folder, a hub name whose configuration is cached here, or `shape:NAME`.
+
+    A shape is made `scale` times smaller first.
 
     Raises UserError where there is no configuration on this machine, or one that says too little.
     """
     if name.startswith(SHAPE_PREFIX):
-        return _of_shape(name)
+        return _of_shape(name, scale)
     file = model_file(name, "config.json")
     if file is None:
         raise UserError(
@@ -127,8 +129,8 @@ def model_from(name: str, config: Mapping[str, Any], parameters: int | None = No
     )
 
 
-def _of_shape(name: str) -> Model:
-    shape = find_shape(name.removeprefix(SHAPE_PREFIX))
+def _of_shape(name: str, scale: int) -> Model:
+    shape = find_shape(name.removeprefix(SHAPE_PREFIX), scale)
     config = vars(shape) | shape.options | {"model_type": shape.family, "dtype": "bfloat16"}
     return model_from(name, config)
 

@@ -1,7 +1,8 @@
 """What people say of kept results after they were made: JSON beside the runs, never in them.
 
 A comparison has an answer and facts; it, an evaluation and a benchmark alike have a name, tags, a star, a note and
-whether they are archived. One file each, changed under one lock of the folder, so that two people lose nothing.
+whether they are archived. Whose an evaluation, benchmark, fit or story is, and who sees it, stands here too; of a
+comparison its records say it. One file each, changed under one lock of the folder, so that two people lose nothing.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.errors import UserError
 from kvlab.given import check_text, in_one_sentence
-from kvlab.lab.person import Role, acting, is_owner, require_owner
+from kvlab.lab.person import Role, acting, is_owner, may_see, require_owner
 from kvlab.trace.atomic import full_disk_sentence, replace_text
 from kvlab.trace.catalogue import list_runs
 
-Kind = Literal["comparison", "evaluation", "benchmark"]
+Kind = Literal["comparison", "evaluation", "benchmark", "fit", "story"]
 FOLDER = "labels"
-FOLDERS: dict[Kind, str] = {"comparison": "", "evaluation": "evaluations", "benchmark": "benchmarks"}
+FOLDERS: dict[Kind, str] = {
+    "comparison": "", "evaluation": "evaluations", "benchmark": "benchmarks", "fit": "fits", "story": "stories",
+}  # fmt: skip
 LOCK_SECONDS = 10
 LONGEST_NAME, LONGEST_TAG, LONGEST_NOTE, MOST_TAGS = 200, 40, 20_000, 40
 
@@ -55,7 +58,8 @@ class Labels(BaseModel):
     starred: bool = False
     note: str = Field("", max_length=LONGEST_NOTE, description="Markdown")
     archived: bool = False
-    owner: str = Field("", description="whose evaluation or benchmark it is; of comparisons the record says it")
+    owner: str = Field("", description="whose it is; of comparisons the record says it")
+    private: bool = Field(False, description="its owner and administrators alone see it; of comparisons likewise")
     changed: str = Field("", description="when it was last changed, ISO 8601")
 
     @field_validator("tags")
@@ -136,8 +140,24 @@ def owner_of(root: Path, name: str, kind: Kind = "comparison") -> str:
     return owners.pop() if len(owners) == 1 else ""
 
 
-def take_name(root: Path, name: str, kind: Kind) -> None:
-    """The name of an evaluation or benchmark, for the person who acts: theirs from now on, if it is nobody's.
+def may_look_at(root: Path, name: str, kind: Kind) -> bool:
+    """Whether the person who acts may see an evaluation, benchmark, fit or story.
+
+    Of what has damaged labels nobody knows whose it is: administrators alone see it.
+    """
+    if acting().role is Role.ADMINISTER:
+        return True
+    try:
+        labels = load_labels(root, name, kind)
+    except UserError:
+        return False
+    return may_see(labels.owner, labels.private)
+
+
+def take_name(root: Path, name: str, kind: Kind, private: bool = False) -> None:
+    """The name of an evaluation, benchmark, fit or story, for the person who acts: theirs from now on, if nobody's.
+
+    What goes on under a name that is private stays so.
 
     Raises:
         UserError: it is another person's.
@@ -146,9 +166,17 @@ def take_name(root: Path, name: str, kind: Kind) -> None:
     with locked(root):
         known = load_labels(root, name, kind)
         if known.owner and not is_owner(known.owner):
-            raise UserError(f"There is something named {name[:60]} already, of {known.owner}: choose another name.")
-        if not known.owner and person.name:
-            _save(root, name, kind, known, {"owner": person.name})
+            whose = "" if known.private else f", of {known.owner}"
+            raise UserError(f"There is something named {name[:60]} already{whose}: choose another name.")
+        told = {"owner": known.owner or person.name, "private": known.private or private}
+        if told != {"owner": known.owner, "private": known.private}:
+            _save(root, name, kind, known, told)
+
+
+def hand_over(root: Path, name: str, kind: Kind, owner: str) -> None:
+    """Make this person the owner of what was brought from elsewhere, whoever it was there; a story is private first."""
+    with locked(root):
+        _save(root, name, kind, load_labels(root, name, kind), {"owner": owner, "private": kind == "story"})
 
 
 def label_path(root: Path, name: str, kind: Kind = "comparison") -> Path:

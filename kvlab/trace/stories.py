@@ -1,4 +1,7 @@
-"""Stories: views saved one after the other, each with a caption, as one JSON file a story in the folder of runs."""
+"""Stories: views saved one after the other, each with a caption, as one JSON file a story in the folder of runs.
+
+On a shared server a story is its maker's and private until they share it: its slides outlive the runs they show.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,9 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
-from kvlab.lab.person import Role, require
+from kvlab.lab.person import Role, is_owner, require
 from kvlab.trace.atomic import replace_text
+from kvlab.trace.labels import change_labels, load_labels, may_look_at, take_name
 
 FOLDER = "stories"
 LARGEST_FIGURE = 8 << 20
@@ -107,10 +111,12 @@ def story_path(root: Path, name: str) -> Path:
     return Path(root) / FOLDER / f"{slug[:80]}.json"
 
 
-def list_stories(root: Path) -> list[str]:
-    """The names of all readable stories, in alphabetical order."""
+def list_stories(root: Path, own: bool = False) -> list[str]:
+    """The names of all readable stories that the person who acts may see, or of their `own`, in alphabetical order."""
     names = []
     for file in sorted((Path(root) / FOLDER).glob("*.json")):
+        if not may_look_at(root, file.stem, "story") or (own and not is_owner(owner_of_story(root, file.stem))):
+            continue
         try:
             names.append(_read(file).name)
         except UserError:
@@ -119,19 +125,43 @@ def list_stories(root: Path) -> list[str]:
 
 
 def load_story(root: Path, name: str) -> Story:
-    """The story of this name, empty where there is none yet.
+    """The story of this name, empty where there is none yet, or none that the person who acts may see.
 
     Raises:
         UserError: its file is damaged.
     """
     file = story_path(root, name)
-    return _read(file) if file.exists() else Story(name=name.strip())
+    return _read(file) if file.exists() and may_look_at(root, file.stem, "story") else Story(name=name.strip())
+
+
+def owner_of_story(root: Path, name: str) -> str:
+    """Whose the story of this name is; "" where nobody's, of which those on a shared server are its administrators'."""
+    return load_labels(root, story_path(root, name).stem, "story").owner
+
+
+def is_private(root: Path, name: str) -> bool:
+    """Whether its owner and administrators alone see the story."""
+    return load_labels(root, story_path(root, name).stem, "story").private
+
+
+def make_private(root: Path, name: str, private: bool) -> None:
+    """Hide the story from others, or share it; raises UserError where it is not the person's who acts."""
+    change_labels(root, story_path(root, name).stem, "story", private=private)
 
 
 def save_story(root: Path, story: Story) -> Path:
-    """Write the story, whole or not at all; returns its file."""
-    require(Role.RUN, "change a story")
+    """Write the story, whole or not at all; returns its file.
+
+    Raises:
+        UserError: the person who acts may not, or another's is kept under this name.
+    """
+    person = require(Role.RUN, "change a story")
     file = story_path(root, story.name)
+    is_new = not file.exists()
+    if not is_new and not is_owner(owner_of_story(root, story.name)):
+        raise UserError("Another person's story has this name: only they and an administrator may change it.")
+    if person.name:
+        take_name(root, file.stem, "story", private=is_new)
     replace_text(file, story.model_dump_json(indent=2))
     return file
 

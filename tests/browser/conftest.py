@@ -52,7 +52,8 @@ def address(served: Path) -> Iterator[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    environment = os.environ | {"PYTHONPATH": str(project_root() / "tests" / "jobs"), "OMP_NUM_THREADS": "1"}
+    paths = os.pathsep.join(str(path) for path in (project_root() / "tests" / "jobs", project_root()))
+    environment = os.environ | {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     worker = [sys.executable, "-m", "kvlab.jobs.worker", "--runs", str(served), "--compare", "stand_in:compare"]
     server = [sys.executable, "-P", "-m", "kvlab", "app", "--runs", str(served), "--port", str(port), "--headless"]
     started = [subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL) for line in (worker, server)]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from streamlit.web.server.starlette.starlette_app_utils import create_signed_value
+from streamlit.web.server.starlette.starlette_server_config import USER_COOKIE_NAME
 
 from app import gate as gate_module
 from app.gate import Gate
@@ -197,3 +202,52 @@ def test_a_cookie_that_was_changed_or_is_old_says_nothing() -> None:
     other = tokens.seal(Person("ben", Role.ADMINISTER), KEY, now=1000.0)
     mixed = other.split(".")[0] + "." + cookie.split(".")[1]
     assert [tokens.unseal(word, KEY, now=2000.0) for word in (mixed, "", ".", "a.b", "ü.ü", cookie[:-1])] == [None] * 6
+
+
+OIDC = People(way="oidc", secrets=Path("secrets.toml"), administer=("anna@lab.example",), default="look")
+FILES = ("/media/abc.png", "/_stcore/upload_file/session/file")
+
+
+def identity(monkeypatch: pytest.MonkeyPatch, secret: str = "the lab's own", **told: object) -> str:
+    """The cookie of somebody who signed in, as Streamlit signs it; the server's secret is `the lab's own`."""
+    monkeypatch.setattr("app.signed_in.get_cookie_secret", lambda: "the lab's own")
+    value = create_signed_value(secret, USER_COOKIE_NAME, json.dumps({"is_logged_in": True} | told))
+    return f"{USER_COOKIE_NAME}={value.decode()}"
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_under_oidc_files_behind_a_page_are_those_of_people_of_the_lab(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(None, OIDC)
+    anna, dora = (identity(monkeypatch, email=f"{name}@lab.example") for name in ("anna", "dora"))
+    assert through(ask(gate, path, cookie=anna)) == (["anna%40lab.example"], ["administer"])
+    looks = ask(gate, path, cookie=dora)
+    assert (through(looks) is not None) if path.startswith("/media") else (looks.status == 403)
+    strangers = [
+        "", "nothing", f"{USER_COOKIE_NAME}=anna", anna[:-2] + "xx",
+        identity(monkeypatch, secret="another", email="anna@lab.example"),
+        identity(monkeypatch, sub="anna@lab.example"),
+        identity(monkeypatch, email="anna@lab.example", is_logged_in=False),
+    ]  # fmt: skip
+    for cookie in strangers:
+        answer = ask(gate, path, cookie=cookie, x_kvlab_name="anna@lab.example", x_kvlab_role="administer")
+        assert (answer.status, answer.passed) == (401, None), cookie
+    closed = Gate(None, OIDC.model_copy(update={"default": "nobody"}))
+    assert ask(closed, path, cookie=dora).status == 403
+
+
+def test_under_oidc_pages_ask_for_themselves() -> None:
+    for path, kind in (("/", "http"), ("/runs", "http"), ("/oauth2callback", "http"), ("/_stcore/stream", "websocket")):
+        assert through(ask(Gate(None, OIDC), path, kind=kind, x_kvlab_name="anna")) == ([], [])
+
+
+def test_a_role_that_is_taken_away_in_the_lab_file_is_gone_at_once(write_lab: Callable[..., Path]) -> None:
+    gate = Gate(None, PROXY)
+    for text, seen in (
+        ('[people]\nway = "proxy"\nrun = ["ben"]', (["ben"], ["run"])),
+        ('[people]\nway = "proxy"\ndefault = "nobody"', None),
+        ("people = ", None),
+    ):
+        write_lab(text)
+        assert through(ask(gate, x_forwarded_user="ben")) == seen

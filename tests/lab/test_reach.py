@@ -16,7 +16,7 @@ from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, TaskChoice
 from kvlab.fitted.feature_maps import MAPS
 from kvlab.fitted.profiles import PROFILES
 from kvlab.fitted.score_heads import SCORE_HEADS
-from kvlab.fitting.request import FitJob, FitRequest
+from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.jobs import evaluating, prompt_files
 from kvlab.jobs.models import check_model, context_length, models_here
 from kvlab.jobs.work import Work
@@ -99,6 +99,9 @@ def test_a_request_names_nothing_by_its_path(server: Path, tmp_path: Path) -> No
     ]
     assert said[0] == said[1]
     fitted = MethodChoice(method="less", hyper_parameters={"weights": "fit:mine"})
+    file = fitted_file(server, "mine")
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
     assert jobs.submit(server, CompareRequest(prompt="x", choices=(fitted,), model="own"))
     assert jobs.submit(server, eval_job())
 

@@ -26,7 +26,7 @@ PLENTY = Machine("cpu", "cpu", 10**12, 10**12, 10**12)
 )
 def test_a_process_of_its_own_takes_what_was_planned(tmp_path: Path) -> None:
     """Of mini, whose weights are 20 MB: the logits of the prompt and what is kept of freed blocks are most of it."""
-    prompt = "The old house on the hill has a red door and nobody lives there. " * 80
+    prompt = "The old house on the hill has a red door and nobody lives there. " * 130
     request = CompareRequest(prompt=prompt, choices=(MethodChoice(method="zsmerge"),), max_new_tokens=3)
     (tmp_path / "prompt.txt").write_text(prompt)
     asked = ["--file", str(tmp_path / "prompt.txt"), "--methods", "zsmerge", "--new-tokens", "3", "--device", "cpu"]

@@ -1,0 +1,174 @@
+"""Evaluations, benchmarks and fits that are too big for a machine are refused before they start, everywhere."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from kvlab import jobs
+from kvlab.bench.request import BenchJob, BenchRequest
+from kvlab.cli import commands
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
+from kvlab.fitting.request import FitJob, FitRequest
+from kvlab.jobs import fitting, places, store, worker
+from kvlab.jobs.peaks import Several, too_big
+from kvlab.jobs.prompt_lengths import longest_prompt
+from kvlab.jobs.task_list import TaskEntry, TaskList
+from kvlab.planning import Machine, find_model
+from kvlab.planning.holds import Holds
+from kvlab.requests import MethodChoice
+
+GB = 10**9
+SNAPKV = (MethodChoice(method="snapkv", budget=0.2),)
+LISTED = TaskList(tasks=(TaskEntry(name="needle", lengths=(512, 1024)),), formats=())
+
+
+def cpu(memory: float) -> Machine:
+    return Machine("cpu", "cpu", int(memory), int(memory), 10**15)
+
+
+def gpu(memory: float) -> Machine:
+    return Machine("cuda", "a card", int(memory), 10**13, 10**15)
+
+
+def evaluation(**fields: object) -> EvalJob:
+    asked = {"tasks": (TaskChoice(task="needle"),), "choices": SNAPKV, "model": "shape:llama3-8b"} | fields
+    return EvalJob(name="it", request=EvalRequest.model_validate(asked))
+
+
+def bench(**fields: object) -> BenchJob:
+    asked = {"mode": "decode", "model": "shape:llama3-8b", "choices": SNAPKV} | fields
+    return BenchJob(name="it", requests=(BenchRequest.model_validate(asked),))
+
+
+def said(work: Several, machine: Machine, longest: int = 4096) -> str:
+    return too_big(work, longest, lambda choice: Holds(compresses=choice.method != "full"), machine, Path("runs"))
+
+
+def least_memory(work: Several, longest: int, kind=cpu) -> float:  # type: ignore[no-untyped-def]
+    """Bytes from which on the work is let through, by halving."""
+    low, high = 0.0, 1e15
+    while high - low > 1e6:
+        middle = (low + high) / 2
+        low, high = (low, middle) if not said(work, kind(middle), longest) else (middle, high)
+    return high
+
+
+def plain_bytes(tokens: int, number: int = 4) -> tuple[int, int]:
+    """Weights, and the keys and values of so many tokens: 2 x layers x KV heads x width of a head."""
+    model = find_model("shape:llama3-8b")
+    return number * model.parameters, 2 * 32 * 8 * 128 * number * tokens
+
+
+@pytest.mark.parametrize("longest", [1024, 16384])
+def test_an_evaluation_takes_more_than_its_weights_and_its_longest_prompt(longest: int) -> None:
+    weights, cache = plain_bytes(longest)
+    least = least_memory(evaluation(), longest)
+    assert weights + cache < least < 1.3 * (weights + 6 * cache) + 3 * GB
+    assert "take shorter" in said(evaluation(), cpu(weights), longest)
+
+
+def test_a_batch_holds_its_prompts_many_times_and_the_weights_once() -> None:
+    weights, cache = plain_bytes(4096)
+    one, eight = (least_memory(evaluation(batch_rows=rows), 4096) for rows in (1, 8))
+    assert eight - one > 7 * cache and eight < 8 * one
+    assert (eight - one) / 7 == pytest.approx(one - weights, rel=0.2), "the rest is there for each prompt"
+
+
+def test_on_a_gpu_a_batch_is_halved_and_only_one_prompt_has_to_fit() -> None:
+    assert least_memory(evaluation(batch_rows=8), 4096, gpu) == least_memory(evaluation(batch_rows=1), 4096, gpu)
+
+
+def test_a_benchmark_takes_its_contexts_times_its_batches() -> None:
+    weights, cache = plain_bytes(16384)
+    for work, rows in ((bench(contexts=(1024, 16384)), 1), (bench(contexts=(16384,), batches=(1, 4)), 4)):
+        assert weights + rows * cache < least_memory(work, 0) < 1.3 * (weights + 4 * rows * cache) + 3 * GB
+    assert least_memory(bench(contexts=(16384,), scale=16), 0) < weights / 16
+
+
+def test_on_a_gpu_a_benchmark_is_refused_where_no_method_fits() -> None:
+    """There a method that runs out of memory becomes a row that says so; a dead worker on the host does not."""
+    weights, cache = plain_bytes(131072, number=2)
+    between = gpu(weights + 0.6 * cache + GB)  # a fifth of the cache fits, the whole does not
+    work = bench(contexts=(131072,))
+    assert said(work, between) == "" and said(work, gpu(weights))
+    assert said(work, cpu(2 * weights + 1.2 * cache))
+
+
+@pytest.mark.parametrize("mode", ["batch", "pages"])
+def test_what_looks_for_the_limit_itself_is_let_through(mode: str) -> None:
+    assert said(bench(mode=mode), cpu(1)) == ""
+
+
+@pytest.mark.parametrize("method", ["kvzap", "less", "duoattention"])
+def test_a_fit_takes_its_window(method: str) -> None:
+    work = FitJob(name="it", request=FitRequest(method=method, model="shape:llama3-8b", length=8192))  # type: ignore[arg-type]
+    weights, cache = plain_bytes(8192)
+    assert weights + cache < least_memory(work, 0) < 1.3 * (weights + 8 * cache) + 3 * GB
+
+
+def test_the_longest_prompt_is_that_of_tasks_lengths_and_files(tmp_path: Path) -> None:
+    file = tmp_path / "it.jsonl"
+    file.write_text("x" * 400 + "\n" + "x" * 8000 + "\n")
+    for fields, longest in (({}, 1024), ({"lengths": (64, 2048)}, 2048)):
+        assert longest_prompt(evaluation(**fields).request, LISTED) == longest
+    files = EvalRequest(files=(FileChoice(form="table", path=file),), choices=SNAPKV)
+    assert longest_prompt(files, LISTED) == 2000
+
+
+SMALL = EvalRequest(tasks=(TaskChoice(task="needle"),), choices=SNAPKV, samples=1, lengths=(256,))
+WORKS = {
+    "evaluate": EvalJob(name="it", request=SMALL),
+    "sample": SampleJob(request=SMALL),
+    "bench": BenchJob(name="it", requests=(BenchRequest(mode="decode", choices=SNAPKV),)),
+    "fit": FitJob(name="it", request=FitRequest(method="kvzap", length=256)),
+}
+
+
+@pytest.fixture
+def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("kvlab.jobs.fitting.this_machine", "kvlab.engine.room.this_machine"):
+        monkeypatch.setattr(place, lambda *_, **__: cpu(1e6))
+    fitting._machine.cache_clear()
+
+
+@pytest.mark.parametrize("kind", WORKS)
+def test_the_browser_and_the_worker_refuse_it(
+    kind: str, tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvlab.jobs.fitting.methods", list)
+    monkeypatch.setattr("kvlab.jobs.fitting.task_list", lambda: LISTED)
+    with pytest.raises(UserError, match=r"This needs about .* cpu has"):
+        fitting.check_work(WORKS[kind], tmp_path)
+    job_id = jobs.submit(tmp_path, WORKS[kind])  # as if there had been room when it was asked for
+    with store.database(tmp_path) as connection:
+        places.take_place(connection, worker.os.getpid())
+        job = store.claim(connection, worker.os.getpid())
+        assert job is not None
+        worker.run_job(connection, tmp_path, job, worker.COMPARE, threading.Event())
+    ended = jobs.status(tmp_path, job_id)
+    assert ended.state == "failed" and ended.message.startswith("This needs about")
+    assert not [*(tmp_path / "eval").glob("*"), *(tmp_path / "bench").glob("*"), *(tmp_path / "fit").glob("*")]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["eval", "--out", "OUT", "--tasks", "needle", "--methods", "h2o", "--samples", "1", "--lengths", "256"],
+        ["bench", "--out", "OUT", "--methods", "h2o", "--contexts", "64", "--repeats", "1", "--steps", "1"],
+        ["fit", "--method", "less", "--minutes", "0.001", "--out", "OUT/it.safetensors"],
+        ["fit", "--method", "less", "--queue", "it", "--runs", "OUT"],
+    ],
+    ids=lambda command: " ".join(command[:1] + command[-2:-1]),
+)
+def test_the_command_line_refuses_it_and_says_how_to_start_all_the_same(
+    command: list[str], tmp_path: Path, little_memory: None
+) -> None:
+    result = CliRunner().invoke(commands, [word.replace("OUT", str(tmp_path / "out")) for word in command])
+    assert isinstance(result.exception, UserError), result.output
+    assert "This needs about" in str(result.exception) and "--force" in str(result.exception)
+    assert not (tmp_path / "out").exists() or not any(path.is_file() for path in (tmp_path / "out").rglob("*"))

@@ -1,0 +1,255 @@
+"""What is private beside runs: nobody else finds it, sums it up, names it or takes it away."""
+
+from __future__ import annotations
+
+import hashlib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from kvlab import jobs
+from kvlab.atlas.sources import Sources
+from kvlab.bench.request import BenchJob, BenchRequest
+from kvlab.errors import UserError
+from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
+from kvlab.fitting.request import FitJob, FitRequest, fitted_file
+from kvlab.jobs import fits
+from kvlab.jobs.counterfactual import counterfactual
+from kvlab.jobs.reach import check_settings
+from kvlab.jobs.work import Work
+from kvlab.lab.person import Role
+from kvlab.library import parcel, shelf
+from kvlab.library.prompts import bring_back, load_prompt, remove_prompts, save_prompt, saved_prompts
+from kvlab.requests import MethodChoice, OnePrompt
+from kvlab.trace.labels import FOLDER, change_labels, label_path, load_labels, take_name
+from kvlab.trace.reader import open_run
+from kvlab.trace.stories import Story, View, list_stories, load_story, make_private, save_story, take_in
+from kvlab.trace.synthetic import write_synthetic_run
+
+Act = Callable[[str, Role], None]
+H2O = (MethodChoice(method="h2o", budget=0.2),)
+TASK = EvalRequest(tasks=(TaskChoice(task="needle"),), choices=H2O)
+ROW = {"key": "k", "method": "h2o", "model": "mini", "budget": 0.2, "budget_unit": "share", "score": 0.5}
+BENCH = BenchJob(name="secret", requests=(BenchRequest(mode="decode"),))
+MADE: dict[str, tuple[str, str, Work]] = {
+    "evaluation": ("eval/secret/part-0.parquet", "eval/plain/part-0.parquet", EvalJob(name="secret", request=TASK)),
+    "benchmark": ("bench/secret.parquet", "bench/plain.parquet", BENCH),
+}  # fmt: skip
+OTHERS = [("carl", Role.RUN), ("dora", Role.LOOK), ("", Role.LOOK)]
+
+
+def rows_at(root: Path, place: str, key: str) -> None:
+    file = root / place
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame([ROW | {"key": key}]).to_parquet(file)
+
+
+@pytest.fixture
+def root(tmp_path: Path, act_as: Act) -> Path:
+    """One evaluation and one benchmark of ben's that are private, and one of each that are not."""
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    act_as("ben", Role.RUN)
+    for kind, (hidden, open_to_all, _) in MADE.items():
+        take_name(folder, "secret", kind, private=True)  # type: ignore[arg-type]
+        take_name(folder, "plain", kind)  # type: ignore[arg-type]
+        rows_at(folder, hidden, "hidden")
+        rows_at(folder, open_to_all, "open")
+    return folder
+
+
+def names(root: Path) -> set[tuple[str, str]]:
+    table = shelf.look(root).table
+    return set(zip(table["kind"], table["id"], strict=True))
+
+
+@pytest.mark.parametrize(("name", "role"), OTHERS)
+def test_private_results_are_in_no_list_and_in_no_sum_of_others(root: Path, act_as: Act, name: str, role: Role) -> None:
+    everything = {(kind, one) for kind in MADE for one in ("secret", "plain")}
+    for person, there in (("ben", Role.RUN), ("anna", Role.ADMINISTER)):
+        act_as(person, there)
+        assert names(root) == everything
+        seen = Sources(root)
+        assert set(seen.evaluations["name"]) == set(seen.benchmarks["name"]) == {"secret", "plain"}
+    own = Sources(root).stamp_of_results
+    act_as(name, role)
+    assert names(root) == {(kind, "plain") for kind in MADE}
+    seen = Sources(root)
+    assert set(seen.evaluations["name"]) == set(seen.benchmarks["name"]) == {"plain"}
+    assert not any("secret" in part for part in seen.stamp_of_results) and seen.stamp_of_results != own
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_private_results_are_not_exported_and_their_name_is_taken(
+    root: Path, act_as: Act, tmp_path: Path, kind: str
+) -> None:
+    act_as("carl", Role.RUN)
+    with pytest.raises(UserError, match=f"There is no {kind} 'secret'"):
+        parcel.pack(root, kind, ["secret"], "", tmp_path / "parcel.zip")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="choose another name") as told:
+        take_name(root, "secret", kind)  # type: ignore[arg-type]
+    assert "ben" not in str(told.value)
+    with pytest.raises(UserError, match="only its owner"):
+        change_labels(root, "secret", kind, private=False)
+    act_as("ben", Role.RUN)
+    take_name(root, "secret", kind)  # type: ignore[arg-type]
+    assert load_labels(root, "secret", kind).private, "who goes on with it does not open it by that"  # type: ignore[arg-type]
+    change_labels(root, "secret", kind, private=False)
+    act_as("carl", Role.RUN)
+    assert (kind, "secret") in names(root)
+
+
+def test_labels_that_are_damaged_open_nothing(root: Path, act_as: Act) -> None:
+    label_path(root, "secret", "evaluation").write_text("{")
+    act_as("carl", Role.RUN)
+    assert ("evaluation", "secret") not in names(root)
+    assert set(Sources(root).evaluations["name"]) == {"plain"}
+    act_as("anna", Role.ADMINISTER)
+    assert ("evaluation", "secret") in names(root)
+
+
+FIT = FitJob(name="kvzap-mini-1", request=FitRequest(method="kvzap"))
+WORKS: dict[str, Work] = {kind: made[2] for kind, made in MADE.items()} | {
+    "fit": FIT,
+    "sample": SampleJob(request=TASK),
+}
+
+
+@pytest.mark.parametrize("kind", WORKS)
+@pytest.mark.parametrize("private", [True, False])
+def test_a_private_job_is_told_to_nobody_else(
+    tmp_path: Path, act_as: Act, write_lab: Callable[[], Path], kind: str, private: bool
+) -> None:
+    write_lab()
+    act_as("ben", Role.RUN)
+    work = WORKS[kind].model_copy(update={"private": private, "title": "hush"})
+    job_id = jobs.submit(tmp_path, work)
+    assert jobs.request_of(tmp_path, job_id).private is private  # type: ignore[union-attr]
+    if kind != "sample":
+        labels = load_labels(tmp_path, work.name, kind)  # type: ignore[union-attr, arg-type]
+        assert (labels.owner, labels.private) == ("ben", private)
+    act_as("carl", Role.RUN)
+    assert [job.job_id for job in jobs.list_jobs(tmp_path)] == ([] if private else [job_id])
+    if private:
+        with pytest.raises(UserError, match="There is no job"):
+            jobs.request_of(tmp_path, job_id)
+
+
+def test_a_private_fit_is_offered_and_used_by_its_owner_alone(
+    tmp_path: Path, act_as: Act, write_lab: Callable[[], Path]
+) -> None:
+    write_lab()
+    file = fitted_file(tmp_path, FIT.name)
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"x")
+    (file.parent / "request.json").write_text(FIT.request.model_dump_json())
+    act_as("ben", Role.RUN)
+    take_name(tmp_path, FIT.name, "fit", private=True)
+    uses = MethodChoice(method="kvzap", hyper_parameters={"heads": f"fit:{FIT.name}"})
+    check_settings(tmp_path, uses)
+    (one,) = fits.fitted(tmp_path, "mini", "kvzap")
+    assert fits.named(one) == f"fit:{FIT.name}", "on a server never by its path"
+    act_as("carl", Role.RUN)
+    assert fits.fitted(tmp_path, "mini", "kvzap") == []
+    sentences = []
+    for name in (FIT.name, "kvzap-mini-2"):  # private, and not there at all
+        missing = uses.model_copy(update={"hyper_parameters": {"heads": f"fit:{name}"}})
+        with pytest.raises(UserError) as told:
+            check_settings(tmp_path, missing)
+        sentences.append(str(told.value).replace(name, "NAME"))
+    assert len(set(sentences)) == 1
+
+
+def test_what_is_made_of_a_private_run_is_private(tmp_path: Path) -> None:
+    small = {"layers": 1, "heads": 1, "steps": 2, "prompt_tokens": 8}
+    for number, private in enumerate((True, False)):
+        path = write_synthetic_run(tmp_path, seed=number, method="h2o", owner="ben", private=private, **small)  # type: ignore[arg-type]
+        assert counterfactual(open_run(path).record, 0, 0).private is private
+
+
+TALK = Story(name="My talk", views=(View(page="compare", caption="a secret"),))
+
+
+def test_a_story_is_its_makers_until_they_share_it(tmp_path: Path, act_as: Act) -> None:
+    act_as("ben", Role.RUN)
+    save_story(tmp_path, TALK)
+    save_story(tmp_path, TALK.with_view(View(page="sag")))
+    assert list_stories(tmp_path) == list_stories(tmp_path, own=True) == ["My talk"]
+    act_as("carl", Role.RUN)
+    assert list_stories(tmp_path) == [] and load_story(tmp_path, "My talk").views == ()
+    with pytest.raises(UserError, match="There is no story"):
+        parcel.pack(tmp_path, "story", ["My talk"], "", tmp_path / "parcel.zip")
+    with pytest.raises(UserError, match="Another person's story"):
+        save_story(tmp_path, Story(name="my TALK"))  # another name, the same file
+    assert take_in(tmp_path, TALK).name == "My talk 2"
+    with pytest.raises(UserError):
+        make_private(tmp_path, "My talk", False)
+    act_as("ben", Role.RUN)
+    make_private(tmp_path, "My talk", False)
+    act_as("dora", Role.LOOK)
+    assert list_stories(tmp_path) == ["My talk"] and len(load_story(tmp_path, "My talk").views) == 2
+    act_as("carl", Role.RUN)
+    assert list_stories(tmp_path, own=True) == ["My talk 2"]
+    with pytest.raises(UserError, match="Another person's story"):
+        save_story(tmp_path, TALK)
+
+
+def test_in_a_lab_of_one_stories_have_no_owner(tmp_path: Path) -> None:
+    save_story(tmp_path, TALK)
+    assert list_stories(tmp_path, own=True) == ["My talk"] and not (tmp_path / FOLDER).exists()
+
+
+def test_saved_prompts_are_ones_own(tmp_path: Path, act_as: Act) -> None:
+    save_prompt(tmp_path, "everybody's", OnePrompt(prompt="from a terminal"))
+    act_as("ben", Role.RUN)
+    save_prompt(tmp_path, "mine", OnePrompt(prompt="a secret"))
+    act_as("carl", Role.RUN)
+    assert [one.name for one in saved_prompts(tmp_path)] == ["everybody's"]
+    with pytest.raises(UserError, match="There is no saved prompt"):
+        load_prompt(tmp_path, "mine")
+    with pytest.raises(UserError, match="only its owner"):
+        remove_prompts(tmp_path, ["everybody's"])
+    save_prompt(tmp_path, "mine", OnePrompt(prompt="another"))
+    assert load_prompt(tmp_path, "mine").prompt == "another"
+    remove_prompts(tmp_path, ["mine"])
+    act_as("ben", Role.RUN)
+    assert load_prompt(tmp_path, "mine").prompt == "a secret"
+    with pytest.raises(UserError, match="No prompt"):
+        bring_back(tmp_path, "mine")
+    act_as("dora", Role.LOOK)
+    with pytest.raises(UserError, match="role 'run'"):
+        save_prompt(tmp_path, "hers", OnePrompt(prompt="x"))
+
+
+def test_results_brought_from_elsewhere_are_theirs_who_brought_them(root: Path, act_as: Act, tmp_path: Path) -> None:
+    act_as("ben", Role.RUN)
+    change_labels(root, "secret", "evaluation", tags=["x"])
+    parcel.pack(root, "evaluation", ["secret"], "", tmp_path / "parcel.zip")
+    act_as("carl", Role.RUN)
+    (tmp_path / "other").mkdir()
+    parcel.unpack(tmp_path / "other", tmp_path / "parcel.zip")
+    labels = load_labels(tmp_path / "other", "secret", "evaluation")
+    assert (labels.owner, labels.private, labels.tags) == ("carl", False, ("x",))
+
+
+def test_a_parcel_says_nothing_of_what_is_not_in_it(root: Path, act_as: Act, tmp_path: Path) -> None:
+    """Else whoever takes one in could make a result theirs that nobody owns yet."""
+    act_as("ben", Role.RUN)
+    parcel.pack(root, "benchmark", ["plain"], "", tmp_path / "parcel.zip")
+    foreign = f"{FOLDER}/evaluations/other.json"
+    with zipfile.ZipFile(tmp_path / "parcel.zip") as old, zipfile.ZipFile(tmp_path / "changed.zip", "w") as new:
+        manifest = parcel.Manifest.model_validate_json(old.read(parcel.MANIFEST))
+        said = b'{"owner": "ben"}'
+        item = parcel.Item(size=len(said), sha256=hashlib.sha256(said).hexdigest())
+        changed = manifest.model_copy(update={"files": {**manifest.files, foreign: item}})
+        new.writestr(parcel.MANIFEST, changed.model_dump_json())
+        new.writestr(foreign, said)
+        for name in manifest.files:
+            new.writestr(name, old.read(name))
+    (tmp_path / "other").mkdir()
+    with pytest.raises(UserError, match="says something of what is not in it"):
+        parcel.unpack(tmp_path / "other", tmp_path / "changed.zip")
+    assert not (tmp_path / "other" / FOLDER / "evaluations").exists()

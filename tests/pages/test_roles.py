@@ -1,0 +1,146 @@
+"""Whoever may not use a button sees it dead, with the reason, on every page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+from app.parts.may import LOOKS, OTHERS
+from app.person import current_person
+from kvlab import jobs
+from kvlab.jobs import store
+from kvlab.lab.person import Person, Role, acting_for, ask_who
+from kvlab.lab.settings import VARIABLE
+from kvlab.library.saved_views import save_view
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace.stories import Story, View, make_private, save_story
+from kvlab.trace.synthetic import write_synthetic_run
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(file.stem for file in (ROOT / "pages").glob("*.py"))
+# What a button that changes nothing is called: it leads elsewhere, or fills in a form.
+HARMLESS = re.compile(
+    r"Use .*|Edit a copy|Open|Side by side|Set up another .*|Tell it|right ones|Add a turn|Go to layer .*"
+    r"|Look for .*|Compare the .*"
+)
+STARTS = {
+    "new_run": "Run the comparison", "quality": "Evaluate", "speed": "Measure", "start": "Try the sample prompt",
+}  # fmt: skip
+LAB = """
+[people]
+way = "proxy"
+administer = ["anna"]
+run = ["ben", "carl"]
+look = ["dora"]
+"""
+Visit = Callable[..., AppTest]
+
+
+@pytest.fixture(scope="module")
+def lab_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison, a job that waits, one that failed, a story and a view; all are ben's."""
+    root = tmp_path_factory.mktemp("lab") / "runs"
+    small: dict[str, Any] = {"layers": 1, "heads": 1, "steps": 2, "prompt_tokens": 8, "owner": "ben"}
+    for method in ("full", "keepkv"):
+        write_synthetic_run(root, comparison_id="open", method=method, answer="x", **small)
+    asked = CompareRequest(prompt="x", choices=(MethodChoice(method="h2o"),), title="a job")
+    with acting_for(Person("ben", Role.RUN)):
+        ids = [jobs.submit(root, asked) for _ in range(2)]
+        with store.database(root) as connection:
+            store.finish(connection, ids[1], "failed", "It failed.")
+        save_view(root, "right ones", {"answers": "right"})
+        save_story(root, Story(name="Talk", views=(View(page="compare"), View(page="sag"))))
+        make_private(root, "Talk", False)
+    (root / "ids").write_text(" ".join(ids))
+    return root
+
+
+@pytest.fixture
+def visit(lab_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Visit]:
+    (tmp_path / "lab.toml").write_text(LAB)
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "lab.toml"))
+    monkeypatch.setenv("KVLAB_RUNS", str(lab_folder))
+
+    def opened(name: str, person: str, **query: str) -> AppTest:
+        page = AppTest.from_file(str(ROOT / "app" / "main.py"), default_timeout=60)
+        page.user = {"kvlab_name": person}
+        page.query_params.update(query)
+        page.switch_page(f"../pages/{name}.py")
+        return page.run()
+
+    ask_who(current_person)
+    yield opened
+    ask_who(current_person)
+
+
+def alive(page: AppTest) -> set[str]:
+    """Buttons that could be pressed and are not known to change nothing."""
+    return {one.label or str(one.key) for one in page.button if not one.disabled and not HARMLESS.fullmatch(one.label)}
+
+
+def dead(page: AppTest) -> dict[str, str]:
+    return {one.label or str(one.key): one.help for one in page.button if one.disabled}
+
+
+@pytest.mark.parametrize("name", [name for name in PAGES if name != "admin"])
+def test_who_may_only_look_finds_no_live_button_that_changes_something(visit: Visit, name: str) -> None:
+    query = {"quality": {"quality_view": "New evaluation"}, "speed": {"speed_view": "New benchmark"}}
+    page = visit(name, "dora", **query.get(name, {"comparison": "open"}))
+    assert not page.exception
+    assert alive(page) == set()
+    assert set(dead(page).values()) <= {LOOKS}
+    for upload in page.get("file_uploader"):
+        assert upload.proto.disabled
+    assert name not in STARTS or STARTS[name] in dead(page)
+
+
+@pytest.mark.parametrize(
+    ("name", "query", "own", "others"),
+    [
+        ("new_run", {"job": "0"}, {"Cancel"}, set()),
+        ("new_run", {"job": "1"}, {"Go on with 1 of 1"}, set()),
+        ("story", {}, {"up-1", "down-0", "twice-0", "delete-0", "twice-1", "delete-1"}, set()),
+        ("compare", {"comparison": "open"}, {"Score the runs"}, {"Add to story", "Add this view"}),
+    ],
+)
+def test_a_person_changes_their_own_and_not_anothers(
+    visit: Visit, lab_folder: Path, name: str, query: dict[str, str], own: set[str], others: set[str]
+) -> None:
+    if "job" in query:
+        query = {"job": (lab_folder / "ids").read_text().split()[int(query["job"])]}
+    for person, may in (("ben", True), ("anna", True), ("carl", False)):
+        page = visit(name, person, **query)
+        assert not page.exception
+        assert (own <= alive(page)) is may, (person, alive(page), dead(page))
+        if not may:
+            assert own <= dead(page).keys() and {dead(page)[one] for one in own} == {OTHERS}
+            assert others <= alive(page), "what is their own stays alive"
+
+
+def test_on_the_page_of_runs_the_chosen_rows_decide(visit: Visit, lab_folder: Path) -> None:
+    def page() -> None:
+        import pandas as pd
+
+        from app.parts.runs_actions import actions
+
+        row = {"kind": "comparison", "id": "open", "members": ("open",), "title": "t", "name": "", "note": ""}
+        row |= {"tags": (), "starred": False, "archived": False, "owner": "ben"}
+        actions(pd.DataFrame([row]))
+
+    wanted = {"Delete", "Star", "Archive"}
+    for person, reason in (
+        (Person("ben", Role.RUN), None),
+        (Person("anna", Role.ADMINISTER), None),
+        (Person("carl", Role.RUN), OTHERS),
+        (Person("ben", Role.LOOK), LOOKS),
+    ):
+        ask_who(lambda person=person: person)
+        shown = AppTest.from_function(page).run()
+        assert not shown.exception
+        assert wanted <= (alive(shown) if reason is None else dead(shown).keys())
+        assert reason is None or {dead(shown)[one] for one in wanted} == {reason}
