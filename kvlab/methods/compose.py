@@ -164,8 +164,9 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     score, settle = _with_state(score, settle, chosen)
     if not decode and not (isinstance(score, COSTS_NO_STEP) or hasattr(score, "recall")):
         score = PromptOnly(score)
-    buffer = chosen.score.buffer if decode else 0
-    return Pipeline(score, allocate, chosen.select, settle, decode, chosen.allocate.deferred, buffer=buffer)
+    buffer, deferred = chosen.score.buffer if decode else 0, chosen.allocate.deferred
+    block = chosen.score.block if decode and not deferred else 0  # between two decisions, so there have to be several
+    return Pipeline(score, allocate, chosen.select, settle, decode, deferred, block=block, buffer=buffer)
 
 
 def _with_state(score: Scorer, settle: Settler, chosen: _Chosen) -> tuple[Scorer, Settler]:

@@ -18,7 +18,7 @@ from kvlab.lab.settings import lab
 from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.alive import is_written
-from kvlab.trace.index import COLUMNS, RESULTS, in_database, insert, refill
+from kvlab.trace.index import COLUMNS, RESULTS, STAMP, in_database, insert, refill, row_of, stamp_of
 from kvlab.trace.record import read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
 from kvlab.trace.transactions import transaction
@@ -119,19 +119,21 @@ def list_runs(
         found, _ = in_database(root, _entries)
     # On a server a run lies in the folder itself; whoever works alone may keep some elsewhere and link to them.
     there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
-    wanted = [run for run in found if run.run_id in there and comparison_id in (None, run.comparison_id)]
-    wanted = [run for run in wanted if may_see(run.owner, run.private)]
-    verified = [_verified(root, entry) for entry in wanted]
+    wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
+    present = [entry for run, stamp in wanted if (entry := _present(root, run, stamp))]
+    verified = [_verified(root, entry) for entry in present if may_see(entry.owner, entry.private)]
     return [entry for entry in verified if status in (None, entry.status)][:limit]
 
 
-def _entries(database: sqlite3.Connection) -> tuple[list[RunEntry], int]:
-    """The rows, newest first, and how many more there are that no record makes."""
-    rows = database.execute(f"SELECT {', '.join(COLUMNS)} FROM runs ORDER BY created DESC, rowid DESC").fetchall()
+def _entries(database: sqlite3.Connection) -> tuple[list[tuple[RunEntry, int]], int]:
+    """The rows with the stamps of their records, newest first, and how many more there are that no record makes."""
+    rows = database.execute(
+        f"SELECT {', '.join(COLUMNS)}, {STAMP} FROM runs ORDER BY created DESC, rowid DESC"
+    ).fetchall()
     entries = []
     for row in rows:
         with suppress(ValidationError):
-            entries.append(RunEntry(**dict(zip(COLUMNS, row, strict=True))))
+            entries.append((RunEntry(**dict(zip(COLUMNS, row[:-1], strict=True))), row[-1]))
     return entries, len(rows) - len(entries)
 
 
@@ -169,7 +171,7 @@ def _complete(entry: ComparisonEntry) -> int:
 def upsert(root: Path, record: RunRecord) -> None:
     """Put one run's present state into the index. A failure is logged only: `run.json` holds the truth."""
     try:
-        in_database(root, lambda database: insert(database, record))
+        in_database(root, lambda database: insert(Path(root), database, record))
     except (sqlite3.Error, UserError, ValueError, OverflowError) as error:
         log.warning("the catalogue in %s could not be updated: %s", root, error)
 
@@ -225,6 +227,18 @@ def rebuild(root: Path) -> list[str]:
             return refill(Path(root), database)
 
     return in_database(root, again)
+
+
+def _present(root: Path, entry: RunEntry, stamp: int) -> RunEntry | None:
+    """The entry, of the record as it is now where that was written since; None where it can no longer be read."""
+    if stamp_of(root, entry.run_id) == stamp:
+        return entry
+    try:
+        record = read_record(root / entry.run_id)
+    except UserError:
+        return None
+    upsert(root, record)
+    return RunEntry.model_validate(row_of(record))
 
 
 def _verified(root: Path, entry: RunEntry) -> RunEntry:

@@ -31,8 +31,9 @@ COLUMNS = (
     "level", "model", "prompt_tokens", "max_new_tokens", "decode_tokens_per_second", "worker_pid", "batch", "number",
     "owner", "private",
 )  # fmt: skip
+STAMP = "stamp"  # when the record was written that the row is of
 RESULTS = ("run_id", "basis", "verdict", "mean_kl", "top1_agreement", "live_ratio", "bytes")
-VERSION = 4  # of the tables: an index of another version is made again
+VERSION = 5  # of the tables: an index of another version is made again
 # What SQLite says of a folder or a moment that does not let the index be used; anything else it says of a damaged one.
 NOT_ITS_FAULT = (
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL,
@@ -135,22 +136,36 @@ def refill(root: Path, database: sqlite3.Connection) -> list[str]:
             problems.append(str(error))
     database.execute("DELETE FROM runs")
     for record in sorted(records, key=lambda record: record.created):
-        insert(database, record)
+        insert(root, database, record)
     return problems
 
 
-def insert(database: sqlite3.Connection, record: RunRecord) -> None:
+def insert(root: Path, database: sqlite3.Connection, record: RunRecord) -> None:
     """Put one run's present state into the index."""
-    fields = record.model_dump() | {"excerpt": _excerpt(record.prompt), "model": record.model.name}
-    fields |= {"batch": record.repeat and record.repeat.batch, "number": record.repeat and record.repeat.number}
-    changes = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS)
+    fields = row_of(record) | {STAMP: stamp_of(root, record.run_id)}
+    changes = ", ".join(f"{name} = excluded.{name}" for name in fields)
     database.execute(
-        f"INSERT INTO runs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))}) "
+        f"INSERT INTO runs ({', '.join(fields)}) VALUES ({', '.join('?' * len(fields))}) "
         f"ON CONFLICT (run_id) DO UPDATE SET {changes}",
-        [fields[name] for name in COLUMNS],
+        [*fields.values()],
     )
     text = record.prompt[:SEARCHED].casefold()
     database.execute("INSERT OR REPLACE INTO prompts VALUES (?, ?)", [record.comparison_id, text])
+
+
+def row_of(record: RunRecord) -> dict[str, object]:
+    """What the index holds of a record: the columns `COLUMNS`."""
+    fields = record.model_dump() | {"excerpt": _excerpt(record.prompt), "model": record.model.name}
+    fields |= {"batch": record.repeat and record.repeat.batch, "number": record.repeat and record.repeat.number}
+    return {name: fields[name] for name in COLUMNS}
+
+
+def stamp_of(root: Path, run_id: str) -> int:
+    """When the run's record was written, in nanoseconds; 0 where there is none."""
+    try:
+        return os.stat(root / run_id / "run.json").st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _excerpt(prompt: str) -> str:
@@ -183,7 +198,7 @@ def _create(root: Path, connection: sqlite3.Connection) -> None:
 def _tables(connection: sqlite3.Connection) -> None:
     for table in ("runs", "prompts", "results"):
         connection.execute(f"DROP TABLE IF EXISTS {table}")
-    connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, PRIMARY KEY (run_id))")
+    connection.execute(f"CREATE TABLE runs ({', '.join(COLUMNS)}, {STAMP}, PRIMARY KEY (run_id))")
     connection.execute("CREATE TABLE prompts (comparison_id PRIMARY KEY, text)")
     connection.execute(f"CREATE TABLE results ({', '.join(RESULTS)}, PRIMARY KEY (run_id))")
 

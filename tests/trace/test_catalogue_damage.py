@@ -24,6 +24,7 @@ from kvlab.trace.catalogue import (
     upsert,
 )
 from kvlab.trace.index import FILE, RESULTS
+from kvlab.trace.record import read_record, write_record
 from kvlab.trace.synthetic import write_synthetic_run
 
 SMALL = {"layers": 1, "heads": 1, "prompt_tokens": 6, "steps": 1, "level": "light"}
@@ -90,6 +91,26 @@ def test_a_bad_record_hides_only_itself(root: Path, bad: str):
     assert all(comparison.title for comparison in list_comparisons(root))
     (root / FILE).unlink()
     assert names(root) == others
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "away"])
+def test_a_record_damaged_after_it_was_indexed_is_no_longer_listed_and_comes_back(root: Path, damage: str):
+    file = root / "first-full-100pc-0" / "run.json"
+    whole, every = file.read_text(), names(root)
+    assert file.parent.name in every
+    file.unlink() if damage == "away" else file.write_text(
+        whole[: len(whole) // 2] if damage == "cut" else whole.replace('"complete"', '"running"')
+    )
+    assert names(root) == every - {file.parent.name}
+    assert [str(file.parent) in said for said in left_out(root, names(root))] == [True] * (damage != "away")
+    file.write_text(whole)
+    assert names(root) == every
+
+
+def test_a_record_written_beside_the_index_is_listed_as_it_is(root: Path):
+    record = read_record(root / "first-full-100pc-0")
+    write_record(root / record.run_id, record.model_copy(update={"title": "named elsewhere"}))
+    assert {run.run_id: run.title for run in list_runs(root)}[record.run_id] == "named elsewhere"
 
 
 BAD_CELLS = {
@@ -192,9 +213,9 @@ def test_a_folder_that_forbids_the_index_says_so_and_the_index_stays(root: Path,
         error.sqlite_errorcode = sqlite3.SQLITE_BUSY
         raise error
 
+    keep_results(root, [dict.fromkeys(RESULTS) | {"run_id": "first-full-100pc-0"}])
     monkeypatch.setattr(catalogue, "_entries", locked)
     with pytest.raises(UserError, match="database is locked"):
         list_runs(root)
     monkeypatch.undo()
-    (root / "first-full-100pc-0" / "run.json").unlink()
-    assert "first-full-100pc-0" in names(root), "the same index, not one made again from the folders"
+    assert "first-full-100pc-0" in results(root), "the same index: one made again from the folders holds no results"
