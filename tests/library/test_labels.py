@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from kvlab.assets import project_root
 from kvlab.errors import UserError
-from kvlab.trace.labels import all_labels, change_labels, change_tags, load_labels, save_answer
+from kvlab.trace.labels import all_labels, change_labels, load_labels, save_answer
 
-
-def add_tags(root: Path, who: int) -> None:
-    for number in range(10):
-        change_tags(root, "one", add=[f"tag {who} {number}"])
+ADD_TAGS = """
+import sys
+from pathlib import Path
+from kvlab.trace.labels import change_tags
+root, who = sys.argv[1:]
+for number in range(10):
+    change_tags(Path(root), "one", add=[f"tag {who} {number}"])
+"""
 
 
 def test_two_processes_lose_no_tag(tmp_path: Path):
-    workers = [multiprocessing.get_context("spawn").Process(target=add_tags, args=(tmp_path, who)) for who in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    environment = os.environ | {"PYTHONPATH": str(project_root())}
+    lines = [[sys.executable, "-c", ADD_TAGS, str(tmp_path), str(who)] for who in range(2)]
+    workers = [subprocess.Popen(line, env=environment) for line in lines]
+    assert [worker.wait(60) for worker in workers] == [0, 0]
     assert set(load_labels(tmp_path, "one").tags) == {f"tag {who} {number}" for who in range(2) for number in range(10)}
 
 
