@@ -165,4 +165,15 @@ def test_every_package_that_is_imported_is_declared_and_bounded() -> None:
     known = {name.lower().replace("-", "_") for name in declared}
     missing = {name for name, found in packages.items() if not {one.replace("-", "_") for one in found} & known}
     assert missing <= {"kvlab", "app", "pages"}
-    assert not [line for line in project["dependencies"] if "<" not in line]
+    assert not [line for line in lines if "<" not in line]
+
+
+def test_the_image_takes_torch_from_the_index_of_cpu_wheels() -> None:
+    """At the version of the constraints, and the constraints that come after it cannot bring another."""
+    image = (ROOT / "Dockerfile").read_text()
+    torch = re.search(r"^torch==(.+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert torch and f'ARG TORCH="torch=={torch[1]}"' in image
+    assert 'ARG TORCH_INDEX="https://download.pytorch.org/whl/cpu"' in image
+    first, second = re.findall(r"pip install (.+)", image)
+    assert "$TORCH_INDEX" in first and '"$TORCH"' in first
+    assert "/tmp/constraints.txt" in second and "grep -v '^torch=='" in image

@@ -102,6 +102,21 @@ def test_killed_outright_it_leaves_no_server_and_no_worker(served: tuple[subproc
     assert "You can now view" in (tmp_path / "runs" / ".jobs" / "server.log").read_text()
 
 
+def test_what_the_server_says_of_a_failure_is_in_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """With a stand-in for the server; that a page's traceback is said at all is in tests/pages/test_failures.py."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "serve.py").write_text("print('it serves', flush=True)\nraise RuntimeError('of the page')\n")
+    monkeypatch.setattr(command, "project_root", lambda: tmp_path)
+    root = tmp_path / "runs"
+    root.mkdir()
+    server = command._start_server(root, "localhost", 8501)
+    assert server.wait(PATIENCE_SECONDS) == 1
+    server.stdin.close()
+    said = command.server_log(root).read_text()
+    assert said.startswith("it serves\nTraceback (most recent call last)") and "RuntimeError: of the page" in said
+    assert command._last_words(root) == f"RuntimeError: of the page (the log is {root / '.jobs' / 'server.log'})."
+
+
 def test_a_run_or_a_comparison_can_be_named_by_id_or_folder(tmp_path: Path):
     path = write_synthetic_run(tmp_path, comparison_id="mine")
     assert command._page_for(tmp_path, "") == "/"
