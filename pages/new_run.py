@@ -32,7 +32,7 @@ from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.remembered import remember, remembered
 from kvlab.jobs.spoken import Manner, spoken
-from kvlab.lab.shelf import short_name
+from kvlab.lab.shelf import offered, short_name
 
 LEVELS = {
     "full": "Full: every event, keys and attention rows. All pages work; takes the most memory and disk.",
@@ -51,7 +51,7 @@ def model_section() -> str:
         "mini",
         key="model",
         bind="query-params",
-        help="mini ships with kvlab; or a folder saved by transformers; or a hub name",
+        help=plain(models.what_to_name()),
     )
     here = models.models_here(runs_root())
     if len(here) > 1:
@@ -64,7 +64,9 @@ def model_section() -> str:
             on_change=take_model,
             placeholder="Take another",
         )
-    st.caption("`mini` ships with kvlab. A folder or a hub name such as `Qwen/Qwen3-0.6B` works too.")
+    listed = offered() is not None
+    others = "A folder or a hub name such as `Qwen/Qwen3-0.6B` works too."
+    st.caption(f"`mini` ships with kvlab. {plain(f'This server has {models.what_to_name()}.') if listed else others}")
     if model.strip() == EMBEDDED:
         mini_card()
     return model

@@ -23,6 +23,7 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.jobs import from_command
 from kvlab.jobs.filling import Small, filling
 from kvlab.jobs.from_command import Ordered
+from kvlab.jobs.reach import under_own_name
 
 KEPT_ESTIMATES = 200
 FILLS = "atlas fill --only "
@@ -74,7 +75,7 @@ def words(seconds: tuple[float, float] | None) -> str:
 def submit(orders: Sequence[Ordered]) -> None:
     """Queue them all and go to the first one's progress."""
     try:
-        ids = [submitted(ordered.work) for ordered in orders]
+        ids = [submitted(under_own_name(runs_root(), ordered.work)) for ordered in orders]
         jobs.ensure_worker(runs_root())
     except UserError as error:
         st.error(plain(str(error)))

@@ -18,6 +18,7 @@ from app.state import runs_root
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, FileChoice
 from kvlab.jobs import evaluating, prompt_files
+from kvlab.jobs.models import what_to_name
 from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.task_list import TaskEntry, TaskList, task_list
 
@@ -41,9 +42,7 @@ def evaluation_form(rows: pd.DataFrame) -> None:
             options = prompts_section()
         with right:
             st.subheader("Model")
-            model = st.text_input(
-                "Name", "mini", key="eval_model", bind="query-params", help="mini, a folder, a hub name"
-            )
+            model = st.text_input("Name", "mini", key="eval_model", bind="query-params", help=plain(what_to_name()))
             chosen, budgets = method_section(0, BUDGETS, "Evaluate")
             typed = hyper_parameter_section(chosen)
             fit_section(model, chosen)

@@ -16,6 +16,7 @@ from kvlab.errors import UserError
 from kvlab.jobs import benching
 from kvlab.jobs.evaluating import new_name
 from kvlab.jobs.intake import PLACEMENTS
+from kvlab.jobs.models import what_to_name
 
 FIRST = ["decode", "compress", "memory"]
 
@@ -39,7 +40,7 @@ def speed_form(rows: pd.DataFrame) -> None:
             "mini",
             key="bench_model",
             bind="query-params",
-            help="mini, a folder, a hub name, or a shape with random weights such as shape:llama3-8b",
+            help=plain(f"{what_to_name()}, or a shape with random weights such as shape:llama3-8b"),
         )
         one, two, three = st.columns(3)
         with one:

@@ -38,6 +38,12 @@ def check_model(name: str) -> str:
     return name
 
 
+def what_to_name() -> str:
+    """What a form's field for a model takes, in words: on a server with a list of models, those of the list."""
+    on_offer = offered()
+    return "mini, a folder saved by transformers, a hub name" if on_offer is None else ", ".join(on_offer)
+
+
 def models_here(root: Path) -> list[str]:
     """Models that need no download: of the runs under `root`, newest first, `mini`, of the folders that whoever started
     the dashboard gave, and of the hub's cache.

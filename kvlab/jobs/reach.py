@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import chain, count
 from pathlib import Path
 
 from kvlab.bench.request import BenchJob
@@ -11,14 +12,17 @@ from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
 from kvlab.jobs.work import Work
+from kvlab.lab.person import acting
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import place_of
 from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
 from kvlab.trace.catalogue import list_runs
-from kvlab.trace.labels import may_look_at, take_name
+from kvlab.trace.labels import Kind, load_labels, may_look_at, take_name
 
 SHIPPED = re.compile(r"mini|even|untrained|fit:[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 NAMED = re.compile(r"[\w.:+-]*")
+Named = EvalJob | BenchJob | FitJob  # work whose results lie under a name that belongs to somebody
+KINDS: dict[type, Kind] = {EvalJob: "evaluation", BenchJob: "benchmark", FitJob: "fit"}
 CHANGES = {"scale", "shorten", "device", "repeats"}
 
 
@@ -36,12 +40,24 @@ def check_reach(root: Path, request: Work) -> None:
             raise UserError(f"There is no run {request.run_id[:80]!r} here: choose one on the page Runs.")
         return
     _check_by_name(root, request)
-    if isinstance(request, EvalJob):
-        take_name(root, request.name, "evaluation", request.private)
-    elif isinstance(request, BenchJob):
-        take_name(root, request.name, "benchmark", request.private)
-    elif isinstance(request, FitJob):
-        take_name(root, request.name, "fit", request.private)
+    if isinstance(request, Named):
+        take_name(root, request.name, KINDS[type(request)], request.private)
+
+
+def under_own_name(root: Path, work: Work) -> Work:
+    """Work whose name nobody chose, such as a card's of the atlas, under one that is the acting person's own.
+
+    On a server with a lab file the first of NAME, NAME-2, NAME-3 and so on that is theirs or nobody's; elsewhere NAME.
+
+    Raises:
+        UserError: what was said of a result of such a name is damaged.
+    """
+    if lab() is None or not isinstance(work, Named):
+        return work
+    theirs, kind = ("", acting().name), KINDS[type(work)]
+    numbered = chain([work.name], (f"{work.name}-{number}" for number in count(2)))
+    own = next(name for name in numbered if load_labels(root, name, kind).owner in theirs)
+    return work.model_copy(update={"name": own})
 
 
 def _check_by_name(root: Path, request: Work) -> None:

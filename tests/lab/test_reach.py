@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from app.parts.order import submit
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.errors import UserError
@@ -18,11 +19,16 @@ from kvlab.fitted.profiles import PROFILES
 from kvlab.fitted.score_heads import SCORE_HEADS
 from kvlab.fitting.request import FitJob, FitRequest, fitted_file
 from kvlab.jobs import evaluating, prompt_files
-from kvlab.jobs.models import check_model, context_length, models_here
+from kvlab.jobs.from_command import Ordered
+from kvlab.jobs.models import check_model, context_length, models_here, what_to_name
+from kvlab.jobs.reach import under_own_name
 from kvlab.jobs.work import Work
+from kvlab.lab.person import Role
 from kvlab.lab.said import hide_paths
+from kvlab.lab.settings import VARIABLE
 from kvlab.models.load import load_model
 from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
+from kvlab.trace.labels import load_labels
 from tests.families import tiny_folder
 
 H2O = MethodChoice(method="h2o")
@@ -60,6 +66,34 @@ def test_the_list_of_models_is_all_there_is(server: Path, tmp_path: Path) -> Non
         assert str(tmp_path) not in said[0]
     assert context_length(there) is None  # what a form asks while it is typed into reads nothing either
     assert check_model("Qwen/Qwen3-0.6B") and "has no model" in sentence(lambda: check_model("Qwen/Qwen3-1.7B"))
+
+
+def test_forms_say_what_can_be_named(server: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert what_to_name() == "mini, Qwen/Qwen3-0.6B, own"
+    monkeypatch.delenv(VARIABLE)
+    assert what_to_name() == "mini, a folder saved by transformers, a hub name"
+
+
+@pytest.mark.parametrize("kind", ["evaluation", "benchmark"])
+def test_what_the_atlas_queues_is_each_person_s_own(
+    kind: Literal["evaluation", "benchmark"], server: Path, act_as: Callable[[str, Role], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The card's name for the first, numbered for the others, and the same again for each; nobody is refused."""
+    monkeypatch.setenv("KVLAB_RUNS", str(server))
+    monkeypatch.setattr("app.parts.order.submitted", lambda work: jobs.submit(server, work))
+    monkeypatch.setattr("app.parts.order.go", lambda *_, **__: None)
+    monkeypatch.setattr("kvlab.jobs.ensure_worker", lambda _root: 0)
+    work = eval_job() if kind == "evaluation" else BenchJob(name="it", preset="small")
+    for person in ("ben", "carl", "ben", "anna", "carl"):
+        act_as(person, Role.RUN)
+        submit([Ordered(work, (), "")])
+    names = [jobs.request_of(server, job.job_id).name for job in reversed(jobs.list_jobs(server))]  # type: ignore[union-attr]
+    assert names == ["it", "it-2", "it", "it-3", "it-2"]
+    owners = {name: load_labels(server, name, kind).owner for name in names}
+    assert owners == {"it": "ben", "it-2": "carl", "it-3": "anna"}
+    monkeypatch.delenv(VARIABLE)
+    assert under_own_name(server, work) == work
 
 
 def test_a_model_is_loaded_by_its_short_name_and_called_so(server: Path) -> None:

@@ -123,8 +123,9 @@ def test_who_looks_starts_nothing_though_the_button_is_sent(
     assert queued(runs_root) == [] and not form.exception
 
 
-def test_a_private_run_is_asked_for_by_a_switch(visit: Visit, runs_root: Path) -> None:
+def test_a_private_run_is_asked_for_by_a_switch_and_models_are_those_of_the_list(visit: Visit, runs_root: Path) -> None:
     form = visit("new_run", "ben", source="Paste", text="some words to read")
+    assert "This server has mini" in words(form) and "hub name" not in words(form)
     next(one for one in form.toggle if one.label == "Private").set_value(True)
     press_run(form)
     ((job, request),) = queued(runs_root)
