@@ -108,6 +108,7 @@ def evaluate(
             depths=parse.parse_numbers(depths, "--depths", float),
             question_aware=parse.parse_yes_no(question_aware, "--question-aware"),
             new_tokens=new_tokens,
+            force=force,
             **_read(**fields),
         )
         return

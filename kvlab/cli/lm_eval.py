@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from kvlab.cli.eval import DEFAULT_BUDGETS, DEFAULT_METHODS, TABLE_WIDTH
+from kvlab.cli.fitting import Force, check_fits
 from kvlab.cli.groups import grouped
 from kvlab.cli.loading import ChatWay, ModelOptions
 
@@ -48,6 +49,7 @@ def lm_eval(
     ] = None,
     *,
     loading: PlainTextOptions,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
     """Score compressed caches on tasks of lm-eval (pip install 'kvlab[lm-eval]')."""
@@ -64,6 +66,7 @@ def lm_eval(
     from kvlab.given import as_option, in_one_sentence
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
+    from kvlab.requests import CompareRequest
 
     try:
         request = LmEvalRequest(
@@ -82,6 +85,10 @@ def lm_eval(
         )
     except ValidationError as error:
         raise UserError(in_one_sentence(error, as_option)) from error
+    if not force:  # the model and a token: how long the harness's contexts are is known once it has made them
+        weights = {"model": request.model, **request.loading}
+        asked = CompareRequest(prompt="-", choices=request.all_choices, max_new_tokens=1, level="off", **weights)
+        check_fits(asked, Path())
     errors = Console(stderr=True)
     with shown_progress(errors) as listener:
         result = run_lm_eval(request, out, on_progress=listener)

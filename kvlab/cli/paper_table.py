@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from kvlab.cli.fitting import check_fits
 from kvlab.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,9 +33,13 @@ def run_paper_table(
     figure: Path | None,
     as_json: bool,
     new_tokens: int | None,
+    *,
+    force: bool = False,
     **asked: Any,
 ) -> None:
-    """Say which files are there, run these, and show ours beside theirs; raises UserError where none is there.
+    """Say which files are there, run these, and show ours beside theirs.
+
+    Raises UserError where none is there, or this machine is too small for them (without `force`).
 
     `methods` picks among the table's own, or gives one further options; `asked` are fields of `EvalRequest`.
     """
@@ -42,6 +47,7 @@ def run_paper_table(
 
     from kvlab.atlas import paper_tables
     from kvlab.atlas import written as texts
+    from kvlab.evaluate.request import EvalJob
 
     table, errors = paper_tables.paper_table(name), Console(stderr=True)
     if written is not None:
@@ -52,6 +58,8 @@ def run_paper_table(
     if not files:
         raise UserError(f"None of the files of {name} lies in {data[0]}: see above for them and where to get them.")
     request = _request(table, files, _chosen(table, methods), asked)
+    if not force:
+        check_fits(EvalJob(name="asked", request=request), Path())
     rows = _run(request, out or RESULTS / name, errors)
     frame = paper_tables.beside(table, rows)
     if as_json:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from kvlab.cli.eval import TABLE_WIDTH, evaluate, requested
+from kvlab.cli.fitting import Force, check_fits
 from kvlab.cli.with_plugins import with_plugins
 from kvlab.errors import UserError
 
@@ -23,7 +24,8 @@ sweep_commands = typer.Typer(
 
 LEASE_SECONDS = 60.0
 BLOCK = 32
-ONLY_EVALS = ("out", "as_json", "preset", "table", "figure")  # where results go, and papers' tables
+# Where results go, papers' tables, and whether it fits: on which machine a sweep runs is known when it is run.
+ONLY_EVALS = ("out", "as_json", "preset", "table", "figure", "force")
 Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard reads runs/eval/NAME")]
 LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so long has lost its shard")]
 
@@ -85,11 +87,16 @@ def run(
         str | None, typer.Option(help="a Ray cluster that runs already; default: one started here")
     ] = None,
     lease_seconds: LeaseSeconds = LEASE_SECONDS,
+    force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Start workers, follow them, and print the table. What was given up before is tried again."""
+    """Start workers, follow them, and print the table. What was given up before is tried again.
+
+    What is planned to be too big for one worker is refused where workers run on this machine.
+    """
     from rich.console import Console
 
+    from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
@@ -98,6 +105,9 @@ def run(
     requests = read_plan(folder).requests
     if on not in ("local", "slurm", "ray"):
         raise UserError(f"--on is local, slurm or ray, not {on!r}.")
+    if on == "local" and not force:
+        for request in requests:
+            check_fits(EvalJob(name="asked", request=request), folder)
     _end_in_order()  # so that workers of this machine end with it
     errors = Console(stderr=True)
 

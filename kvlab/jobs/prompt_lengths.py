@@ -29,16 +29,17 @@ def prompt_lengths(request: EvalRequest, listed: TaskList) -> list[int]:
         fitting = tuple(min(length, window - window // 8) for length in own) if window else own
         places = len(request.depths or (None,)) if task is not None and task.uses_depth else 1
         found += [length for length in request.lengths or fitting for _ in range(places * request.samples)]
+    most = min((length for length in (window, request.max_prompt) if length), default=None)
     for file in request.files:
-        found += _file_lengths(file.path, request.samples, window)
+        found += _file_lengths(file.path, request.samples, most)
     return found
 
 
-def _file_lengths(path: Path, samples: int, window: int | None) -> list[int]:
+def _file_lengths(path: Path, samples: int, most: int | None) -> list[int]:
     try:
         with path.open("rb") as file:
             head = file.read(LARGEST_PROMPT_BYTES)
     except OSError:
         return []
     sizes = [len(line) // 4 for line in head.split(b"\n") if line.strip()][:samples]
-    return [min(size, window) if window else size for size in sizes]
+    return [min(size, most) if most else size for size in sizes]

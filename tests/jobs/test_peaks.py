@@ -15,12 +15,14 @@ from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, EvalRequest, FileChoice, SampleJob, TaskChoice
 from kvlab.fitting.request import FitJob, FitRequest
 from kvlab.jobs import fitting, places, store, worker
+from kvlab.jobs.models import context_length
 from kvlab.jobs.peaks import Several, too_big
 from kvlab.jobs.prompt_lengths import longest_prompt
 from kvlab.jobs.task_list import TaskEntry, TaskList
 from kvlab.planning import Machine, find_model
 from kvlab.planning.holds import Holds
 from kvlab.requests import MethodChoice
+from tests import benchmark_files
 
 GB = 10**9
 SNAPKV = (MethodChoice(method="snapkv", budget=0.2),)
@@ -160,6 +162,8 @@ def test_the_browser_and_the_worker_refuse_it(
     [
         ["eval", "--out", "OUT", "--tasks", "needle", "--methods", "h2o", "--samples", "1", "--lengths", "256"],
         ["bench", "--out", "OUT", "--methods", "h2o", "--contexts", "64", "--repeats", "1", "--steps", "1"],
+        ["eval", "--preset", "keepkv-table3", "--data", "FILES", "--out", "OUT", "--samples", "1"],
+        ["lm-eval", "--tasks", "piqa", "--out", "OUT"],
         ["fit", "--method", "less", "--minutes", "0.001", "--out", "OUT/it.safetensors"],
         ["fit", "--method", "less", "--queue", "it", "--runs", "OUT"],
     ],
@@ -168,7 +172,29 @@ def test_the_browser_and_the_worker_refuse_it(
 def test_the_command_line_refuses_it_and_says_how_to_start_all_the_same(
     command: list[str], tmp_path: Path, little_memory: None
 ) -> None:
-    result = CliRunner().invoke(commands, [word.replace("OUT", str(tmp_path / "out")) for word in command])
+    benchmark_files.write_lines(tmp_path / "files" / "xsum_3shot.jsonl", [benchmark_files.helm(0)])
+    words = [word.replace("OUT", str(tmp_path / "out")).replace("FILES", str(tmp_path / "files")) for word in command]
+    result = CliRunner().invoke(commands, words)
     assert isinstance(result.exception, UserError), result.output
     assert "This needs about" in str(result.exception) and "--force" in str(result.exception)
     assert not (tmp_path / "out").exists() or not any(path.is_file() for path in (tmp_path / "out").rglob("*"))
+
+
+def test_a_sweep_over_this_machine_is_refused_and_one_over_others_is_planned(
+    tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvlab.sweep.local.run_local", lambda *_: pytest.fail("it was started"))
+    options = ["--tasks", "needle", "--methods", "h2o", "--samples", "1", "--lengths", "256", "--budgets", "0.2"]
+    planned = CliRunner().invoke(commands, ["sweep", "plan", str(tmp_path / "it"), *options])
+    assert planned.exit_code == 0, planned.exception
+    result = CliRunner().invoke(commands, ["sweep", "run", str(tmp_path / "it")])
+    assert isinstance(result.exception, UserError) and "This needs about" in str(result.exception)
+
+
+def test_a_prompt_of_a_file_is_as_long_as_it_may_be(tmp_path: Path) -> None:
+    """A quarter of its bytes as tokens, the model's window or what it is cut to: the least of the three."""
+    (tmp_path / "it.jsonl").write_text("x" * 40_000 + "\n")
+    asked = {"files": (FileChoice(form="table", path=tmp_path / "it.jsonl"),), "choices": SNAPKV}
+    for model, cut, longest in (("shape:llama3-8b", None, 10_000), ("shape:llama3-8b", 600, 600), ("mini", 10**6, 0)):
+        found = longest_prompt(EvalRequest.model_validate(asked | {"model": model, "max_prompt": cut}), LISTED)
+        assert found == (longest or context_length("mini"))
