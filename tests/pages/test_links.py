@@ -222,7 +222,10 @@ def test_every_widget_in_the_source_is_bound_or_named_here():
         for call in (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)):
             if not (isinstance(call.func, ast.Attribute) and call.func.attr in FUNCTIONS):
                 continue
-            given = {keyword.arg: ast.unparse(keyword.value).replace("'", '"') for keyword in call.keywords}
+            # Of a widget that is dead for some, `may.dead` holds the options.
+            spread = [keyword.value for keyword in call.keywords if keyword.arg is None]
+            inner = [more for one in spread if isinstance(one, ast.Call) for more in one.keywords]
+            given = {one.arg: ast.unparse(one.value).replace("'", '"') for one in [*call.keywords, *inner]}
             known = BY_HAND | {name.replace("'", '"') for name in NOT_LINKED}
             where = f"{file.name}:{call.lineno}"
             assert given.get("bind") == '"query-params"' or given.get("key") in known, where
