@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import pytest
 
-from app.parts.order import submit
 from kvlab import jobs
 from kvlab.bench.request import BenchJob, BenchRequest
 from kvlab.errors import UserError
@@ -80,6 +79,8 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """The card's name for the first, numbered for the others, and the same again for each; nobody is refused."""
+    from app.parts.order import submit  # it sets who asks
+
     monkeypatch.setenv("KVLAB_RUNS", str(server))
     monkeypatch.setattr("app.parts.order.submitted", lambda work: jobs.submit(server, work))
     monkeypatch.setattr("app.parts.order.go", lambda *_, **__: None)

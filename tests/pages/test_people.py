@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.person import current_person
 from kvlab import jobs
-from kvlab.lab.person import ALONE, Person, Role, acting_for
+from kvlab.lab.person import ALONE, Person, Role, acting_for, ask_who
 from kvlab.lab.serving import OPEN
 from kvlab.lab.settings import VARIABLE
 from kvlab.requests import CompareRequest, MethodChoice
@@ -39,6 +40,7 @@ Visit = Callable[..., AppTest]
 @pytest.fixture
 def visit(runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
     """Opens a page as the server would for this person."""
+    ask_who(current_person)  # as the server does when it starts; another test may have set somebody since
     file = tmp_path / "lab.toml"
     file.write_text(PEOPLE)
     monkeypatch.setenv(VARIABLE, str(file))
