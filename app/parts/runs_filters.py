@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 
 import pandas as pd
 import streamlit as st
@@ -76,8 +77,10 @@ def _words(values: Iterable[Iterable[str]]) -> list[str]:
     return sorted({word for words in values for word in words if word}, key=str.casefold)
 
 
-def _count(label: str, wanted: Wanted) -> str:
-    set_ = sum(bool(value) for name, value in to_address(wanted).items() if name not in ("text", "sort", "turned"))
+def _count(label: str, asked: Wanted) -> str:
+    """The label, and how many filters are set, as the widgets say: the address follows once they are drawn."""
+    names = [field.name for field in fields(Wanted) if field.name not in ("text", "sort", "turned")]
+    set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(asked, name))) for name in names)
     return f"{label} ({set_})" if set_ else label
 
 
