@@ -24,7 +24,7 @@ COLUMNS = "columns"
 def filters(table: pd.DataFrame) -> Wanted:
     """The widgets, and what they ask for."""
     asked = from_address(st.query_params.to_dict())
-    search, narrow, order, columns, views = st.columns([4.2, 1.3, 1.3, 1.5, 1.3], vertical_alignment="bottom")
+    search, narrow, order, columns, views = st.columns([3.7, 1.8, 1.3, 1.5, 1.3], vertical_alignment="bottom")
     text = search.text_input(
         "Search", asked.text, placeholder="Words of the title, prompt, note or tags", key="runs_text",
         label_visibility="collapsed",
