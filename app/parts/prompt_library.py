@@ -37,9 +37,8 @@ def saved_prompt() -> tuple[OnePrompt, str]:
     chosen = found[name]
     why = may.why_not_change([chosen.owner])
     when = f", saved {chosen.saved[:10]}" if chosen.saved else ""
+    st.caption(plain(f"{chosen.kind}{when}"))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(plain(f"{chosen.kind}{when}"), width="content")
-        st.space("stretch")
         st.button("Edit a copy", key="prompt-edit", on_click=_edit, args=(chosen,), type="tertiary")
         with st.popover("Rename", **may.dead(why, type="tertiary")):
             st.text_input("New name", name, key=f"prompt-name-{name}")
@@ -75,8 +74,10 @@ def _try(change: Callable[[], str]) -> None:
     except UserError as error:
         st.session_state[REMOVED] = ("", str(error))
         return
-    if name:
-        st.session_state[NAME] = name
+    # A browser keeps showing what was chosen until it is told another.
+    left = [one.name for one in prompts.saved_prompts(runs_root(), st.session_state.get("prompt_words", ""))]
+    if name or left:
+        st.session_state[NAME] = name or left[0]
     else:
         st.session_state.pop(NAME, None)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
 
 import pandas as pd
 import streamlit as st
@@ -23,7 +24,7 @@ COLUMNS = "columns"
 def filters(table: pd.DataFrame) -> Wanted:
     """The widgets, and what they ask for."""
     asked = from_address(st.query_params.to_dict())
-    search, narrow, order, columns, views = st.columns([4.2, 1.3, 1.3, 1.5, 1.3], vertical_alignment="bottom")
+    search, narrow, order, columns, views = st.columns([3.7, 1.8, 1.3, 1.5, 1.3], vertical_alignment="bottom")
     text = search.text_input(
         "Search", asked.text, placeholder="Words of the title, prompt, note or tags", key="runs_text",
         label_visibility="collapsed",
@@ -76,8 +77,10 @@ def _words(values: Iterable[Iterable[str]]) -> list[str]:
     return sorted({word for words in values for word in words if word}, key=str.casefold)
 
 
-def _count(label: str, wanted: Wanted) -> str:
-    set_ = sum(bool(value) for name, value in to_address(wanted).items() if name not in ("text", "sort", "turned"))
+def _count(label: str, asked: Wanted) -> str:
+    """The label, and how many filters are set, as the widgets say: the address follows once they are drawn."""
+    names = [field.name for field in fields(Wanted) if field.name not in ("text", "sort", "turned")]
+    set_ = sum(bool(st.session_state.get(f"runs_{name}", getattr(asked, name))) for name in names)
     return f"{label} ({set_})" if set_ else label
 
 

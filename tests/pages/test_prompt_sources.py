@@ -117,6 +117,8 @@ def test_saved_prompts_are_searched_renamed_removed_and_brought_back(runs_root: 
     assert page.selectbox(key="prompt").value == "first"
     page = page.button(key="prompt-remove").click().run()
     assert page.selectbox(key="prompt").options == ["two"]
+    # Else a browser goes on to name what was removed over the text of another.
+    assert page.selectbox(key="prompt").proto.set_value and page.selectbox(key="prompt").value == "two"
     page = page.button(key="prompt-undo").click().run()
     assert page.selectbox(key="prompt").value == "first"
     page = page.selectbox(key="prompt").select("two").run()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from streamlit.testing.v1 import AppTest
@@ -20,6 +21,13 @@ Open = Callable[..., AppTest]
 
 def titles(page: AppTest) -> list[str]:
     return page.dataframe[0].value["title"].tolist()
+
+
+def blocks(node: Any) -> Iterator[Any]:
+    """The blocks beneath this one."""
+    for child in getattr(node, "children", {}).values():
+        yield from ([child] if hasattr(child.proto, "popover") else [])
+        yield from blocks(child)
 
 
 def test_an_empty_folder_says_how_to_begin(runs_root: Path, open_page: Open):
@@ -46,6 +54,20 @@ def test_what_is_typed_goes_into_the_address(synthetic_runs: Path, open_page: Op
     page.text_input(key="runs_text").set_value("older").run()
     assert not page.exception
     assert titles(page) == ["the older one"] and page.query_params["text"] in ("older", ["older"])
+
+
+def test_the_button_says_at_once_how_many_filters_are_set(synthetic_runs: Path, open_page: Open):
+    def label(page: AppTest) -> str:
+        labels = (block.proto.popover.label for block in blocks(page.main))
+        return next(words for words in labels if words.startswith("Filter"))
+
+    assert label(open_page("runs")) == "Filter"
+    page = open_page("runs", kinds="comparison")
+    assert label(page) == "Filter (1)"
+    page.toggle(key="runs_starred").set_value(True).run()
+    assert label(page) == "Filter (2)"
+    page.multiselect(key="runs_kinds").set_value([]).run()
+    assert label(page) == "Filter (1)"
 
 
 def test_a_named_view_is_kept_and_opens(synthetic_runs: Path, open_page: Open):

@@ -11,15 +11,22 @@ import numpy as np
 import plotly.graph_objects as go
 import pytest
 
+from kvlab.analysis.textdiff import Segment
 from kvlab.bench.modes.pages_server import BROWSERS, chromium
 from kvlab.errors import UserError
 from kvlab.report.deck import deck
 from kvlab.report.slides import story_slides
+from kvlab.report.views import Passages, Table, kind_of
 from kvlab.trace.stories import Slide, Story, View, load_story, parse_story, save_story
 from tests.report.test_report import picture
 
 needs_browser = pytest.mark.skipif(not any(map(shutil.which, BROWSERS)), reason="needs Chromium")
 WORDS = "</script><b>bold</b>"
+MEASURED = """() => {  // size of letters, whether the height is enough, whether the width is
+  const box = document.querySelector("section.shown .scroll");
+  const size = parseFloat(getComputedStyle(box.querySelector("table") ?? box).fontSize);
+  return [size, box.scrollHeight <= box.clientHeight + 1, box.scrollWidth <= box.clientWidth + 1];
+}"""
 
 
 def story(count: int = 3) -> Story:
@@ -92,3 +99,28 @@ def test_keys_lead_through_and_nothing_is_cut(tmp_path: Path):
             assert box["width"] > 0.8 * width and box["height"] > 0.4 * height
             assert box["x"] + box["width"] <= width + 1 and foot["y"] + foot["height"] <= height + 1
         assert not failed
+
+
+@needs_browser
+def test_a_table_or_text_a_little_too_large_is_written_smaller_and_one_far_too_large_scrolls(tmp_path: Path):
+    def rows(count: int, columns: int = 3) -> Table:
+        return Table(columns=tuple(f"column {at}" for at in range(columns)), rows=(("a word",) * columns,) * count)
+
+    def words(count: int) -> Passages:
+        return Passages(passages=(("h2o", (Segment("same", "nothing that is cut is read " * count),)),))
+
+    shown = (rows(3), rows(15), rows(90), rows(3, 12), words(180), words(900))
+    given = [Slide(title="x", kind=kind_of(one), figure=one.model_dump_json()) for one in shown]
+    (tmp_path / "talk.html").write_bytes(deck(Story(name="x", views=tuple(View(page="", slide=one) for one in given))))
+    with chromium() as browser:
+        page: Any = browser.new_page(viewport={"width": 1280, "height": 720}, offline=True)
+        page.goto((tmp_path / "talk.html").as_uri())
+        found = []
+        for _ in shown:
+            found.append(page.evaluate(MEASURED))
+            page.keyboard.press("PageDown")
+    sizes = [size for size, _, _ in found]
+    assert [whole for _, whole, _ in found] == [True, True, False, True, True, False]
+    assert all(inside for _, _, inside in found)
+    assert sizes[1] < sizes[0] and sizes[3] < sizes[0] and sizes[4] < sizes[5], sizes
+    assert sizes[2] == sizes[0]

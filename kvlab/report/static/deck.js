@@ -8,7 +8,7 @@ let at = 0, leave = null;
 const USUAL = [1280, 720], LEAST = 0.6;  // the window for which letters of a chart have their size: they grow with it, and shrink
 
 function draw(place) {
-  if (given[place]?.view !== "figure") return;
+  if (given[place]?.view !== "figure") { shrink(place); return; }
   if (drawn.has(place)) { fit(place); return; }
   drawn.add(place);
   const { data, layout, frames } = given[place];
@@ -27,6 +27,22 @@ function fit(place) {
   const [width, height] = share.map((part, side) => (paper ? part * PAGE[side] : part * [slide.clientWidth, slide.clientHeight][side] / times));
   Object.assign(chart.style, { width: `${Math.floor(width)}px`, height: `${Math.floor(height)}px`, transform: times === 1 ? "" : `scale(${times})` });
   if (chart.data) Plotly.Plots.resize(chart);
+}
+
+/* A table or a text that is a little too large for its slide is written smaller; one that is far too large scrolls. */
+const SMALLER = 0.7, SMALLEST = 11;
+
+function shrink(place) {
+  const box = slides[place].querySelector(".scroll"), written = box?.querySelector("table") ?? box;
+  if (!box) return;
+  written.style.fontSize = "";
+  if (paper) return;
+  const least = Math.max(SMALLEST, SMALLER * parseFloat(getComputedStyle(written).fontSize));
+  for (const [room, taken] of [["clientWidth", "scrollWidth"], ["clientHeight", "scrollHeight"]]) {
+    const before = written.style.fontSize, over = () => box[taken] > box[room] + 1;
+    for (let size = parseFloat(getComputedStyle(written).fontSize) - 0.5; over() && size >= least; size -= 0.5) written.style.fontSize = `${size}px`;
+    if (over()) written.style.fontSize = before;
+  }
 }
 
 function live(place) {
