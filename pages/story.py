@@ -121,8 +121,9 @@ def view_row(story: Story, at: int, why: str) -> None:
             st.caption(plain(of or ", ".join(f"{key} {value}" for key, value in view.query.items())))
         with words:
             if view.slide:
-                key = f"title-{story.name}-{at}-{view.slide.title}"
-                title = st.text_input("Title", view.slide.title, key=key, disabled=bool(why))
+                title = st.text_input(
+                    "Title", view.slide.title, key=f"title-{story.name}-{at}-{view.slide.title}", disabled=bool(why)
+                )
                 if title.strip() and title != view.slide.title:
                     change(story.retitled(at, title.strip()))
             caption = st.text_area(

@@ -104,8 +104,8 @@ def tasks_section(listed: TaskList) -> tuple[dict[str, dict[str, int]], str, Fil
 def _uploaded(listed: TaskList) -> FileChoice | None:
     """The file uploaded, and what it was found to be."""
     largest = prompt_files.LARGEST_UPLOAD // prompt_files.MEGABYTE
-    given = {"type": list(prompt_files.TYPES), "key": "eval_upload", "max_upload_size": largest}
-    file = st.file_uploader(UPLOAD, **may.dead(may.why_not(), **given))
+    given = {"type": list(prompt_files.TYPES), "max_upload_size": largest}
+    file = st.file_uploader(UPLOAD, **may.dead(may.why_not(), key="eval_upload", **given))
     if file is None:
         return None
     form = st.selectbox("Format of the file", [BY_FIELDS, *listed.formats], key="eval_upload_form", bind="query-params")

@@ -65,8 +65,10 @@ def bin_and_import() -> None:
             if may.button(label, may.why_not(), key="runs-empty"):
                 _do(lambda: rubbish.empty(root), "The bin is empty.")
         with st.popover("Import", **may.dead(may.why_not(), icon=":material/upload:", key="runs-import")):
-            given = may.dead(may.why_not(), type=["zip"], accept_multiple_files=True, key="runs-file")
-            files = st.file_uploader("Files that kvlab exported (.kvlab.zip)", **given)
+            given = {"type": ["zip"], "accept_multiple_files": True}
+            files = st.file_uploader(
+                "Files that kvlab exported (.kvlab.zip)", **may.dead(may.why_not(), key="runs-file", **given)
+            )
             if files and may.button("Take in", may.why_not(), type="primary", key="runs-take"):
                 _do(lambda: [parcel.unpack(root, file, MOST_IMPORTED) for file in files], f"{len(files)} taken in.")
 

@@ -23,7 +23,8 @@ sweep_commands = typer.Typer(
 
 LEASE_SECONDS = 60.0
 BLOCK = 32
-ONLY_EVALS = ("out", "as_json", "preset", "table", "figure")  # where results go, and papers' tables
+# Where results go, papers' tables, and what is meant for the machine that the command runs on.
+ONLY_EVALS = ("out", "as_json", "preset", "table", "figure", "force")
 Folder = Annotated[Path, typer.Argument(help="the sweep's folder; the dashboard reads runs/eval/NAME")]
 LeaseSeconds = Annotated[float, typer.Option(min=1, help="a worker that is silent for so long has lost its shard")]
 

@@ -29,7 +29,7 @@ def test_everything_the_atlas_asks_for_becomes_work(tmp_path: Path):
     assert all(one.choices == compared[0].choices for one in compared)
     evaluated = [one for one in work if isinstance(one, EvalJob)]
     assert {one.name for one in evaluated} == {FOLDER}
-    assert {one.request.samples for one in evaluated} == {2, 6}  # small differences get three times as many
+    assert {one.request.samples for one in evaluated} == {2, 6, 12, 18}  # small differences get several times as many
     assert {type(one) for one in work[:3]} == {CompareRequest}  # claims of recorded runs come first
 
 
