@@ -17,6 +17,7 @@ from kvlab.attention.slot_attention import ROW_BLOCK, probabilities, slot_attent
 from kvlab.attention.tiles import Tiles
 from kvlab.errors import UserError
 from kvlab.methods.rotary import Rotary
+from kvlab.methods.view import Slots
 from kvlab.stores.held import HeldStates, States, mixed
 
 KEY_BLOCK = 4096
@@ -258,6 +259,10 @@ class PassSeen:
                 slot_logits(query, part, first=0, rows=1, scaling=self.scaling, softcap=self.softcap, alibi=alibi)
             )
         return torch.cat(blocks, -1) if blocks[1:] else blocks[0]
+
+    def logits_at_slots(self, slots: Slots) -> Tensor:
+        """(B, H, G, 1, S): logits of the last query at any table of these heads, log mass not added."""
+        return self.logits_at(slots.keys, slots.position)
 
     def kept_logits(self, slots: int) -> Tensor | None:
         """(B, H, G, 1, S): logits of a single query at this pass's `slots`, if attention left them; else None."""

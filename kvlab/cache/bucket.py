@@ -11,6 +11,7 @@ from torch import Tensor
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.decision_work import Work
 from kvlab.cache.quota import Quota
+from kvlab.cache.set_aside import SetAside
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table import SlotTable
 from kvlab.methods.plan import Plan
@@ -19,7 +20,7 @@ from kvlab.methods.view import Slots, View
 
 @dataclass(frozen=True)
 class Decision:
-    """What was decided for one bucket; `before` is a copy of its table from just before, if somebody watches."""
+    """What was decided for one bucket; `before` is its table from just before, if somebody watches, until `adopt`."""
 
     view: View
     plan: Plan
@@ -61,7 +62,7 @@ class Bucket:
         self.dropped += _votes_lost(slots, plan) if plan.lost is None else plan.lost
         if plan.guard_activations is not None:
             self.guard_activations += plan.guard_activations
-        before = slots.map(torch.clone) if settings.watched_closely else slots  # not beside what planning takes
+        before = SetAside.of(slots, plan) if settings.watched_closely else slots
         after = table.after(slots, plan, view.seen.rotary)
         table.weighted = table.weighted or plan.edges is not None or plan.log_mass is not None
         table.note_heads(plan.head_state or {})

@@ -42,6 +42,18 @@ def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
     return slots.with_columns(valid=plan.keep)
 
 
+def rewritten(plan: Plan) -> dict[str, Tensor]:
+    """(B, H, E) slots whose `keys` and whose `values` `apply` may write over in place; without a name, none."""
+    edges, shift, new = plan.edges, plan.value_shift, plan.new_keys
+    index: dict[str, list[Tensor]] = {"keys": [], "values": []}
+    if edges is not None and edges.target.shape[-1] <= FEW_EDGES:  # more give new tensors
+        index["keys"] += [edges.target] if edges.key_weight is not None else []
+        index["values"].append(edges.target)
+    index["keys"] += [] if new is None else [new.slot]
+    index["values"] += [] if shift is None else [shift.slot]
+    return {name: torch.cat(parts, -1) for name, parts in index.items() if parts}
+
+
 def compact(slots: Slots, capacity: int) -> Slots:
     """A new table of `capacity` slots per head holding the valid ones in position order, the tail invalid.
 

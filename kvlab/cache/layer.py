@@ -177,7 +177,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             return None
         tables = [table.rated() for table in self.tables]
         slots, whole = whole_pass(self.streams, seen, tables, query, self.settings.watched_closely)
-        observer.attended(self.layer_idx, slots, whole, slots.values, output)
+        observer.attended(self.layer_idx, slots, whole, output)
         return whole
 
     # what appending and batch changes do to the buckets

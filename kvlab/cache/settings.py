@@ -26,12 +26,12 @@ from kvlab.stores import NATIVE, Store, store_of
 class Observer(Protocol):
     """Somebody who watches a layer; the cache works the same without one."""
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """After attention, before any decision. `slots` is the table with the new tokens in it."""
         ...
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
-        """After a plan was applied. `before` is a copy of the table from just before."""
+        """After a plan was applied. `before` is the table from just before, as long as the call lasts."""
         ...
 
 

@@ -1,13 +1,14 @@
 """A layer in several tables, as whoever watches it sees it: one table (B, H, S), one pass, one plan.
 
-Slots keep their places in their own table and short heads get invalid ones behind, so only the last query of such a
-pass may be asked again. Watchers that merely count are given validity and nothing to look at: it would cost a copy.
+Only the last query of such a pass may be asked again (`joined`). Watchers that merely count are given validity and
+nothing to look at.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from torch import Tensor
 from kvlab.attention.low_rank import LowRankState
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Decision
+from kvlab.cache.joined import JoinedPass, JoinedSlots
 from kvlab.cache.streams import Streams
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Seen, Slots, View
@@ -26,21 +28,22 @@ def whole_pass(
     """The tables a pass attended to as one, and the pass."""
     if streams.whole:
         return slots[0], seen[0]
-    table = streams.join_padded(slots) if closely else _nothing(streams, query)
-    return table, replace(
-        seen[0],
-        query=query,
-        key=table.keys,
-        bias=table.bias(),
-        row_valid=None,
-        members=None,
-        recalled=None,
-        low_rank=_whole_state(streams, seen),
-        alibi=streams.join_padded([part.alibi for part in seen]),
-        sinks=_whole_sinks(streams, seen),
-        _last_logits=None,
-        _last_mass=None,
-    )
+    common: dict[str, Any] = {
+        "query": query,
+        "row_valid": None,
+        "members": None,
+        "recalled": None,
+        "low_rank": _whole_state(streams, seen),
+        "alibi": streams.join_padded([part.alibi for part in seen]),
+        "sinks": _whole_sinks(streams, seen),
+        "_last_logits": None,
+        "_last_mass": None,
+    }
+    if closely:
+        table = JoinedSlots.of(streams, slots)
+        return table, JoinedPass.of(table, seen, **common, bias=table.bias())
+    nothing = _nothing(streams, query)
+    return nothing, replace(seen[0], **common, key=nothing.keys, bias=nothing.bias())
 
 
 def whole_decision(
@@ -55,8 +58,10 @@ def whole_decision(
         return made[0]
     join = streams.join_padded
     plan = join([decision.plan for decision in made])
+    before: Slots
+    after: Slots
     if closely:
-        before, after = (join([getattr(decision, name) for decision in made]) for name in ("before", "after"))
+        before, after = (JoinedSlots.of(streams, [getattr(one, name) for one in made]) for name in ("before", "after"))
     else:
         nothing = _nothing(streams, seen.query)
         before = replace(nothing, valid=join([decision.before.valid for decision in made]))
@@ -64,7 +69,7 @@ def whole_decision(
     view = replace(
         views[0],
         slots=before,
-        seen=replace(seen, low_rank=_whole_state(streams, [view.seen for view in views])),
+        seen=_beside_state(seen, _whole_state(streams, [view.seen for view in views])),
         budget=streams.join([view.budget for view in views]),
         tokens_seen=_of_rows(streams, [view.tokens_seen for view in views]),
         most_excess=max(view.most_excess for view in views),
@@ -73,6 +78,10 @@ def whole_decision(
         head_state=join([view.head_state for view in views]),
     )
     return Decision(view, plan, before, after)
+
+
+def _beside_state(seen: PassSeen, state: LowRankState | None) -> PassSeen:
+    return seen.with_state(state) if isinstance(seen, JoinedPass) else replace(seen, low_rank=state)
 
 
 def _whole_state(streams: Streams, seen: Sequence[Seen]) -> LowRankState | None:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvlab.cache.joined import states_at
 from kvlab.engine.measure import Answer, relative_error
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.view import Slots
@@ -135,5 +136,7 @@ def _merges(
 def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
     if edges.similarity is not None:
         return _first(edges.similarity)[merging.edge]
-    keys = before.keys[0].cpu().float()
-    return torch.cosine_similarity(keys[merging.source], keys[merging.target], dim=-1).numpy()
+    source, target = (
+        states_at(before, "keys", end)[0].cpu().float()[merging.edge] for end in (edges.source, edges.target)
+    )
+    return torch.cosine_similarity(source, target, dim=-1).numpy()

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
+from kvlab.cache.joined import STATES, measured
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
 
 
 def lengths(slots: Slots) -> Tensor:
     """(2, H, S) float32: the lengths of keys and of values. Batch of one."""
-    both = (torch.linalg.vector_norm(states[0], dim=-1, dtype=torch.float32) for states in (slots.keys, slots.values))
-    return torch.stack(list(both))
+    norm = partial(torch.linalg.vector_norm, dim=-1, dtype=torch.float32)
+    return torch.stack([measured(slots, name, norm)[0] for name in STATES])
 
 
-def non_finite(slots: Slots, measured: Tensor | None = None) -> Tensor:
+def non_finite(slots: Slots, taken: Tensor | None = None) -> Tensor:
     """(H, S) bool: valid slots whose key, value or log mass holds an infinity or no number. Batch of one.
 
-    `measured` are their `lengths`, where they are known.
+    `taken` are their `lengths`, where they are known.
     """
     # One sum instead of asking each number: it is finite when all its parts are, but for overflow worth telling too.
-    if measured is None:
-        total = slots.keys.sum(-1, dtype=torch.float32) + slots.values.sum(-1, dtype=torch.float32) + slots.log_mass
+    if taken is None:
+        keys, values = (measured(slots, name, partial(torch.sum, dim=-1, dtype=torch.float32)) for name in STATES)
+        total = keys + values + slots.log_mass
     else:
-        total = slots.log_mass + measured.sum(0)
+        total = slots.log_mass + taken.sum(0)
     return (slots.valid & ~torch.isfinite(total))[0]
 
 

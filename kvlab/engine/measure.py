@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import probabilities
+from kvlab.cache.joined import each_table
 from kvlab.engine.shadow import Shadow, Truth
 from kvlab.methods.view import Slots
 
@@ -30,7 +31,7 @@ class Answer:
 def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer:
     """Ask the last query of `seen` again, of the table `slots`; `logits` (1, H, G, 1, S) if they are known."""
     if logits is None:
-        logits = seen.logits_at(slots.keys, slots.position)
+        logits = seen.logits_at_slots(slots)
     bias = slots.bias()
     if seen.low_rank is not None and seen.has_state:
         share = seen.low_rank.share(seen.query[:, :, -1:], logits, bias)
@@ -38,7 +39,13 @@ def answer(slots: Slots, seen: PassSeen, logits: Tensor | None = None) -> Answer
             share.slots[0, :, :, 0].mean(1), share.output(slots.values)[0, :, 0], share.state[0, :, :, 0].mean(1)
         )
     mass = probabilities(logits, bias, seen.sinks)[0, :, :, 0]  # (H, G, S)
-    return Answer(mass.mean(1), mixed(mass, slots.values[0]).flatten(0, 1))
+    return Answer(mass.mean(1), each_table(slots, _given, mass[None])[0].flatten(0, 1))
+
+
+def _given(slots: Slots, mass: Tensor) -> Tensor:
+    """(N, W, G, d) float32: the values of a table in the shares `mass` (N, W, G, S or more)."""
+    values = slots.values
+    return mixed(mass[..., : values.shape[2]].flatten(0, 1), values.flatten(0, 1)).unflatten(0, values.shape[:2])
 
 
 def mixed(mass: Tensor, values: Tensor) -> Tensor:
@@ -53,10 +60,10 @@ def given_answer(slots: Slots, seen: PassSeen, output: Tensor) -> Answer:
 
     `output` (1, Hq, q, d) is what the pass returned.
     """
-    mass = seen.kept_mass(slots.keys.shape[2])
+    mass = seen.kept_mass(slots.valid.shape[2])
     if mass is not None and output.dtype == torch.float32:
         return Answer(mass[0], output[0, :, 0])
-    return answer(slots, seen, seen.kept_logits(slots.keys.shape[2]))
+    return answer(slots, seen, seen.kept_logits(slots.valid.shape[2]))
 
 
 def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, truth: Truth) -> dict[str, Tensor]:

@@ -71,7 +71,7 @@ class Probe:
         self.sinks = score.sinks
         self.layers: dict[int, Gathered] = {}
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Gather what this layer's pass shows; write it when the text is complete."""
         if layer_idx not in self.wanted:
             return

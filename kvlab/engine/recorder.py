@@ -82,11 +82,11 @@ class Recorder:
 
     # Observer
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Ask the shadow what the last query would have seen, before anything is decided."""
         if layer_idx not in self.layers:
             self.layers[layer_idx] = LayerRecord(Shadow(self.capacity, self._host_of))
-        layer, heads = self.layers[layer_idx], slots.keys.shape[1]
+        layer, heads = self.layers[layer_idx], slots.valid.shape[1]
         self._turn_to(layer)
         earlier = layer.columns.get(LEFT) if self.step == 0 else None  # of the prompt's blocks before this one
         layer.columns = self._nothing_left(heads, query=seen.query)
@@ -96,7 +96,7 @@ class Recorder:
             return
         # Of a prompt in chunks only the last is shown, with the slots of all of them; in blocks each is.
         first = layer.shadow.tokens == 0
-        layer.shadow.append(slots, slots.keys.shape[2] if first else seen.num_new)
+        layer.shadow.append(slots, slots.valid.shape[2] if first else seen.num_new)
         if first:
             self._note_absent(layer_idx, layer, heads)
         layer.broken = non_finite(slots)
@@ -126,7 +126,7 @@ class Recorder:
             layer.columns["merged"] = plan.edges.active[0].sum(-1, dtype=torch.float32)
         if not self.full:
             return
-        layer.move(before.keys.device)
+        layer.move(before.valid.device)
         assert isinstance(view.seen, PassSeen) and layer.given is not None and layer.truth is not None
         if view.phase == "prefill":
             write_decision(self.writer, layer_idx, before, plan, layer.shadow.tokens)

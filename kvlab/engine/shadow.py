@@ -12,6 +12,7 @@ from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
 from kvlab.attention.slot_attention import probabilities
+from kvlab.cache.joined import states_at
 from kvlab.engine.host_blocks import HostBlocks
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
@@ -76,7 +77,7 @@ class Shadow:
 
     def _begin(self, slots: Slots, position: Tensor) -> None:
         """Make room, and note which positions before the last of the first pass's `position` (count,) are missing."""
-        heads, device = slots.keys.shape[1], slots.keys.device
+        heads, device = slots.valid.shape[1], slots.valid.device
         self.host = self.host_of(device)
         self.owner = self.host.empty(heads, self.capacity, dtype=torch.int64)
         absent = torch.arange(self.capacity, device=device) < position[-1]
@@ -90,15 +91,14 @@ class Shadow:
 
     def _store(self, slots: Slots, index: Tensor) -> None:
         """Append the states of the slots `index` (H, n) to the last blocks."""
-        whole = index[..., None].expand(-1, -1, slots.keys.shape[-1])
-        for blocks, states in ((self.keys, slots.keys), (self.values, slots.values)):
-            arrived = states[0].gather(1, whole).transpose(0, 1)  # (n, H, d)
+        for blocks, name in ((self.keys, "keys"), (self.values, "values")):
+            arrived = states_at(slots, name, index[None])[0].transpose(0, 1)  # (n, H, d)
             taken = 0
             while taken < len(arrived):
                 first = (self.rows + taken) % TOKENS_AT_ONCE
                 if first == 0:
                     size = min(TOKENS_AT_ONCE, self.capacity - self.rows - taken)
-                    blocks.append(self.host.empty(size, *arrived.shape[1:], dtype=states.dtype))
+                    blocks.append(self.host.empty(size, *arrived.shape[1:], dtype=arrived.dtype))
                 part = arrived[taken : taken + TOKENS_AT_ONCE - first]
                 self.host.store(blocks[-1][first : first + len(part)], part)
                 taken += len(part)

@@ -37,7 +37,7 @@ class Followed:
         self.start = torch.tensor(padded, dtype=torch.int64, device=device)[:, None]  # (B, 1, N)
         self._owner: dict[int, Tensor] = {}  # by layer, (B, H, N): the position naming each token's slot
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Attention moves nobody."""
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:

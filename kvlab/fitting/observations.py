@@ -59,7 +59,7 @@ class Watcher:
         self.random, self.layers = random, layers
         self.found: dict[int, Observation] = {}
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Note what this layer did."""
         if layer_idx in self.layers:
             self.found[layer_idx] = _observe(slots, seen, self.random)

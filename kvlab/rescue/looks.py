@@ -28,7 +28,7 @@ class Looks:
         """The next token is about to be decoded."""
         self.step += 1
 
-    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Slots, seen: PassSeen, output: Tensor) -> None:
         """Add this step's attention where it predicts a token of the answer."""
         if self.first <= self.step <= self.last:
             row = by_token(slots, seen.last_mass(), self.tokens)

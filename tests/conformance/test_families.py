@@ -101,7 +101,7 @@ def test_projected_queries_are_the_ones_that_attention_gets(family: str) -> None
     turns: dict[int, Rotary | None] = {}
 
     class Watcher:
-        def attended(self, layer_idx: int, slots: Any, seen: Any, value: Tensor, output: Tensor) -> None:
+        def attended(self, layer_idx: int, slots: Any, seen: Any, output: Tensor) -> None:
             given[layer_idx], made_of[layer_idx] = seen.query, (seen.module, seen.hidden_states)
             turns[layer_idx] = seen.rotary
 

@@ -32,7 +32,7 @@ def test_projected_queries_are_as_long_as_the_model_s_own_at_every_position(fami
     checked: list[int] = []
 
     class Watcher:
-        def attended(self, layer_idx: int, slots: Any, seen: Any, value: Tensor, output: Tensor) -> None:
+        def attended(self, layer_idx: int, slots: Any, seen: Any, output: Tensor) -> None:
             for place in range(seen.query.shape[2]):
                 states = seen.hidden_states[:, place : place + 1]
                 here = seen.project_queries(states, torch.tensor([place]))[:, :, 0]

@@ -29,8 +29,8 @@ class Notes:
         """Nothing to note."""
 
     def compressed(self, layer_idx: int, view: View, plan: Plan, before: Slots, after: Slots) -> None:
-        """Note it; `after` is copied because decoding changes it in place."""
-        self.decisions.append((view, plan, before, after.map(torch.clone)))
+        """Note it; both are copied because decoding changes the table in place."""
+        self.decisions.append((view, plan, before.map(torch.clone), after.map(torch.clone)))
 
 
 class Layer(HandLayer):

@@ -53,7 +53,7 @@ def test_the_output_weight_is_what_the_family_projects_with(family: str) -> None
     class Watcher:
         full = True
 
-        def attended(self, layer_idx, slots, part, value, output) -> None:
+        def attended(self, layer_idx, slots, part, output) -> None:
             with torch.no_grad():
                 told.append(torch.einsum("bhqd,hde->bqe", output.float(), part.output_weight().float()[0]))
 

@@ -223,7 +223,7 @@ class Asking:
         self.totals: list[Tensor] = []
         self.outputs: list[tuple[Tensor, Tensor]] = []
 
-    def attended(self, layer_idx: int, slots, seen, value, output) -> None:
+    def attended(self, layer_idx: int, slots, seen, output) -> None:
         given = answer(slots, seen)
         self._note(given)
         self.outputs.append((given.output, output[0, :, -1]))

@@ -21,7 +21,7 @@ class Asked:
     def __init__(self) -> None:
         self.query: dict[int, Tensor] = {}
 
-    def attended(self, layer_idx: int, slots: Any, seen: Any, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Any, seen: Any, output: Tensor) -> None:
         self.query[layer_idx] = seen.query.clone()
 
     def compressed(self, *_: Any) -> None: ...

@@ -32,7 +32,7 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: dict[int, PassSeen] = {}
 
-    def attended(self, layer_idx: int, slots: object, seen: PassSeen, value: object, output: object) -> None:
+    def attended(self, layer_idx: int, slots: object, seen: PassSeen, output: object) -> None:
         """Remembers the first pass."""
         self.seen.setdefault(layer_idx, seen)
 

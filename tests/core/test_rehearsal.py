@@ -54,7 +54,7 @@ class Watch:
     def __init__(self) -> None:
         self.mass: dict[int, Tensor] = {}
 
-    def attended(self, layer_idx: int, slots: Any, seen: Any, value: Tensor, output: Tensor) -> None:
+    def attended(self, layer_idx: int, slots: Any, seen: Any, output: Tensor) -> None:
         query, key = seen.query[0].double(), seen.key[0].double().repeat_interleave(len(seen.query[0]) // 2, 0)
         rows, columns = query.shape[1], key.shape[1]
         logits = query @ key.transpose(-1, -2) * seen.scaling

@@ -49,7 +49,7 @@ def test_mass_of_slots_and_sink_is_one() -> None:
     seen_mass: list[Tensor] = []
 
     class Watcher:
-        def attended(self, layer_idx: int, slots: object, seen: object, value: Tensor, output: Tensor) -> None:
+        def attended(self, layer_idx: int, slots: object, seen: object, output: Tensor) -> None:
             logits = seen.last_logits()[:, :, :, 0].double()  # type: ignore[attr-defined]
             sinks = model.model.layers[layer_idx].self_attn.sinks.double().view(1, 2, 2)
             total = logits.exp().sum(-1) + sinks.exp()

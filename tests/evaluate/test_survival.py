@@ -36,7 +36,7 @@ class Both:
         self.followed, self.capacity = followed, capacity
         self.shadows: dict[int, Shadow] = {}
 
-    def attended(self, layer_idx, slots, seen, value, output) -> None:
+    def attended(self, layer_idx, slots, seen, output) -> None:
         self.shadows.setdefault(layer_idx, Shadow(self.capacity)).append(slots, seen.num_new)
 
     def compressed(self, layer_idx, view, plan, before, after) -> None:

@@ -49,7 +49,7 @@ class Watcher:
     def __init__(self) -> None:
         self.seen: dict[int, object] = {}
 
-    def attended(self, layer_idx, slots, seen, value, output) -> None:
+    def attended(self, layer_idx, slots, seen, output) -> None:
         self.seen[layer_idx] = (seen.column_mass(), seen.rows_seen())
 
     def compressed(self, *_: object) -> None:
