@@ -19,7 +19,7 @@ from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
 from kvlab.lab.person import viewer
-from kvlab.trace.catalogue import list_comparisons, list_runs
+from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.labels import Kind, may_look_at
 from kvlab.trace.reader import Run, open_run
 
@@ -96,11 +96,11 @@ class Sources:
     def stamp_of_runs(self) -> tuple[str, ...]:
         """Names the runs in view, and those of the folder that some exhibits look at, as they are when first asked.
 
-        Runs elsewhere count with their status: a job at work writes to the index all the time and changes nothing here.
+        Comparisons elsewhere count once they have ended: one at work would have every card drawn anew at each run.
         """
         files = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
         known = hashlib.sha256()
-        for entry in list_runs(self.root):
+        for entry in (run for one in list_comparisons(self.root) if one.status != "running" for run in one.runs):
             known.update(f"{entry.run_id} {entry.status} {entry.label}\n".encode())
         chosen = str(self.run.path) if self.run else ""
         return (viewer(), str(self.root), chosen, *_stamps(files), known.hexdigest())
