@@ -224,9 +224,9 @@ async def _light(stay: Stay, row: Row, chance: random.Random) -> None:
 async def _real(stay: Stay, row: Row, browser: Any, chance: random.Random, thinking: tuple[float, float]) -> None:
     """The same with a browser, whose store keeps what it fetched once."""
     context = await browser.new_context(viewport={"width": 1280, "height": 900}, bypass_csp=True)
-    page, left = await context.new_page(), 0
+    page, left, name = await context.new_page(), 0, ""
     while time.monotonic() < stay.until:
-        name = chance.choice(PAGES)
+        name = chance.choice([one for one in PAGES if one != name])  # the page one is on draws no new picture
         begun = time.monotonic()
         try:
             if left:
