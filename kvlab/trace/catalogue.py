@@ -107,6 +107,8 @@ def list_runs(
 ) -> list[RunEntry]:
     """The runs under `root`, newest first. A running run whose process is gone is shown as failed.
 
+    So is a run whose record was damaged after it was indexed.
+
     A run whose folder is gone is left out, and so is one whose row or record no list can show, or that is private to
     somebody else than the person who acts (`kvlab.lab.person`).
     """
@@ -120,7 +122,7 @@ def list_runs(
     # On a server a run lies in the folder itself; whoever works alone may keep some elsewhere and link to them.
     there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
     wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
-    present = [entry for run, stamp in wanted if (entry := _present(root, run, stamp))]
+    present = [_present(root, run, stamp) for run, stamp in wanted]
     verified = [_verified(root, entry) for entry in present if may_see(entry.owner, entry.private)]
     return [entry for entry in verified if status in (None, entry.status)][:limit]
 
@@ -229,14 +231,14 @@ def rebuild(root: Path) -> list[str]:
     return in_database(root, again)
 
 
-def _present(root: Path, entry: RunEntry, stamp: int) -> RunEntry | None:
-    """The entry, of the record as it is now where that was written since; None where it can no longer be read."""
+def _present(root: Path, entry: RunEntry, stamp: int) -> RunEntry:
+    """The entry, of the record as it is now where that was written since; failed where it can no longer be read."""
     if stamp_of(root, entry.run_id) == stamp:
         return entry
     try:
         record = read_record(root / entry.run_id)
-    except UserError:
-        return None
+    except UserError as error:
+        return entry.model_copy(update={"status": "failed", "message": str(error)})
     upsert(root, record)
     return RunEntry.model_validate(row_of(record))
 
