@@ -236,7 +236,8 @@ async def _real(stay: Stay, row: Row, browser: Any, chance: random.Random, think
                 await page.click(LINK.format(name), timeout=PATIENCE_MS)
                 await page.wait_for_url(f"**/{name}*", wait_until="commit", timeout=PATIENCE_MS)
             else:
-                await page.goto(f"{stay.address}/{name}?run={stay.any_run(chance, name)}", timeout=PATIENCE_MS)
+                run = stay.any_run(chance, "lineage")  # of those with a picture on every page, as the menu keeps it
+                await page.goto(f"{stay.address}/{name}?run={run}", timeout=PATIENCE_MS)
                 left = chance.randint(1, LONGEST_VISIT)
             if name in PICTURES:
                 picture = f"{PICTURES[name]}:not([{OLD}])"
