@@ -92,14 +92,14 @@ def check_work(work: Work, root: Path) -> None:
 
 def device_asked(work: Several) -> str:
     """The device that the work names, `auto` or another; of several the first."""
-    asked = work.requests if isinstance(work, BenchJob) else (work.request,)
-    return str(asked[0].device if asked else work.changes.get("device", "auto"))  # type: ignore[union-attr]
+    if not isinstance(work, BenchJob):
+        return str(work.request.device)
+    return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
 
 
 def _too_big(work: Several, known: Mapping[str, Holds], machine: Machine, root: Path) -> str:
     try:
-        listed = task_list() if isinstance(work, EvalJob | SampleJob) else None
-        longest = 0 if listed is None else longest_prompt(work.request, listed)  # type: ignore[union-attr, arg-type]
+        longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
         return too_big(work, longest, lambda choice: known.get(choice.method, Holds()), machine, root)
     except UserError:
         return ""  # whoever loads the model says what is wrong, or fetches what is missing
