@@ -84,7 +84,7 @@ def chromium() -> Iterator[Any]:
 
 @contextmanager
 def chromium_at_home(width: int, height: int) -> Iterator[Any]:
-    """The context of a headless Chromium with a profile on disk, as a person's: it keeps files and compiled scripts.
+    """The context of a headless Chromium with a profile on disk, as a person's, which keeps the files it fetched.
 
     Raises:
         UserError: Chromium or playwright is missing.
