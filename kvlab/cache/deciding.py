@@ -148,14 +148,20 @@ def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
             return none
     taken = [carried_out(work, bucket, kernel) for work, bucket in zip(works, layer.buckets, strict=True)]
     if settings.observer is not None:
-        _tell_counts(layer, works)
+        _tell_counts(layer, [work for work in works if work is not None])  # none is, where somebody counts
     return taken
 
 
-def _tell_counts(layer: LayerState, works: Sequence[Work | None]) -> None:
+def _tell_counts(layer: LayerState, works: Sequence[Work]) -> None:
     """Tell who only counts that one slot of each head has left, and which of them merged."""
-    merged = layer.streams.join([work.merged.view(work.dropped.shape).float() for work in works])  # type: ignore[union-attr]
+    merged = layer.streams.join([_merged(work).view(work.dropped.shape).float() for work in works])
     cast(Counter, layer.settings.observer).counted(layer.layer_idx, torch.ones_like(merged), merged)
+
+
+def _merged(work: Work) -> torch.Tensor:
+    """Which heads' slots have merged, of work that is done."""
+    assert work.merged is not None
+    return work.merged
 
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:

@@ -19,6 +19,7 @@ from kvlab.methods import make_method, registered
 from kvlab.models.load import prepare
 from tests.core.compile_ahead import some_work
 from tests.core.kernels import DEVICE, kernel_module
+from tests.core.tables import same_tables
 from tests.families import tiny_model
 
 CASES: list[tuple[str, dict]] = [
@@ -41,7 +42,7 @@ def kernel() -> ModuleType:
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def kernel_as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(fused, "_failed", False)
     fused.decision_kernel.cache_clear()
     yield
@@ -64,21 +65,6 @@ def _decoded(cache: CompressedCache, family: str = "llama") -> Tensor:
     return torch.stack(seen)
 
 
-def _same(ours: CompressedCache, theirs: CompressedCache, close: float = 1e-4) -> None:
-    for our, their in zip(ours.compressed_layers(), theirs.compressed_layers(), strict=True):
-        assert our.slots is not None and their.slots is not None
-        there = our.slots.valid
-        assert (there == their.slots.valid).all()
-        columns = {**our.slots.metadata(), "keys": our.slots.keys, "values": our.slots.values}
-        for name, column in columns.items():
-            other = getattr(their.slots, name) if name in vars(their.slots) else their.slots.extra[name]
-            if name != "score" or "ema" not in columns:  # that one is worked out when it is wanted
-                torch.testing.assert_close(column[there], other[there], rtol=close, atol=close, msg=name)
-        torch.testing.assert_close(our.dropped, their.dropped)
-        for name, state in our.buckets[0].table.head_state.items():
-            torch.testing.assert_close(state, their.buckets[0].table.head_state[name], rtol=close, atol=close)
-
-
 @pytest.mark.parametrize(("method", "options"), CASES)
 def test_equals_the_pipeline(kernel: ModuleType, method: str, options: dict, monkeypatch: pytest.MonkeyPatch) -> None:
     """A padded batch, a second turn, merges and evictions: the same logits and the same tables after every step."""
@@ -96,7 +82,7 @@ def test_equals_the_pipeline(kernel: ModuleType, method: str, options: dict, mon
     layers = len(caches[0].compressed_layers())
     assert len(works) >= layers * (STEPS - 3), "hardly a decision went through the kernel"
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
-    _same(caches[1], caches[0])
+    same_tables(caches[1], caches[0])
 
 
 def _filled(kind: int, dtype: torch.dtype) -> Work:

@@ -11,7 +11,8 @@ from kvlab.cache.decision_work import Work
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots, View
 from kvlab.models.load import prepare
-from tests.core.test_decision_kernel import _as_it_was, _same  # noqa: F401
+from tests.core.tables import same_tables
+from tests.core.test_decision_kernel import kernel_as_it_was  # noqa: F401  # a fixture
 from tests.families import tiny_model
 
 CASES: list[tuple[str, dict]] = [
@@ -69,7 +70,7 @@ def test_equals_the_pipeline(
     assert len(works) >= layers * (STEPS - 3), "hardly a decision was taken in place"
     assert len({id(work) for work in works}) <= len(works) / 2, "a table that stays the same was described anew"
     torch.testing.assert_close(logits[1], logits[0], rtol=close, atol=close)
-    _same(caches[1], caches[0], close)
+    same_tables(caches[1], caches[0], close)
 
 
 @pytest.mark.parametrize("method", ["keepkv", "d2o"])
