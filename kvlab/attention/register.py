@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import sdpa_mask
+from transformers.utils.import_utils import is_tracing
 
 from kvlab.attention.alibi import Alibi
 from kvlab.attention.handoff import AttentionCall, take
@@ -33,6 +34,8 @@ def register_attention() -> str:
 def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
     """The 2-D padding mask (B, tokens seen) or None for full-attention layers; for sliding ones a boolean 4-D mask,
     which is made in blocks where it has more rows than one.
+
+    A prompt's mask that hides nothing is None too: attention without a bias is the fused one.
     """
     local, rows = geometry.get("local_size") is not None, geometry.get("q_length")
     if local and not geometry.get("use_vmap") and isinstance(rows, int) and rows > ROW_BLOCK:
@@ -40,7 +43,12 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
     if local or geometry.get("use_vmap"):
         return sdpa_mask(**geometry)  # type: ignore[arg-type]
     mask = geometry.get("attention_mask")
-    return mask if isinstance(mask, Tensor) else None
+    return mask if isinstance(mask, Tensor) and (rows == 1 or _hides(mask)) else None
+
+
+def _hides(padding: Tensor) -> bool:
+    """Whether a mask has padding; where that can't be asked without breaking a graph, it may have."""
+    return is_tracing(padding) or not bool(padding.all())
 
 
 def kvlab_attention(

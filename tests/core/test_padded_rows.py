@@ -58,3 +58,18 @@ def test_padded_rows_get_what_they_would_alone(family: str) -> None:
             if len(layers) == model.config.num_hidden_layers:
                 heads = [head for layer in layers for head in kept(layer, row)]
                 assert sum(map(len, heads)) == round(0.4 * (40 - skip)) * len(heads), method
+
+
+def test_a_mask_that_hides_nothing_costs_no_bias() -> None:
+    """The table stays dense, so that attention is the fused one; with padding it is not."""
+    model = prepare(tiny_model("llama"))
+    ids = torch.randint(3, 97, (2, 40), generator=torch.Generator().manual_seed(1))
+    mask = torch.ones_like(ids)
+    for hidden in (0, 5):
+        mask[1, :hidden] = 0
+        cache = make_cache(model, "snapkv", 1.0, window=WINDOW)
+        with torch.inference_mode():
+            model(ids, attention_mask=mask, past_key_values=cache)
+        assert [table.is_dense for layer in cache.compressed_layers() for table in layer.tables] == [
+            hidden == 0 for _ in cache.compressed_layers()
+        ]
