@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
 from app.parts.exhibit import BADGES, failed
+from app.parts.kept import Kept
 from app.parts.links import link
 from app.parts.order import order_button
 from app.parts.text import plain, shorten
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Exhibit, Needs
-from kvlab.atlas.registry import find
 from kvlab.atlas.scorecard import claims_of
 from kvlab.atlas.settings import PUBLISHED
 from kvlab.atlas.shipped import card_of, merged
@@ -24,7 +25,7 @@ from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.figures.thumbnail import blank, thumbnail
 
-KEPT_STATES = 500
+KEPT_BYTES = 16_000_000  # of pictures and words: some 30 atlases
 CARD_WIDTH = 264
 
 
@@ -66,10 +67,14 @@ def card(exhibit: Exhibit) -> Card:
 def fill(place: Card, sources: Sources) -> State:
     """Draws the exhibit into its card; returns what it shows: without an origin there was nothing to draw it from.
 
-    It is drawn with the first recorded layer and head, and kept while nothing on disk changes.
+    It is drawn with the first recorded layer and head, and kept; where more was recorded since, an older one will do
+    while it is drawn anew.
     """
+    theme = page_theme()
     try:
-        found = _state(sources, place.exhibit.stamp(sources), place.exhibit.key, page_theme())
+        found = _kept().get(
+            (place.exhibit.key, theme), place.exhibit.seen(sources), lambda: _state(place.exhibit, sources, theme)
+        )
     except Exception as error:  # one exhibit's fault must not take the other cards down; not kept, so tried again
         found = State(blank("failed", page_theme()), missing=failed(place.exhibit, error))
     place.picture.image(found.picture, width="stretch")
@@ -96,19 +101,22 @@ def fill(place: Card, sources: Sources) -> State:
     return found
 
 
-@st.cache_data(max_entries=KEPT_STATES, show_spinner=False)
-def _state(_sources: Sources, stamp: tuple[str, ...], key: str, theme: Theme) -> State:
-    exhibit = find(*key.split("/"))
-    sliding = _sources.run.record.sliding_layers if _sources.run else ()
+@st.cache_resource(show_spinner=False)
+def _kept() -> Kept[State]:
+    return Kept(KEPT_BYTES, size=lambda state: len(pickle.dumps(state)), stands=lambda state: bool(state.origin))
+
+
+def _state(exhibit: Exhibit, sources: Sources, theme: Theme) -> State:
+    sliding = sources.run.record.sliding_layers if sources.run else ()
     layer = next((index for index in range(len(sliding) + 1) if index not in sliding), 0)
     try:
-        own = exhibit.draw(_sources, Choice(layer=layer), theme)
+        own = exhibit.draw(sources, Choice(layer=layer), theme)
     except UserError as error:
         own = Needs(str(error), "")
     ships = shipped()
     if isinstance(own, Needs):
-        return _without_own(own, ships, card_of(exhibit, ships, _sources, theme), theme)
-    drawn = merged(exhibit, own, ships, _sources, theme)
+        return _without_own(own, ships, card_of(exhibit, ships, sources, theme), theme)
+    drawn = merged(exhibit, own, ships, sources, theme)
     first, picture = own[0], thumbnail(own[0].figure, theme)
     return State(picture, first.origin, _source(first.origin), claims_of(drawn))
 

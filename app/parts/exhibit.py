@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
+import pickle
 from collections.abc import Sequence
 
 import pandas as pd
 import streamlit as st
 
 from app.parts.figure import collect, page_file, show
+from app.parts.kept import Kept
 from app.parts.order import order_button
 from app.parts.shown import Offer, titled
 from app.parts.text import plain, shorten
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
-from kvlab.atlas.registry import find
 from kvlab.atlas.shipped import merged
 from kvlab.atlas.shipped_folder import shipped
 from kvlab.atlas.sources import Sources
@@ -28,7 +29,7 @@ from kvlab.figures.words import spoken
 from kvlab.report.views import table_of
 
 log = logging.getLogger(__name__)
-KEPT_DRAWINGS = 24
+KEPT_BYTES = 48_000_000  # of figures and frames
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
 BADGES = {
     "holds": ("green", ":material/check_circle:"),
@@ -81,20 +82,22 @@ def controls(exhibit: Exhibit, sources: Sources) -> Choice:
 
 
 def draw(exhibit: Exhibit, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """What the exhibit draws; kept while neither the results on disk nor the choice change.
+    """What the exhibit draws, kept; where more was recorded since, an older one will do while it is drawn anew.
 
     Raises:
         UserError: what it asks for was not recorded.
     """
-    return _draw(sources, choice, exhibit.stamp(sources), exhibit.key, repr(choice), theme)
+
+    def now() -> tuple[Drawn, ...] | Needs:
+        return merged(exhibit, exhibit.draw(sources, choice, theme), shipped(), sources, theme)
+
+    with st.spinner("Drawing"):
+        return _kept().get((exhibit.key, repr(choice), theme), exhibit.seen(sources), now)
 
 
-@st.cache_resource(max_entries=KEPT_DRAWINGS, show_spinner="Drawing")
-def _draw(
-    _sources: Sources, _choice: Choice, stamp: tuple[str, ...], key: str, choice: str, theme: Theme
-) -> tuple[Drawn, ...] | Needs:
-    exhibit = find(*key.split("/"))
-    return merged(exhibit, exhibit.draw(_sources, _choice, theme), shipped(), _sources, theme)
+@st.cache_resource(show_spinner=False)
+def _kept() -> Kept[tuple[Drawn, ...] | Needs]:
+    return Kept(KEPT_BYTES, size=lambda drawn: len(pickle.dumps(drawn)), stands=lambda drawn: isinstance(drawn, tuple))
 
 
 def failed(exhibit: Exhibit, error: Exception) -> str:

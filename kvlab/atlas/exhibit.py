@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from kvlab.atlas.commands import fill_command
 from kvlab.atlas.settings import in_origin
-from kvlab.atlas.sources import Sources
+from kvlab.atlas.sources import Seen, Sources
 from kvlab.atlas.verdict import OPEN, Claim
 from kvlab.counted import ONE_PROMPT_BEGINS
 from kvlab.errors import UserError
@@ -128,15 +128,9 @@ class Exhibit:
                 return drawn
         return None
 
-    def stamp(self, sources: Sources) -> tuple[str, ...]:
-        """Names what it is drawn from: equal stamps, equal pictures.
-
-        What evaluations and benchmarks draw is the same for every run of a model that may be in view.
-        """
-        if self.source in RECORDED:
-            return sources.stamp_of_runs
-        chosen = sources.run.record.model.name if sources.run else ""
-        return (chosen, sources.model, *sources.stamp_of_results)
+    def seen(self, sources: Sources) -> Seen:
+        """What it is drawn from. What evaluations and benchmarks draw is the same for every run of a model in view."""
+        return sources.seen_of_runs if self.source in RECORDED else sources.seen_of_results
 
     @property
     def key(self) -> str:

@@ -26,9 +26,7 @@ def drawn(ships: Shipped, exhibit: Exhibit, sources: Sources, theme: Theme) -> t
     """The exhibit as it ships; what evaluations and benchmarks draw is drawn anew from their rows."""
     if exhibit.source not in RECORDED:
         return exhibit.draw(Sources(sources.root, shipped=ships), Choice(), theme)
-    rows = ships.drawings
-    mine = rows[(rows["exhibit"] == exhibit.key) & (rows["theme"] == theme)]
-    return tuple(_read(row) for row in mine.to_dict("records")) or Needs("It is not among what ships.", "")
+    return tuple(map(_read, ships.drawings(exhibit.key, theme))) or Needs("It is not among what ships.", "")
 
 
 def merged(

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from kvlab.assets import project_root
 from kvlab.atlas.verdict import Basis, Claim, Threshold
@@ -22,6 +24,7 @@ from kvlab.intervals import Interval
 
 FOLDER = "results"
 EVIDENCE, DRAWN, CARDS, MADE = "evidence", "drawn.parquet", "cards.parquet", "made.json"
+ROWS_AT_ONCE = 2
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,14 @@ class Shipped:
         file = self.root / EVIDENCE / f"{name}.parquet"
         return pd.read_parquet(file) if file.exists() else pd.DataFrame(columns=["prompt", "label"])
 
-    @cached_property
-    def drawings(self) -> pd.DataFrame:
-        """A row a figure: exhibit, name, theme, figure (JSON), frame (JSON), reading, origin, claim (JSON or empty)."""
-        return pd.read_parquet(self.root / DRAWN)
+    def drawings(self, exhibit: str, theme: str) -> list[dict[str, str]]:
+        """A row a figure: exhibit, name, theme, figure (JSON), frame (JSON), reading, origin, claim (JSON or empty).
+
+        The file is read a few rows at a time and not kept: as a frame it takes 44 MB, of which an exhibit is one.
+        """
+        batches = pq.ParquetFile(self.root / DRAWN).iter_batches(ROWS_AT_ONCE)
+        wanted = (pc.field("exhibit") == exhibit) & (pc.field("theme") == theme)
+        return [row for batch in batches for row in batch.filter(wanted).to_pylist()]
 
     @cached_property
     def cards(self) -> dict[tuple[str, str], ShippedCard]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -30,6 +30,19 @@ KEPT_RESULTS = 4  # folders' results as frames: the lab's own and what ships, an
 MOST_ELSEWHERE = 24  # comparisons that are looked through for what the one in view lacks
 # A measurement once; the same one asked for in other words stays, as some exhibit looks for these words.
 ONE_ROW = ["key", "hyper_parameters"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a picture is drawn from, for keeping it: what is in view (`place`), and names and state of all the rest.
+
+    Equal ones make equal pictures. Where only the rest differs, and nothing of it is gone or hidden since, a picture
+    is not wrong but older.
+    """
+
+    place: tuple[str, ...]
+    names: frozenset[str]
+    stamp: str
 
 
 @dataclass
@@ -89,21 +102,31 @@ class Sources:
     @cached_property
     def stamp_of_results(self) -> tuple[str, ...]:
         """Names the evaluations and benchmarks as they are on disk when first asked: equal stamps, equal rows."""
-        files = [*_files(self.root, EVAL_FOLDER), *_files(self.root, BENCH_FOLDER)]
-        return (str(self.root), *_stamps(files))
+        return (str(self.root), *_stamps(self._result_files))
 
     @cached_property
-    def stamp_of_runs(self) -> tuple[str, ...]:
-        """Names the runs in view, and those of the folder that some exhibits look at, as they are when first asked.
+    def seen_of_results(self) -> Seen:
+        """The evaluations and benchmarks as they are on disk when first asked."""
+        files = self._result_files
+        place = (viewer(), str(self.root), self.run.record.model.name if self.run else "", self.model)
+        return Seen(place, frozenset(map(str, files)), _digest(_stamps(files)))
+
+    @cached_property
+    def _result_files(self) -> list[Path]:
+        return [*_files(self.root, EVAL_FOLDER), *_files(self.root, BENCH_FOLDER)]
+
+    @cached_property
+    def seen_of_runs(self) -> Seen:
+        """The runs in view, and those of the folder that some exhibits look at, as they are when first asked.
 
         Comparisons elsewhere count once they have ended: one at work would have every card drawn anew at each run.
         """
         files = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
-        known = hashlib.sha256()
-        for entry in (run for one in list_comparisons(self.root) if one.status != "running" for run in one.runs):
-            known.update(f"{entry.run_id} {entry.status} {entry.label}\n".encode())
-        chosen = str(self.run.path) if self.run else ""
-        return (viewer(), str(self.root), chosen, *_stamps(files), known.hexdigest())
+        place = (viewer(), str(self.root), str(self.run.path) if self.run else "", *_stamps(files))
+        found = list_comparisons(self.root)
+        ended = (run for one in found if one.status != "running" for run in one.runs)
+        stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)
+        return Seen(place, frozenset(run.run_id for one in found for run in one.runs), stamp)
 
 
 def origin(run: Run) -> str:
@@ -135,6 +158,10 @@ def _files(root: Path, folder: str) -> list[Path]:
             seen[name] = may_look_at(root, name, KINDS[folder])
         found += [file] if seen[name] else []
     return sorted(found)
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()
 
 
 def _stamps(files: Sequence[Path]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
@@ -35,6 +36,7 @@ class Person:
 
 ALONE = Person("", Role.ADMINISTER)  # whoever sits at the machine: the command line, and a dashboard without a lab file
 _asks: Callable[[], Person] = lambda: ALONE  # noqa: E731
+_here: ContextVar[Person | None] = ContextVar("acting", default=None)
 
 
 def ask_who(who: Callable[[], Person]) -> None:
@@ -54,9 +56,19 @@ def acting_for(person: Person) -> Iterator[None]:
         ask_who(before)
 
 
+@contextmanager
+def in_place_of(person: Person) -> Iterator[None]:
+    """What this thread does meanwhile it does for this person, whoever the others act for."""
+    token = _here.set(person)
+    try:
+        yield
+    finally:
+        _here.reset(token)
+
+
 def acting() -> Person:
     """The person for whom this process acts now."""
-    return _asks()
+    return _here.get() or _asks()
 
 
 def viewer() -> str:

@@ -13,6 +13,9 @@ from kvlab.lab.tokens import hashes_from_environment
 # Told to the server: nobody is asked who they are; and only this machine is answered.
 OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
 LARGEST_UPLOAD_MB = 200
+GONE_SECONDS = (
+    30  # a session of a reader who went on takes half a megabyte, and Streamlit would keep 128 for two minutes
+)
 OPEN_TO_EVERYONE = (
     "This dashboard asks nobody who they are: everybody who reaches it reads all prompts, starts runs and deletes them."
 )
@@ -75,6 +78,8 @@ def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]
         "server.enableStaticServing": "false",
         "server.maxUploadSize": LARGEST_UPLOAD_MB,
         "browser.gatherUsageStats": "false",
+        # What a browser that is gone has open is kept for it so long; its address, and what it typed, it has itself.
+        "server.disconnectedSessionTTL": GONE_SECONDS,
         "runner.postScriptGC": "false",  # all objects after every run of a page; the server does it now and then
     }
     if not is_loopback(host) or found is not None:

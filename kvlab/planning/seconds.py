@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step ov
 PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probe`): .9 to 1.6 for five shapes, 2.3 on mini
 MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
 TRIES, TRIED_SECONDS = 16, 1.0  # the best of so many, for a busy machine is fast now and then
+_measuring = threading.Lock()
+_measured: dict[tuple[Path, str], Speed] = {}
 
 
 class Speed(BaseModel):
@@ -70,15 +73,26 @@ def duration(work: Work, runs: int, machine: Machine, root: Path, comparisons: i
 
 
 def known_speed(machine: Machine, root: Path) -> Speed | None:
-    """What was measured of the device before; of a CPU it is measured now if it never was."""
+    """What was measured of the device before; of a CPU it is measured now if it never was.
+
+    One measures while others who ask wait: several at once would each see a slow machine, and take its memory.
+    """
+    known = _noted(machine, root)
+    if known is not None or machine.device != "cpu":
+        return known
+    with _measuring:
+        known = _noted(machine, root)
+        if known is None:
+            known = _measured[root, machine.name] = _host_speed()
+            keep_speed(machine, root, known)
+    return known
+
+
+def _noted(machine: Machine, root: Path) -> Speed | None:
     try:
         return Speed.model_validate(json.loads((root / FILE).read_text(encoding="utf-8"))[machine.name])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
-        if machine.device != "cpu":
-            return None
-    speed = _host_speed()
-    keep_speed(machine, root, speed)
-    return speed
+        return _measured.get((root, machine.name))  # of a folder that cannot be written to
 
 
 def keep_speed(machine: Machine, root: Path, speed: Speed) -> None:
@@ -93,7 +107,7 @@ def keep_speed(machine: Machine, root: Path, speed: Speed) -> None:
     try:
         replace_file(root / FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     except (OSError, UserError):
-        return  # a folder that cannot be written to is measured again
+        return  # this process remembers what it measured
 
 
 def _host_speed() -> Speed:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from kvlab.atlas import claims, packing
@@ -171,6 +173,21 @@ needs_results = pytest.mark.skipif(shipped() is None, reason="make shipped was n
 
 
 @needs_results
+def test_a_shipped_figure_is_read_without_keeping_the_others():
+    """All of them take 44 MB as Arrow keeps them."""
+    ships = shipped()
+    assert ships is not None
+    every = pd.read_parquet(ships.root / "drawn.parquet")
+    wanted = every[(every["exhibit"] == "keepkv/fig-1") & (every["theme"] == "dark")].to_dict("records")
+    del every
+    gc.collect()
+    before = pa.total_allocated_bytes()
+    assert ships.drawings("keepkv/fig-1", "dark") == wanted and wanted
+    assert pa.total_allocated_bytes() - before < 1_000_000
+    assert ships.drawings("keepkv/no-such-figure", "dark") == []
+
+
+@needs_results
 def test_what_ships_is_small_and_says_what_made_it():
     ships = shipped()
     assert ships is not None
@@ -187,7 +204,7 @@ def test_every_card_of_a_first_visit_is_filled():
     """But those of benchmarks where none was packed: their cards name the command."""
     ships, empty = shipped(), Sources(Path("nowhere"))
     assert ships is not None
-    drawings = set(ships.drawings["exhibit"])
+    drawings = set(pd.read_parquet(ships.root / "drawn.parquet", columns=["exhibit"])["exhibit"])
     measured = bool(list((ships.root / "bench").glob("*.parquet")))
     for exhibit in EXHIBITS:
         if exhibit.paper == "beyond" or (exhibit.source == "bench" and not measured):

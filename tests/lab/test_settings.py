@@ -88,6 +88,7 @@ def test_another_address_than_this_machines_has_to_be_told_twice(host: str, loca
         check_serving(host, None, False)
     assert "asks nobody who they are" in check_serving(host, None, True)
     assert server_options(host, 1, None)["runner.postScriptGC"] == "false"  # seven tenths of a busy server's time
+    assert server_options(host, 1, None)["server.disconnectedSessionTTL"] == 30  # half a megabyte each
     assert server_options(host, 1, None)["client.showErrorDetails"] == "none"
 
 

@@ -92,11 +92,11 @@ def test_the_index_without_any_run_shows_what_ships(runs_root: Path, open_page: 
 
 def test_the_index_without_what_ships_names_commands(runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("app.parts.cards.shipped", lambda: None)
-    st.cache_data.clear()
+    st.cache_resource.clear()
     page = open_page("atlas")
     assert not page.exception
     assert "needs `kvlab " in texts(page)
-    st.cache_data.clear()
+    st.cache_resource.clear()
 
 
 def broken(sources: Sources, choice: Choice, theme: str) -> tuple[()]:
@@ -108,8 +108,7 @@ def one_broken(monkeypatch: pytest.MonkeyPatch) -> Exhibit:
     """An exhibit whose drawing has a fault, in the place of the first one."""
     first = replace(EXHIBITS[0], drawing=broken)
     monkeypatch.setattr(registry, "EXHIBITS", (first, *EXHIBITS[1:]))
-    st.cache_data.clear()  # what another test has drawn
-    st.cache_resource.clear()
+    st.cache_resource.clear()  # what another test has drawn
     return first
 
 
