@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 RESAMPLES = 4000
+MOST_PICKS = 250_000  # samples drawn at once: two megabytes, of which there are three
 LEVEL = 0.95
 # What a column holds. Scores and their differences are drawn again as any other where they are not whole numbers.
 Kind = Literal["any", "score", "difference"]
@@ -132,9 +133,15 @@ def _intervals(data: np.ndarray, labels: np.ndarray, seed: int, resamples: int, 
 def _drawn_means(data: np.ndarray, random: np.random.Generator, resamples: int) -> np.ndarray:
     """Means (resamples, columns) of as many samples as there are, drawn with replacement."""
     count = len(data)
+    at_once = max(1, MOST_PICKS // count)
+    parts = (min(at_once, resamples - begun) for begun in range(0, resamples, at_once))
+    return np.concatenate([_times(count, rows, random) @ data for rows in parts]) / count
+
+
+def _times(count: int, resamples: int, random: np.random.Generator) -> np.ndarray:
+    """How often each of `count` samples was drawn, (resamples, count)."""
     picks = random.integers(count, size=(resamples, count)) + count * np.arange(resamples)[:, None]
-    times = np.bincount(picks.ravel(), minlength=resamples * count).reshape(resamples, count)
-    return times @ data / count
+    return np.bincount(picks.ravel(), minlength=resamples * count).reshape(resamples, count)
 
 
 def pairs_interval(table: np.ndarray, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL) -> Interval:

@@ -162,9 +162,9 @@ def empty_outlines() -> pd.DataFrame:
 def neighbours(run: Run, layer: int, head: int, what: str) -> None:
     unit = page.unit_vectors(run, what, layer, head)
     last = len(unit) - 1
-    token = int(
-        st.number_input("Look around token", 0, last, min(len(unit) // 2, last), key="token", bind="query-params")
-    )
+    middle = min(len(unit) // 2, last)
+    chosen = st.number_input("Look around token", 0, last, middle, key="token", bind="query-params")
+    token = middle if chosen is None else int(chosen)  # another page's field of this name may be empty
     texts = page.head_history(run, layer, head)[2]
     frame = maps.neighbour_profile(unit, token)
     figure = figures.neighbours(frame, texts, token, page_theme(), what)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import Run, open_run
 
+ROWS_TOGETHER = 8  # of figures: a page reads those of one exhibit alone
 LARGEST = 15_000_000
 THEMES: tuple[Theme, ...] = ("light", "dark")
 LEFT_OUT = ["prediction", "answer"]  # of an evaluation's rows: nothing is drawn from them
@@ -46,7 +47,7 @@ def pack(runs: Path, to: Path, machine: str = "two CPU cores") -> int:
             rows = pd.concat(found, ignore_index=True)
             rows.drop(columns="run").to_parquet(to / EVIDENCE / f"{evidence.name}.parquet", compression="zstd")
     for name, rows in zip((DRAWN, CARDS), _drawings(newest), strict=True):
-        rows.to_parquet(to / name, compression="zstd", compression_level=12)
+        rows.to_parquet(to / name, compression="zstd", compression_level=12, row_group_size=ROWS_TOGETHER)
     record = every[0][0].record
     made = {
         "versions": record.versions, "model": record.model.name, "digest": _digest(newest), "device": record.device,
@@ -127,7 +128,16 @@ def _drawings(sources: Sources) -> tuple[pd.DataFrame, pd.DataFrame]:
             cards.append(card_row(exhibit, drawn, theme))
             if exhibit.source in RECORDED:
                 figures += rows_of(exhibit, drawn, theme)
-    return pd.DataFrame(figures), pd.DataFrame(cards)
+    # The largest lie first and so in one group: exhibits that show the same maps take their room once.
+    return pd.DataFrame(sorted(figures, key=_room(figures))), pd.DataFrame(cards)
+
+
+def _room(figures: Sequence[dict[str, str]]) -> Callable[[dict[str, str]], int]:
+    """Sorts figures by the largest of their exhibit, which leaves the figures of an exhibit in their order."""
+    largest: dict[str, int] = {}
+    for row in figures:
+        largest[row["exhibit"]] = max(largest.get(row["exhibit"], 0), len(row["frame"]))
+    return lambda row: -largest[row["exhibit"]]
 
 
 def _digest(sources: Sources) -> str:

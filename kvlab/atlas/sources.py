@@ -70,9 +70,10 @@ class Sources:
         return seen.record.model.name if seen else ""
 
     def elsewhere(self) -> Iterator[Sources]:
-        """The other comparisons in the folder of the model in view, newest first, each as if it were in view."""
+        """The other comparisons of the model in view that have ended, newest first, each as if it were in view."""
         here = {run.record.comparison_id for run in self.runs}
-        for entry in list_comparisons(self.root)[:MOST_ELSEWHERE]:
+        ended = [entry for entry in list_comparisons(self.root) if entry.status != "running"]
+        for entry in ended[:MOST_ELSEWHERE]:
             if entry.comparison_id in here or (self.model and entry.runs[0].model != self.model):
                 continue
             runs = []

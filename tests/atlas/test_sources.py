@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -91,6 +92,16 @@ def test_what_is_recorded_is_drawn_anew_where_runs_changed_and_not_with_every_wr
     assert exhibit_of(source).seen(of(recorded, 0)) == before
     write_synthetic_run(recorded, method="h2o", seed=len(source), layers=1, prompt_tokens=12, steps=2)
     assert exhibit_of(source).seen(of(recorded, 0)) != before
+
+
+def test_what_is_still_recorded_elsewhere_is_not_drawn_from(tmp_path: Path):
+    """Its keys are there before its tokens are."""
+    small = {"layers": 1, "prompt_tokens": 12, "steps": 2}
+    here = open_run(write_synthetic_run(tmp_path, comparison_id="here", **small))
+    write_synthetic_run(tmp_path, comparison_id="ended", **small)
+    write_synthetic_run(tmp_path, comparison_id="begun", status="running", worker_pid=os.getpid(), **small)
+    found = [other.run.record.comparison_id for other in Sources(tmp_path, here, [here]).elsewhere() if other.run]
+    assert found == ["ended"]
 
 
 def test_results_are_read_once_for_all_readers_and_again_when_a_file_is_new(tmp_path: Path):

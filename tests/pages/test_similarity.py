@@ -77,3 +77,13 @@ def test_windows_stay_square_and_inside(asked: list[int] | None, shown: tuple):
 def test_values_travel_exactly_to_four_digits():
     values = np.linspace(-1, 1, 1001, dtype=np.float32)
     assert np.abs(quantised(values) / 32767 - values).max() < 5e-5
+
+
+def test_the_empty_field_of_another_page_means_the_middle_token(runs_root: Path, open_page: Open):
+    """Lineage and others have a field of the same name, where empty lets the figure choose."""
+    path = write_synthetic_run(runs_root)
+    page = open_page("similarity", run=path.name)
+    page.session_state["token"] = None
+    page.run()
+    assert not page.exception
+    assert len(page.get("plotly_chart")) == 3
