@@ -14,8 +14,8 @@ import pandas as pd
 
 from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
-from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
-from kvlab.trace.reader import Run, open_run
+from kvlab.trace.catalogue import ComparisonEntry
+from kvlab.trace.reader import Run
 
 MOST_PROMPTS = 12
 MOST_KEPT = 2000
@@ -96,7 +96,7 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
     if not seen:
         return
     here = {run.record.run_id for run in seen}
-    for entry in list_comparisons(sources.root):
+    for entry in sources.comparisons:
         if here & {run.run_id for run in entry.runs} or entry.runs[0].model != seen[0].record.model.name:
             continue
         runs = _wanted(_opened(sources, entry, evidence, labels), evidence, labels)
@@ -127,10 +127,4 @@ def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels
     if not evidence.methods:
         first = sorted(found, key=lambda run: run.run_id)[:1]
         found = list(dict.fromkeys([*(run for run in found if run.method == "full"), *first]))[:2]
-    opened = []
-    for run in found:
-        try:
-            opened.append(open_run(sources.root / run.run_id))
-        except UserError as error:
-            log.info("%s could not be opened: %s", run.run_id, error)
-    return opened
+    return [run for one in found if (run := sources.other(one.run_id)) is not None]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -19,7 +19,7 @@ from kvlab.counted import ONE_PROMPT
 from kvlab.errors import UserError
 from kvlab.evaluate.rows import newest
 from kvlab.lab.person import viewer
-from kvlab.trace.catalogue import list_comparisons
+from kvlab.trace.catalogue import ComparisonEntry, list_comparisons
 from kvlab.trace.labels import Kind, may_look_at
 from kvlab.trace.reader import Run, open_run
 
@@ -30,6 +30,7 @@ KEPT_RESULTS = 4  # folders' results as frames: the lab's own and what ships, an
 MOST_ELSEWHERE = 24  # comparisons that are looked through for what the one in view lacks
 # A measurement once; the same one asked for in other words stays, as some exhibit looks for these words.
 ONE_ROW = ["key", "hyper_parameters"]
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,26 @@ class Sources:
     run: Run | None = None
     runs: Sequence[Run] = field(default_factory=tuple)
     shipped: Shipped | None = None
+    _others: dict[str, Run | None] = field(default_factory=dict, repr=False)  # opened so far; None: cannot be read
+
+    _listed: list[list[ComparisonEntry]] = field(default_factory=list, repr=False)  # once asked: one list
+
+    @property
+    def comparisons(self) -> list[ComparisonEntry]:
+        """The comparisons of the folder as they were when first asked, newest first."""
+        if not self._listed:
+            self._listed.append(list_comparisons(self.root))
+        return self._listed[0]
+
+    def other(self, run_id: str) -> Run | None:
+        """A run of the folder, opened once for all that is drawn from it here; None where it cannot be read."""
+        if run_id not in self._others:
+            try:
+                self._others[run_id] = open_run(self.root / run_id)
+            except UserError as error:
+                log.info("%s could not be opened: %s", run_id, error)
+                self._others[run_id] = None
+        return self._others[run_id]
 
     @property
     def results(self) -> Path:
@@ -72,14 +93,11 @@ class Sources:
     def elsewhere(self) -> Iterator[Sources]:
         """The other comparisons of the model in view that have ended, newest first, each as if it were in view."""
         here = {run.record.comparison_id for run in self.runs}
-        ended = [entry for entry in list_comparisons(self.root) if entry.status != "running"]
+        ended = [entry for entry in self.comparisons if entry.status != "running"]
         for entry in ended[:MOST_ELSEWHERE]:
             if entry.comparison_id in here or (self.model and entry.runs[0].model != self.model):
                 continue
-            runs = []
-            for one in entry.runs:
-                with suppress(UserError):
-                    runs.append(open_run(self.root / one.run_id))
+            runs = [run for one in entry.runs if (run := self.other(one.run_id)) is not None]
             if runs:
                 yield replace(self, run=runs[0], runs=runs)
 
@@ -124,7 +142,7 @@ class Sources:
         """
         files = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
         place = (viewer(), str(self.root), str(self.run.path) if self.run else "", *_stamps(files))
-        found = list_comparisons(self.root)
+        found = self.comparisons
         ended = (run for one in found if one.status != "running" for run in one.runs)
         stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)
         return Seen(place, frozenset(run.run_id for one in found for run in one.runs), stamp)

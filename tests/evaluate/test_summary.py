@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from kvlab import intervals
 from kvlab.evaluate.summary import mean_over_tasks, over_tasks, summarize, with_measures
 from kvlab.evaluate.table import summary_json, summary_table
 from kvlab.intervals import (
@@ -293,3 +294,13 @@ def test_results_are_read_without_the_model_stack():
     stack = "{'torch', 'transformers'} & set(sys.modules)"
     code = f"import sys; from kvlab.evaluate import {modules}; sys.exit(bool({stack}))"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_an_interval_is_the_same_however_many_samples_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch):
+    """Drawn at once, some hundreds of rows take tens of megabytes of a server that many look at."""
+    values = np.random.default_rng(3).normal(size=(37, 2))
+    at_once = mean_intervals(values, resamples=200)
+    monkeypatch.setattr(intervals, "MOST_PICKS", 100)
+    for one, other in zip(mean_intervals(values, resamples=200), at_once, strict=True):
+        assert one is not None and other is not None
+        assert (one.low, one.high) == pytest.approx((other.low, other.high), rel=1e-12)
