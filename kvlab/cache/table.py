@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
-from kvlab.methods.columns import Columns, key_lengths, whole_numbers
+from kvlab.methods.columns import ASKED, Columns, key_lengths, whole_numbers
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import KEY_LENGTH, NEVER, Slots
@@ -54,11 +54,15 @@ class SlotTable:
 
     def rated(self) -> Slots:
         """The same with every score."""
-        return self.columns.rated(self.visible())
+        return self.rate(self.visible())
+
+    def rate(self, visible: Slots) -> Slots:
+        """Slots of this table that have their log mass with every score."""
+        return self.columns.rated(visible, self.head_state.get(ASKED))
 
     def whole(self) -> Slots:
         """All slots, free room included, with every score."""
-        return self.columns.rated(self.columns.weighed(self.slots))
+        return self.rate(self.columns.weighed(self.slots))
 
     def held(self) -> Slots:
         """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
@@ -174,6 +178,19 @@ class SlotTable:
                 own.copy_(value)
             else:
                 self.head_state[name] = value
+
+    def was_asked(self, tokens: Tensor, rows: Tensor | None = None) -> None:
+        """Scores are made of all queries up to the newest of `tokens` (N,); of a prompt, of its last `rows` (N or 1,).
+
+        Noted where counts of queries follow from that.
+        """
+        if self.columns.counts is None:
+            return
+        if rows is not None:
+            asked = torch.stack([tokens - rows, tokens], -1).to(torch.int32)
+            self.head_state[ASKED] = asked[:, None].repeat(1, self.slots.keys.shape[1], 1)
+        else:
+            self.head_state[ASKED][..., 1] = tokens[:, None]
 
     def packed(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0

@@ -15,6 +15,8 @@ from kvlab.methods.view import Slots, is_constant, one_number
 LENGTHS_FROM = 512
 TINY = 1e-12
 SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
+# Head state, (B, H, 2) int32: tokens before the first query that scores are made of, and up to the last one.
+ASKED = "asked"
 
 
 class Byte(int):
@@ -37,18 +39,32 @@ def whole_numbers(tokens: int) -> torch.dtype:
     return torch.int16 if tokens <= SHORT_TEXT else torch.int32
 
 
+def looked(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """(B, H, S): how many queries have looked at slots at `position` (B, H, S), `first` and `last` as in `ASKED`.
+
+    A slot was there for all queries from its own on, so that it needs no count; below 1 where none has looked.
+    """
+    return last - torch.maximum(position, first)
+
+
 @dataclass(frozen=True)
 class Columns:
     """What a method reads of a slot beside its key, value and position, and where it comes from.
 
     Eviction changes no votes, so all slots share one number. A merging method has `votes`; its log mass is
     `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that follow from the other columns
-    are worked out by `rate` when a decision wants them.
+    are worked out by `rate` when a decision wants them, and so is the count of queries that is called `counts`.
     """
 
     votes: bool = True
     mass_of_votes: float | None = None
     rate: Callable[[Slots], Tensor] | None = None
+    counts: str | None = None
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes a head takes for what a count follows from."""
+        return 0 if self.counts is None else 2 * torch.int32.itemsize
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
         """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""
@@ -71,6 +87,9 @@ class Columns:
             return slots
         return slots.with_columns(log_mass=slots.votes.log().mul_(self.mass_of_votes))
 
-    def rated(self, slots: Slots) -> Slots:
-        """Slots that have their log mass with their score."""
+    def rated(self, slots: Slots, asked: Tensor | None = None) -> Slots:
+        """Slots that have their log mass with their score; `asked` is there once they were scored where they count."""
+        if self.counts is not None:
+            none = torch.zeros_like(slots.position) if asked is None else looked(slots.position, *asked.split(1, -1))
+            slots = slots.with_columns(extra=slots.extra | {self.counts: none})
         return slots if self.rate is None else slots.with_columns(score=self.rate(slots))

@@ -103,7 +103,7 @@ def _filled(kind: int, dtype: torch.dtype) -> Work:
     for name in ("score", "log_mass", "average"):
         if getattr(work, name) is not None:
             changes[name] = torch.randn(shape, generator=draw)
-    for name, least in (("votes", 1), ("rows", 1), ("residual", 0)):
+    for name, least in (("votes", 1), ("residual", 0)):
         if (column := getattr(work, name)) is not None:
             changes[name] = torch.randint(least, 2 + least, shape, generator=draw).to(column.dtype)
     return _on_device(replace(work, least=-1.0 if kind == NEAREST else work.least, **changes))
