@@ -24,10 +24,10 @@ WARPS = 4
 def decide(work: Work) -> None:
     """Do `work`; every tensor in it that the decision changes is changed in place."""
     (batch, heads, slots, dim), wide = work.keys.shape, triton.next_power_of_2(work.keys.shape[3])
-    nothing = work.valid  # for a column that this decision does not have: never read
+    nothing = work.position  # for a column that this decision does not have: never read
     tile = max(16, min(COLUMNS, NUMBERS // (2 if work.kind == SPREAD else 1) // wide))
     _decide[(batch * heads,)](
-        work.keys, work.values, work.position, work.valid, work.mass,
+        work.keys, work.values, work.position, work.mass,
         *(nothing if column is None else column for column in (
             work.score, work.votes, work.log_mass, work.average, work.asked, work.residual, work.threshold,
         )),
@@ -71,7 +71,7 @@ def _uniform(state, mix_1, mix_2):
 
 @triton.jit
 def _decide(
-    keys, values, position, valid, mass, score, votes, log_mass, average, asked, residual, threshold,
+    keys, values, position, mass, score, votes, log_mass, average, asked, residual, threshold,
     dropped, tokens_seen, recent, sinks,
     heads, slots, dim, key_b, key_h, key_s, value_b, value_h, value_s, col_b, col_h, mass_b, mass_h,
     decay, log_alpha, log_rest, least, mass_of_votes, reach, stream, mix_0, mix_1, mix_2,
@@ -111,7 +111,7 @@ def _decide(
         if SCORED:
             tl.store(score + at, rating, mask=there)
         rating = tl.where(rating == rating, rating, 0.0)
-        free = there & (tl.load(valid + at, mask=there, other=0) != 0) & (place >= oldest) & (place < newest)
+        free = there & (place >= oldest) & (place < newest)  # what is not valid stands before all sinks
         if KIND == _RESIDUAL:
             free = free & (tl.load(residual + at, mask=there, other=1) == 0)
         if KIND == _SPREAD:  # the oldest goes
@@ -137,7 +137,7 @@ def _decide(
             s = start + tl.arange(0, BLOCK_C)
             at = column + s.to(tl.int64)
             behind = tl.load(position + at, mask=s < slots, other=0).to(tl.int64) - began
-            takes = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (behind > 0) & (behind <= reach)
+            takes = (s < slots) & (behind > 0) & (behind <= reach)  # so that it is valid
             got = tl.load(score + at, mask=takes, other=0.0)
             around += tl.sum(tl.where(takes & (got > 0), got, 0.0).to(tl.float64), 0)
         got = tl.load(score + column + source)
@@ -152,7 +152,7 @@ def _decide(
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
             behind = tl.load(position + at, mask=s < slots, other=0).to(tl.int64) - began
-            takes = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (behind > 0) & (behind <= span)
+            takes = (s < slots) & (behind > 0) & (behind <= span)
             if tl.sum(takes.to(tl.int32), 0) > 0:
                 each = value_at[None, :] + s.to(tl.int64)[:, None] * value_s
                 both = takes[:, None] & wide[None, :]
@@ -171,7 +171,7 @@ def _decide(
         for start in range(0, slots, BLOCK_S):
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
-            stays = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (s != leaving)
+            stays = (s < slots) & (tl.load(position + at, mask=s < slots, other=-1) >= 0) & (s != leaving)
             if KIND == _RESIDUAL:
                 stays = stays & (tl.load(residual + at, mask=s < slots, other=0) != 0)
             if tl.sum(stays.to(tl.int32), 0) > 0:
@@ -234,5 +234,5 @@ def _decide(
         tl.store(value_at + target * value_s, new_value.to(values.dtype.element_ty), mask=wide)
         lost = tl.where(merges, 0.0, lost)
 
-    tl.store(valid + column + source, False)
+    tl.store(position + column + source, -1)
     tl.store(dropped + head, tl.load(dropped + head) + lost)

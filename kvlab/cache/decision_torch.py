@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.decision_work import SIMILAR, Work
-from kvlab.methods.columns import key_lengths, looked
+from kvlab.methods.columns import FREE, key_lengths, looked, there
 from kvlab.methods.scorers.attention.ema import corrected, missing, note_average
 from kvlab.methods.selectors.lowest_score import stays
 from kvlab.methods.settlers.groups import products_with
@@ -75,9 +75,9 @@ def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
 def _leaving(work: Work, rating: Tensor) -> Tensor:
     """(B * H,): the slot of each head that may leave and has the lowest rating; it is valid no more."""
     protected = stays(work.position, work.tokens_seen, work.recent, work.sinks)
-    order = torch.where(work.valid > protected, rating.nan_to_num(nan=0.0), work.last)  # valid and not protected
+    order = torch.where(protected, work.last, rating.nan_to_num(nan=0.0))  # what is not valid stands before all sinks
     source = work.begins + order.argmin(-1).view(-1)
-    work.by_slot("valid").index_fill_(0, source, False)
+    work.by_slot("position").index_fill_(0, source, FREE)
     return source
 
 
@@ -85,7 +85,7 @@ def _nearest(work: Work, source: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """(slot with the most similar key, their cosine), (B * H,), of all valid ones."""
     lengths = key_lengths(work.keys) if work.lengths is None else work.lengths
     products = products_with(key.view(*work.keys.shape[:2], 1, -1), work.keys, lengths)[:, :, 0]
-    target = work.begins + torch.where(work.valid, products, work.never).argmax(-1).view(-1)
+    target = work.begins + torch.where(there(work.position), products, work.never).argmax(-1).view(-1)
     if key.dtype == torch.float32:
         return target, products.take(target) / lengths.take(source)
     exact = (key.float() * work.by_slot("keys").index_select(0, target).float()).sum(-1)

@@ -26,8 +26,7 @@ class Work:
     kind: int
     keys: Tensor  # (B, H, S, d)
     values: Tensor
-    position: Tensor
-    valid: Tensor
+    position: Tensor  # negative where a slot is not valid
     mass: Tensor
     tokens_seen: Tensor
     recent: Tensor  # newest tokens that stay

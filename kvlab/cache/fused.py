@@ -103,7 +103,7 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
     if isinstance(score, AccumulatedAttention):
         own |= {"decay": score.decay}
     work = Work(
-        keys=slots.keys, values=slots.values, position=slots.position, valid=slots.valid, mass=view.seen.last_mass(),
+        keys=slots.keys, values=slots.values, position=slots.position, mass=view.seen.last_mass(),
         tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, lengths=slots.extra.get(KEY_LENGTH),
         **own,
     )  # fmt: skip
@@ -114,7 +114,7 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
 
 def _is_laid_out(work: Work) -> bool:
     """Whether all columns lie alike in memory, and numbers of a key and of the masses one behind the other."""
-    columns = (*(work.valid, work.score, work.votes, work.log_mass, work.average, work.residual, work.lengths),)
+    columns = (*(work.score, work.votes, work.log_mass, work.average, work.residual, work.lengths),)
     alike = all(column is None or column.stride() == work.position.stride() for column in columns)
     dense = work.position.stride(2) == work.mass.stride(2) == 1 and work.keys.stride(3) == work.values.stride(3) == 1
     of_heads = (work.dropped, work.recent, work.sinks, work.asked)

@@ -15,6 +15,7 @@ from kvlab.methods.view import Slots, is_constant, one_number
 LENGTHS_FROM = 512
 TINY = 1e-12
 SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
+FREE = -1  # position of a slot that is not valid
 # Head state, (B, H, 2) int32: tokens before the first query that scores are made of, and up to the last one.
 ASKED = "asked"
 
@@ -39,6 +40,11 @@ def whole_numbers(tokens: int) -> torch.dtype:
     return torch.int16 if tokens <= SHORT_TEXT else torch.int32
 
 
+def there(position: Tensor) -> Tensor:
+    """(B, H, S) bool: which slots of a table are valid, by where they stand (B, H, S)."""
+    return position >= 0
+
+
 def looked(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
     """(B, H, S): how many queries have looked at slots at `position` (B, H, S), `first` and `last` as in `ASKED`.
 
@@ -51,9 +57,10 @@ def looked(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
 class Columns:
     """What a method reads of a slot beside its key, value and position, and where it comes from.
 
-    Eviction changes no votes, so all slots share one number. A merging method has `votes`; its log mass is
-    `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that follow from the other columns
-    are worked out by `rate` when a decision wants them, and so is the count of queries that is called `counts`.
+    A slot is valid if it stands anywhere. Eviction changes no votes, so all slots share one number. A merging method has
+    `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that follow
+    from the other columns are worked out by `rate` when a decision wants them, and so is the count of queries that is
+    called `counts`.
     """
 
     votes: bool = True
@@ -77,15 +84,16 @@ class Columns:
             votes=torch.ones(shape, dtype=position.dtype, device=device) if self.votes else one_number(1, keys),
             log_mass=one_number(0.0, keys) if follows else torch.zeros(shape, device=device),
             score=one_number(0.0, keys) if self.rate is not None else torch.zeros(shape, device=device),
-            valid=torch.ones(shape, dtype=torch.bool, device=device),
+            valid=one_number(True, keys),
             extra=extra,
         )
 
     def weighed(self, slots: Slots) -> Slots:
-        """The slots with their log mass, (B, H, S) float32."""
+        """The slots of a table with their validity, (B, H, S) bool, and their log mass, float32."""
+        valid = there(slots.position)
         if not self.mass_of_votes or is_constant(slots.votes):
-            return slots
-        return slots.with_columns(log_mass=slots.votes.log().mul_(self.mass_of_votes))
+            return slots.with_columns(valid=valid)
+        return slots.with_columns(valid=valid, log_mass=slots.votes.log().mul_(self.mass_of_votes))
 
     def rated(self, slots: Slots, asked: Tensor | None = None) -> Slots:
         """Slots that have their log mass with their score; `asked` is there once they were scored where they count."""

@@ -93,7 +93,6 @@ def some_work(kind: int, dtype: torch.dtype, head_dim: int, numbers: torch.dtype
         keys=torch.zeros(1, HEADS, SLOTS, head_dim, dtype=dtype),
         values=torch.zeros(1, HEADS, SLOTS, head_dim, dtype=dtype),
         position=column(numbers),
-        valid=column(torch.bool),
         mass=column(),
         tokens_seen=many[0, :1],
         recent=many,
