@@ -87,7 +87,7 @@ def _decide(
     oldest = tl.load(sinks + head)
     began_at = tl.full((), 0, tl.int64)
     if AVERAGED:
-        began_at = tl.load(asked + 2 * head).to(tl.int64)
+        began_at = tl.load(asked + 2 * head)
 
     # The newest query's attention enters the scores, and the lowest that may go goes.
     best, leaving = tl.full((), float("inf"), tl.float32), tl.full((), 0, tl.int32)

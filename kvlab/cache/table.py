@@ -195,7 +195,7 @@ class SlotTable:
         if self.columns.counts is None:
             return
         if rows is not None:
-            asked = torch.stack([tokens - rows, tokens], -1).to(torch.int32)
+            asked = torch.stack([tokens - rows, tokens], -1).long()
             self.head_state[ASKED] = asked[:, None].repeat(1, self.slots.keys.shape[1], 1)
         else:
             self.head_state[ASKED][..., 1] = tokens[:, None]

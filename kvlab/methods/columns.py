@@ -16,7 +16,7 @@ LENGTHS_FROM = 512
 TINY = 1e-12
 SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
 FREE = -1  # position of a slot that is not valid
-# Head state, (B, H, 2) int32: tokens before the first query that scores are made of, and up to the last one.
+# Head state, (B, H, 2) int64: tokens before the first query that scores are made of, and up to the last one.
 ASKED = "asked"
 
 
@@ -57,10 +57,10 @@ def looked(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
 class Columns:
     """What a method reads of a slot beside its key, value and position, and where it comes from.
 
-    A slot is valid if it stands anywhere. Eviction changes no votes, so all slots share one number. A merging method has
-    `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that follow
-    from the other columns are worked out by `rate` when a decision wants them, and so is the count of queries that is
-    called `counts`.
+    A slot is valid if it stands anywhere. Eviction changes no votes, so all slots share one number. A merging method
+    has `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that
+    follow from the other columns are worked out by `rate` when a decision wants them, and so is the count of queries
+    that is called `counts`.
     """
 
     votes: bool = True
@@ -71,7 +71,7 @@ class Columns:
     @property
     def head_bytes(self) -> int:
         """Bytes a head takes for what a count follows from."""
-        return 0 if self.counts is None else 2 * torch.int32.itemsize
+        return 0 if self.counts is None else 2 * torch.int64.itemsize
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
         """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""

@@ -50,6 +50,7 @@ class Holds(BaseModel):
     slot_bytes: int = 6  # of a slot of a KV head beside key and value, in a short text: position and score
     whole_numbers: int = 1  # of them, which take two bytes more in a long text
     query_head_bytes: int = 0  # and for each query head of the group
+    head_bytes: int = 0  # of a KV head beside its slots
     rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
     all_rows: bool = True  # it adds up the attention of all queries, block by block
     packed: Packed | None = None  # slots are held in a store's code; None: natively

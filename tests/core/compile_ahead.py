@@ -78,7 +78,7 @@ def some_work(kind: int, dtype: torch.dtype, head_dim: int, numbers: torch.dtype
         return torch.zeros(1, HEADS, SLOTS, dtype=dtype)
 
     scored = {"score": column()} | ({} if kind == EVICT else {"votes": column(numbers)})
-    asked = torch.zeros(1, HEADS, 2, dtype=torch.int32)
+    asked = torch.zeros(1, HEADS, 2, dtype=torch.int64)
     averaged = {name: column() for name in ("log_mass", "average")} | {"asked": asked}
     own: dict[int, dict[str, Any]] = {
         EVICT: scored,
