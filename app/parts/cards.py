@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
 
 import streamlit as st
@@ -103,7 +102,7 @@ def fill(place: Card, sources: Sources) -> State:
 
 @st.cache_resource(show_spinner=False)
 def _kept() -> Kept[State]:
-    return Kept(KEPT_BYTES, size=lambda state: len(pickle.dumps(state)), stands=lambda state: bool(state.origin))
+    return Kept(KEPT_BYTES, size=lambda state: len(repr(state)), stands=lambda state: bool(state.origin))
 
 
 def _state(exhibit: Exhibit, sources: Sources, theme: Theme) -> State:
