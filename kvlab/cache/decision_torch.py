@@ -102,6 +102,6 @@ def _judged(work: Work, likeness: Tensor) -> tuple[Tensor, Tensor]:
     """(which merge, their weight), (B * H,); the thresholds move."""
     assert work.threshold is not None
     own = work.threshold.view(-1)
-    merges, threshold, share = judge_one(likeness, own, work.least)
+    merges, threshold, share = judge_one(likeness, own, work.least, begun=work.merged is not None)
     own.copy_(threshold)
     return merges, share

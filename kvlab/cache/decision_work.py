@@ -75,8 +75,10 @@ class Work:
     @cached_property
     def pair(self) -> tuple[Tensor, Tensor, Tensor]:
         """Room for the slots that leave and for their nearest ones: side by side (2 * B * H,), and each (B * H,)."""
-        both = self.begins.repeat(2)
-        return both, *both.chunk(2)
+        with torch.inference_mode(False):  # written at later steps too, which may be no inference
+            both = torch.empty(2 * self.dropped.numel(), dtype=torch.int64, device=self.dropped.device)
+            source, target = both.chunk(2)
+            return both, source, target
 
     @cached_property
     def first(self) -> Tensor:
