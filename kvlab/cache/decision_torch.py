@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache.decision_work import SIMILAR, Work
-from kvlab.methods.columns import key_lengths
+from kvlab.methods.columns import key_lengths, looked, there
 from kvlab.methods.scorers.attention.ema import missing, note_average
 from kvlab.methods.selectors.lowest_score import stays
 from kvlab.methods.settlers.merging.cosine_merge import judge_one
@@ -65,13 +65,13 @@ def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
         assert work.score is not None
         score = work.score if work.decay == 1.0 else work.score.mul_(work.decay)
         return score.add_(work.mass), None, None
-    assert work.rows is not None
+    assert work.asked is not None
     log_mass = work.log_mass
     if log_mass is None:
         assert work.votes is not None
         log_mass = work.votes.log().mul_(work.mass_of_votes)
-    note_average(work.average, work.rows, work.mass, log_mass, work.alpha, work.most_rows)
-    lacking = missing(work.rows, work.alpha)
+    note_average(work.average, work.mass, log_mass, work.alpha)
+    lacking = missing(looked(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
     rating = (work.average - lacking).add_(log_mass)
     return (rating if work.score is None else work.score.copy_(rating)), log_mass, lacking
 
@@ -79,9 +79,9 @@ def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
 def _leave(work: Work, rating: Tensor) -> None:
     """Find the slot of each head that may leave and has the lowest rating; it is valid no more."""
     protected = stays(work.position, work.tokens_seen, work.recent, work.first)
-    order = torch.where(work.valid > protected, rating, work.last)  # valid and not protected
+    order = torch.where(protected, work.last, rating)  # what is not valid stands before all sinks
     source = torch.add(work.begins, order.argmin(-1).view(-1), out=work.pair[1])
-    work.flat["valid"].index_copy_(0, source, work.left)
+    work.flat["position"].index_copy_(0, source, work.nowhere)
 
 
 def _nearest(work: Work, key: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ def _nearest(work: Work, key: Tensor) -> Tensor:
     # In this order, with strides of a row, a product with one row takes a third of the time on a CPU.
     products = torch.bmm(work.by_head, key[:, None].mT).view(lengths.shape)
     products = products.div_(lengths) if products.dtype == lengths.dtype else products / lengths
-    torch.add(work.begins, torch.where(work.valid, products, work.never).argmax(-1).view(-1), out=target)
+    torch.add(work.begins, torch.where(there(work.position), products, work.never).argmax(-1).view(-1), out=target)
     if key.dtype == torch.float32:
         return products.take(target).div_(lengths.take(source))
     exact = (key.float() * work.flat["keys"].index_select(0, target).float()).sum(-1)

@@ -8,10 +8,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from kvlab.methods.columns import FREE
 from kvlab.methods.settlers.merging.draws import MIX
 
 EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = range(5)  # what becomes of the slot that leaves
-COLUMNS = ("keys", "values", "valid", "score", "votes", "log_mass", "average", "rows", "lengths")
+COLUMNS = ("keys", "values", "position", "score", "votes", "log_mass", "average", "lengths")
 
 
 @dataclass
@@ -27,8 +28,7 @@ class Work:
     kind: int
     keys: Tensor  # (B, H, S, d)
     values: Tensor
-    position: Tensor
-    valid: Tensor
+    position: Tensor  # negative where a slot is not valid
     mass: Tensor
     tokens_seen: Tensor
     recent: Tensor  # newest tokens that stay
@@ -37,13 +37,12 @@ class Work:
     score: Tensor | None = None
     votes: Tensor | None = None
     log_mass: Tensor | None = None
-    average: Tensor | None = None  # log of the running average that predicts, and the queries it has seen
-    rows: Tensor | None = None
+    average: Tensor | None = None  # log of the running average that predicts
+    asked: Tensor | None = None  # (B, H, 2): which queries it is made of (`kvlab.methods.columns.ASKED`)
     residual: Tensor | None = None
     threshold: Tensor | None = None
     decay: float = 1.0  # of scores
     alpha: float = 0.5  # of averages
-    most_rows: int = 1
     least: float = 0.0  # cosine below which nothing merges, or weight of the newest in a moving threshold
     mass_of_votes: float = 0.0  # log mass is so many times log(votes) where it has no column
     sums: bool = False  # scores of merged slots are added, else the larger stays
@@ -96,11 +95,11 @@ class Work:
         return self.mass.new_full((), -torch.inf)
 
     @cached_property
-    def left(self) -> Tensor:
-        """(B * H,) false."""
-        return self.valid.new_zeros(self.dropped.numel())
+    def nowhere(self) -> Tensor:
+        """(B * H,): the position of what has left."""
+        return self.position.new_full((self.dropped.numel(),), FREE)
 
     @cached_property
     def none(self) -> Tensor:
         """No votes, of no dimension."""
-        return torch.zeros((), dtype=None if self.votes is None else self.votes.dtype, device=self.valid.device)
+        return torch.zeros((), dtype=None if self.votes is None else self.votes.dtype, device=self.position.device)
