@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import subprocess
@@ -17,8 +18,9 @@ from typing import Any
 
 import psutil
 
+from kvlab.assets import project_root
 from kvlab.errors import UserError
-from kvlab.lab.serving import server_command, server_options
+from kvlab.lab.serving import server_options
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 READY_SECONDS = 60.0
@@ -26,21 +28,20 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 class Dashboard:
-    """The dashboard's server over a folder of runs, without a worker; or Streamlit's own with another script."""
+    """A server of its own over a folder of runs, without a worker; of another script than the dashboard's if given."""
 
     def __init__(self, root: Path, script: Path | None = None) -> None:
-        self.root, self.script = root, script
+        self.root = root
+        self.script = script or project_root() / "app" / "main.py"
 
     def __enter__(self) -> Dashboard:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        line, environment = server_command(self.root, "127.0.0.1", port)
-        if self.script is not None:
-            flags = [f"--{name}={value}" for name, value in server_options("127.0.0.1", port, None).items()]
-            line = [sys.executable, "-P", "-m", "streamlit", "run", str(self.script), *flags]
-        quiet = subprocess.DEVNULL
-        self.process = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, stdout=quiet, stderr=quiet)
+        flags = [f"--{name}={value}" for name, value in server_options("127.0.0.1", port, None).items()]
+        line = [sys.executable, "-P", "-m", "streamlit", "run", str(self.script), *flags]
+        environment = os.environ | {"KVLAB_RUNS": str(self.root)}
+        self.process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.address = f"http://127.0.0.1:{port}"
         self._wait()
         return self
