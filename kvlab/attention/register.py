@@ -22,6 +22,7 @@ from kvlab.attention.slot_attention import NEVER, ROW_BLOCK, repeat_heads, slot_
 from kvlab.errors import UserError
 
 ATTENTION_NAME = "kvlab_slots"
+CAST_MASKS = ("mpt",)  # families whose model calls a method of the mask that it gets
 
 
 def register_attention() -> str:
@@ -43,7 +44,8 @@ def kvlab_mask(**geometry: object) -> Tensor | RowMask | None:
     if local or geometry.get("use_vmap"):
         return sdpa_mask(**geometry)  # type: ignore[arg-type]
     mask = geometry.get("attention_mask")
-    return mask if isinstance(mask, Tensor) and (rows == 1 or _hides(mask)) else None
+    wanted = rows == 1 or getattr(geometry.get("config"), "model_type", None) in CAST_MASKS
+    return mask if isinstance(mask, Tensor) and (wanted or _hides(mask)) else None
 
 
 def _hides(padding: Tensor) -> bool:

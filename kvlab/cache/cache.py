@@ -150,7 +150,7 @@ def _others_bytes(layer: Any) -> int:
 
 
 def _layer_memory(layer: CompressedLayer) -> LayerMemory:
-    live = [int(table.slots.valid.sum()) for table in layer.tables]
+    live = [int(table.live().sum()) for table in layer.tables]
     heads, (codes, scales) = layer.streams.batch * layer.streams.heads, layer.packed_bytes()
     return LayerMemory(
         layer=layer.layer_idx,

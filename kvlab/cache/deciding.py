@@ -56,12 +56,21 @@ def decide(
             pipeline.note(slots, part)
         if pipeline.judges_anew and layer.settings.compresses and moment.due and not moment.prompt:
             table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
+    if pipeline.columns.counts is not None:
+        _note_asked(layer, seen, first)
     if first:
         note_statistic(layer, seen[0])
     if first and (layer.settings.stays_held or (pipeline.waits and layer.settings.compresses)):
         _hold(layer, seen[0], shown)
     else:
         conclude(layer, seen, visible, shown, first)
+
+
+def _note_asked(layer: LayerState, seen: Sequence[PassSeen], first: bool) -> None:
+    """The queries of this pass have entered the scores; of a prompt, the last that the scorer looks at."""
+    for table, part, tokens in zip(layer.tables, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
+        rows = layer.settings.pipeline.score.prompt_rows(part.num_new) if first else None  # type: ignore[attr-defined]
+        table.was_asked(tokens, None if rows is None else part.rows_seen(rows)[:, 0, 0])
 
 
 def note_statistic(layer: LayerState, seen: PassSeen) -> None:
@@ -166,7 +175,7 @@ def _merged(work: Work) -> torch.Tensor:
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:
     """What each table shows with every score; log mass stays as long as nothing is decided."""
-    return [table.columns.rated(slots) for table, slots in zip(layer.tables, visible, strict=True)]
+    return [table.rate(slots) for table, slots in zip(layer.tables, visible, strict=True)]
 
 
 def _moment(layer: LayerState, new: int, first: bool) -> Moment:

@@ -24,19 +24,19 @@ WARPS = 4
 def decide(work: Work) -> None:
     """Do `work`; every tensor in it that the decision changes is changed in place."""
     (batch, heads, slots, dim), wide = work.keys.shape, triton.next_power_of_2(work.keys.shape[3])
-    nothing = work.valid  # for a column that this decision does not have: never read
+    nothing = work.position  # for a column that this decision does not have: never read
     tile = max(16, min(COLUMNS, NUMBERS // (2 if work.kind == SPREAD else 1) // wide))
     _decide[(batch * heads,)](
-        work.keys, work.values, work.position, work.valid, work.mass,
+        work.keys, work.values, work.position, work.mass,
         *(nothing if column is None else column for column in (
-            work.score, work.votes, work.log_mass, work.average, work.rows, work.residual, work.threshold,
+            work.score, work.votes, work.log_mass, work.average, work.asked, work.residual, work.threshold,
         )),
         work.dropped, work.tokens_seen, work.recent, work.sinks,
         heads, slots, dim,
         work.keys.stride(0), work.keys.stride(1), work.keys.stride(2),
         work.values.stride(0), work.values.stride(1), work.values.stride(2),
         work.position.stride(0), work.position.stride(1), work.mass.stride(0), work.mass.stride(1),
-        work.decay, math.log(work.alpha), math.log1p(-work.alpha), work.most_rows, work.least, work.mass_of_votes,
+        work.decay, math.log(work.alpha), math.log1p(-work.alpha), work.least, work.mass_of_votes,
         work.reach, work.stream, *work.mixes,
         KIND=work.kind, VOTES=work.votes is not None, OWN_MASS=work.log_mass is not None, SUMS=work.sums,
         DRAWN=work.drawn, BIAS=work.bias, AVERAGED=work.average is not None, SCORED=work.score is not None,
@@ -71,10 +71,10 @@ def _uniform(state, mix_1, mix_2):
 
 @triton.jit
 def _decide(
-    keys, values, position, valid, mass, score, votes, log_mass, average, rows, residual, threshold,
+    keys, values, position, mass, score, votes, log_mass, average, asked, residual, threshold,
     dropped, tokens_seen, recent, sinks,
     heads, slots, dim, key_b, key_h, key_s, value_b, value_h, value_s, col_b, col_h, mass_b, mass_h,
-    decay, log_alpha, log_rest, most_rows, least, mass_of_votes, reach, stream, mix_0, mix_1, mix_2,
+    decay, log_alpha, log_rest, least, mass_of_votes, reach, stream, mix_0, mix_1, mix_2,
     KIND: tl.constexpr, VOTES: tl.constexpr, OWN_MASS: tl.constexpr, SUMS: tl.constexpr, DRAWN: tl.constexpr,
     BIAS: tl.constexpr, AVERAGED: tl.constexpr, SCORED: tl.constexpr,
     BLOCK_C: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
@@ -82,8 +82,12 @@ def _decide(
     head = tl.program_id(0).to(tl.int64)
     b, h = head // heads, head % heads
     column, seen = b * col_b + h * col_h, b * mass_b + h * mass_h
-    newest = tl.load(tokens_seen + b) - tl.load(recent + head)
+    now = tl.load(tokens_seen + b)
+    newest = now - tl.load(recent + head)
     oldest = tl.load(sinks + head)
+    began_at = tl.full((), 0, tl.int64)
+    if AVERAGED:
+        began_at = tl.load(asked + 2 * head)
 
     # The newest query's attention enters the scores, and the lowest that may go goes.
     best, leaving = tl.full((), float("inf"), tl.float32), tl.full((), 0, tl.int32)
@@ -99,16 +103,15 @@ def _decide(
                 own = mass_of_votes * tl.log(tl.load(votes + at, mask=there, other=1).to(tl.float32))
             old = tl.load(average + at, mask=there, other=float("-inf")) + log_alpha
             kept = _logaddexp(old, tl.log(share) - own + log_rest)
-            count = tl.minimum(tl.load(rows + at, mask=there, other=1).to(tl.int32), most_rows - 1) + 1
+            count = now - tl.maximum(place, began_at)
             tl.store(average + at, kept, mask=there)
-            tl.store(rows + at, count.to(rows.dtype.element_ty), mask=there)
             rating = kept - tl.log(1.0 - tl.exp(count.to(tl.float32) * log_alpha)) + own
         else:
             rating = tl.load(score + at, mask=there, other=0.0) * decay + share
         if SCORED:
             tl.store(score + at, rating, mask=there)
         rating = tl.where(rating == rating, rating, 0.0)
-        free = there & (tl.load(valid + at, mask=there, other=0) != 0) & (place >= oldest) & (place < newest)
+        free = there & (place >= oldest) & (place < newest)  # what is not valid stands before all sinks
         if KIND == _RESIDUAL:
             free = free & (tl.load(residual + at, mask=there, other=1) == 0)
         if KIND == _SPREAD:  # the oldest goes
@@ -134,7 +137,7 @@ def _decide(
             s = start + tl.arange(0, BLOCK_C)
             at = column + s.to(tl.int64)
             behind = tl.load(position + at, mask=s < slots, other=0).to(tl.int64) - began
-            takes = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (behind > 0) & (behind <= reach)
+            takes = (s < slots) & (behind > 0) & (behind <= reach)  # so that it is valid
             got = tl.load(score + at, mask=takes, other=0.0)
             around += tl.sum(tl.where(takes & (got > 0), got, 0.0).to(tl.float64), 0)
         got = tl.load(score + column + source)
@@ -149,7 +152,7 @@ def _decide(
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
             behind = tl.load(position + at, mask=s < slots, other=0).to(tl.int64) - began
-            takes = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (behind > 0) & (behind <= span)
+            takes = (s < slots) & (behind > 0) & (behind <= span)
             if tl.sum(takes.to(tl.int32), 0) > 0:
                 each = value_at[None, :] + s.to(tl.int64)[:, None] * value_s
                 both = takes[:, None] & wide[None, :]
@@ -168,7 +171,7 @@ def _decide(
         for start in range(0, slots, BLOCK_S):
             s = start + tl.arange(0, BLOCK_S)
             at = column + s.to(tl.int64)
-            stays = (s < slots) & (tl.load(valid + at, mask=s < slots, other=0) != 0) & (s != leaving)
+            stays = (s < slots) & (tl.load(position + at, mask=s < slots, other=-1) >= 0) & (s != leaving)
             if KIND == _RESIDUAL:
                 stays = stays & (tl.load(residual + at, mask=s < slots, other=0) != 0)
             if tl.sum(stays.to(tl.int32), 0) > 0:
@@ -206,8 +209,10 @@ def _decide(
             else:
                 own = mass_of_votes * tl.log(lost)
                 own_there = mass_of_votes * tl.log(both_votes - lost)
-            lacks = tl.log(1.0 - tl.exp(tl.load(rows + here).to(tl.float32) * log_alpha))
-            lacks_there = tl.log(1.0 - tl.exp(tl.load(rows + there).to(tl.float32) * log_alpha))
+            count = now - tl.maximum(tl.load(position + here).to(tl.int64), began_at)
+            count_there = now - tl.maximum(tl.load(position + there).to(tl.int64), began_at)
+            lacks = tl.log(1.0 - tl.exp(count.to(tl.float32) * log_alpha))
+            lacks_there = tl.log(1.0 - tl.exp(count_there.to(tl.float32) * log_alpha))
             logit = _finite(tl.load(average + here) - lacks)
             logit_there = _finite(tl.load(average + there) - lacks_there)
             total = _logaddexp(logit + own, logit_there + own_there)
@@ -229,5 +234,5 @@ def _decide(
         tl.store(value_at + target * value_s, new_value.to(values.dtype.element_ty), mask=wide)
         lost = tl.where(merges, 0.0, lost)
 
-    tl.store(valid + column + source, False)
+    tl.store(position + column + source, -1)
     tl.store(dropped + head, tl.load(dropped + head) + lost)

@@ -26,8 +26,7 @@ class Work:
     kind: int
     keys: Tensor  # (B, H, S, d)
     values: Tensor
-    position: Tensor
-    valid: Tensor
+    position: Tensor  # negative where a slot is not valid
     mass: Tensor
     tokens_seen: Tensor
     recent: Tensor  # newest tokens that stay
@@ -36,13 +35,12 @@ class Work:
     score: Tensor | None = None
     votes: Tensor | None = None
     log_mass: Tensor | None = None
-    average: Tensor | None = None  # log of the running average that predicts, and the queries it has seen
-    rows: Tensor | None = None
+    average: Tensor | None = None  # log of the running average that predicts
+    asked: Tensor | None = None  # (B, H, 2): which queries it is made of (`kvlab.methods.columns.ASKED`)
     residual: Tensor | None = None
     threshold: Tensor | None = None
     decay: float = 1.0  # of scores
     alpha: float = 0.5  # of averages
-    most_rows: int = 1
     least: float = 0.0  # cosine below which nothing merges, or weight of the newest in a moving threshold
     mass_of_votes: float = 0.0  # log mass is so many times log(votes) where it has no column
     sums: bool = False  # scores of merged slots are added, else the larger stays

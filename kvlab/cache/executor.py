@@ -9,15 +9,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kvlab.cache.along_slots import at, wide
-from kvlab.methods.columns import key_lengths
+from kvlab.cache.along_slots import at, longer, wide
+from kvlab.methods.columns import FREE, key_lengths
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import KEY_LENGTH, Slots, is_constant
 
 FEW_EDGES = 16
 # What a token of its own starts with.
-FRESH: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0, "valid": True}
+FRESH: Mapping[str, float] = {"votes": 1, "log_mass": 0.0, "score": 0.0}
 
 
 def apply(slots: Slots, plan: Plan, rotary: Rotary | None = None) -> Slots:
@@ -68,13 +68,10 @@ def compact(slots: Slots, capacity: int) -> Slots:
 
 def grow(slots: Slots, capacity: int) -> Slots:
     """The same table with room for `capacity` slots per head; the new ones are invalid."""
-
-    def widen(tensor: Tensor) -> Tensor:
-        shape = list(tensor.shape)
-        shape[2] = capacity - tensor.shape[2]
-        return torch.cat([tensor, tensor.new_zeros(shape)], dim=2)
-
-    return slots.map(widen)
+    width = slots.position.shape[2]
+    grown = slots.map(lambda tensor: longer(tensor, capacity - width))
+    grown.position[:, :, width:] = FREE
+    return grown
 
 
 def append(slots: Slots, more: Slots) -> Slots:

@@ -14,9 +14,10 @@ from torch import Tensor
 from kvlab.attention.kernels import SWITCH, kernels_on, launching_on, warn_without
 from kvlab.cache import decision_torch
 from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.methods.columns import ASKED
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
-from kvlab.methods.scorers.attention.ema import EMA, SEEN_ROWS, EmaScore
+from kvlab.methods.scorers.attention.ema import EMA, EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.oldest import Oldest
 from kvlab.methods.settlers.eviction.evict import Evict
@@ -80,10 +81,9 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
         room, _ = view.of_budget(settle, lambda: settle.split(view))
         own |= {"kind": RESIDUAL, "residual": slots.extra[RESIDUAL_COLUMN], "sums": settle.combine_score == "sum"}
     elif isinstance(settle, NearestMerge):
-        assert isinstance(score, EmaScore)
-        own |= {"kind": NEAREST, "average": slots.extra[EMA], "rows": slots.extra[SEEN_ROWS]}
+        own |= {"kind": NEAREST, "average": slots.extra[EMA], "asked": view.head_state[ASKED]}
         own |= {"mass_of_votes": 1.0, "bias": settle.rule == "bias"}
-        own |= {"least": settle.threshold, "alpha": settle.alpha, "most_rows": score.most_rows}
+        own |= {"least": settle.threshold, "alpha": settle.alpha}
     elif isinstance(settle, CosineMerge):
         if THRESHOLD not in view.head_state:
             return None
@@ -103,7 +103,7 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
     if isinstance(score, AccumulatedAttention):
         own |= {"decay": score.decay}
     work = Work(
-        keys=slots.keys, values=slots.values, position=slots.position, valid=slots.valid, mass=view.seen.last_mass(),
+        keys=slots.keys, values=slots.values, position=slots.position, mass=view.seen.last_mass(),
         tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, lengths=slots.extra.get(KEY_LENGTH),
         **own,
     )  # fmt: skip
@@ -114,12 +114,11 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
 
 def _is_laid_out(work: Work) -> bool:
     """Whether all columns lie alike in memory, and numbers of a key and of the masses one behind the other."""
-    columns = (
-        *(work.valid, work.score, work.votes, work.log_mass, work.average, work.rows, work.residual, work.lengths),
-    )
+    columns = (*(work.score, work.votes, work.log_mass, work.average, work.residual, work.lengths),)
     alike = all(column is None or column.stride() == work.position.stride() for column in columns)
     dense = work.position.stride(2) == work.mass.stride(2) == 1 and work.keys.stride(3) == work.values.stride(3) == 1
-    return alike and dense and all(part.is_contiguous() for part in (work.dropped, work.recent, work.sinks))
+    of_heads = (work.dropped, work.recent, work.sinks, work.asked)
+    return alike and dense and all(part is None or part.is_contiguous() for part in of_heads)
 
 
 @lru_cache

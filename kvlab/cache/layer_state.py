@@ -88,12 +88,12 @@ class LayerState:
 
     def per_head(self, read: Callable[[Slots], Tensor]) -> Tensor:
         """(B, H) what `read` makes of each table, whose answer is (N, W) for slots (N, W, S, ...)."""
-        return self.streams.join([read(table.slots) for table in self.tables])
+        return self.streams.join([read(table.columns.weighed(table.slots)) for table in self.tables])
 
     def saved_bytes(self) -> Tensor:
         """(B, H) by how much less a store lets the valid slots take than `slot_bytes` each; 0 without one."""
         saved = [(table.saved_bytes(), table) for table in self.tables]
-        return self.streams.join([table.slots.live() * 0 if own is None else own for own, table in saved])
+        return self.streams.join([table.live() * 0 if own is None else own for own, table in saved])
 
     def packed_bytes(self) -> tuple[int | None, int | None]:
         """Bytes of codes and of their scales; None where slots are native."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kvlab.methods.columns import FREE, there
 from kvlab.methods.view import Slots
 
 
 def in_order(slots: Slots) -> Tensor:
     """(B, H, S) indices of the slots by position, the invalid ones last."""
     last = torch.iinfo(slots.position.dtype).max
-    return slots.position.masked_fill(~slots.valid, last).argsort(dim=-1, stable=True)
+    return slots.position.masked_fill(~there(slots.position), last).argsort(dim=-1, stable=True)
 
 
 def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length: int, capacity: int) -> Slots:
@@ -30,7 +31,7 @@ def pack(slots: Slots, order: Tensor, streams: Tensor | None, width: int, length
         row, head = head // order.shape[1], head % order.shape[1]  # (N, width, 1)
         index = order[row, head, source]
         packed = slots.map(lambda tensor: tensor[row, head, index])
-    packed.valid &= place < length
+    packed.position.masked_fill_(place >= length, FREE)
     return packed
 
 

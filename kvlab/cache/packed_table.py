@@ -14,7 +14,7 @@ from kvlab.cache.held_slots import HeldSlots
 from kvlab.cache.squeeze import Squeeze
 from kvlab.cache.table import SlotTable
 from kvlab.growth import GROWTH
-from kvlab.methods.columns import key_lengths
+from kvlab.methods.columns import FREE, key_lengths, there
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import KEY_LENGTH, Slots
@@ -33,7 +33,7 @@ class PackedTable(SlotTable):
 
     def __init__(self, native: SlotTable, store: Store) -> None:
         """Pack `native`, whose valid slots lie first in every head, in the order of their positions."""
-        own, live, longest = native.slots, native.slots.live()[..., None], native.width
+        own, live, longest = native.slots, native.live()[..., None], native.width
         codes = {"keys": store.keys, "values": store.values}
         self.scheme, self.codes = store, {side: code for side, code in codes.items() if code is not None}
         sinks, newest = min(store.sinks, longest), store.residual
@@ -42,11 +42,11 @@ class PackedTable(SlotTable):
         ahead = torch.arange(sinks, device=live.device).expand(*live.shape[:2], -1)
         behind = live - newest + torch.arange(newest, device=live.device)
         index = torch.cat([middle, ahead, behind], 2)
-        there = torch.cat([coded, ahead < live, behind >= sinks], 2)
+        real = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
         moved = own.map(lambda tensor: at(tensor, index))
-        moved.valid &= there
-        states, real = {"keys": moved.keys, "values": moved.values}, moved.valid[:, :, : self.room]
+        moved.position.masked_fill_(~real, FREE)
+        states, real = {"keys": moved.keys, "values": moved.values}, there(moved.position[:, :, : self.room])
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
         self.coded = {side: code.encode(states[side][:, :, : self.room], real) for side, code in self.codes.items()}
         self.first_native = sinks
@@ -136,6 +136,7 @@ class PackedTable(SlotTable):
         for name, column in self._first(self.width).own().items():
             if column.data_ptr() != states[name].data_ptr():
                 column.copy_(states[name])
+        self.slots.position[:, :, : self.width].masked_fill_(~after.valid, FREE)
         if index.shape[-1]:
             self._hold_native(index, real, after)
         self.changed = _nothing()
@@ -152,17 +153,17 @@ class PackedTable(SlotTable):
         self.restless = count
         self._make_room(count, self.scheme.lot)
         native = real & (index >= self.room)
-        valid = self.slots.valid.gather(2, index) & real
+        valid = there(self.slots.position.gather(2, index)) & real
         place = torch.where(native, index, first + torch.arange(count, device=index.device))
         self._put(place, at(after.keys, index), at(after.values, index))
-        moved = torch.zeros_like(self.slots.valid).to(torch.uint8)
+        moved = torch.zeros_like(self.slots.position, dtype=torch.uint8)
         hole = moved.scatter_add_(2, index, (valid & ~native).to(torch.uint8)) > 0
-        for (
-            column
-        ) in self.slots.own().values():  # nothing may be read from a hole: methods look at columns of their own
-            column[:, :, first : first + count] = 0
-            column.scatter_(2, wide(place, column), at(column, index).masked_fill(~like(valid, column), 0))
-            column.masked_fill_(like(hole, column), 0)
+        # Nothing may be read from a hole: methods look at columns of their own.
+        for name, column in self.slots.own().items():
+            nothing = FREE if name == "position" else 0
+            column[:, :, first : first + count] = nothing
+            column.scatter_(2, wide(place, column), at(column, index).masked_fill(~like(valid, column), nothing))
+            column.masked_fill_(like(hole, column), nothing)
         self.width += count
 
     def pack_gathered(self) -> None:
@@ -176,7 +177,7 @@ class PackedTable(SlotTable):
             self._grow(max(count, self.used // GROWTH // lot * lot))
             start = self.room + self.first_native
         first, last = start - self.room, self.width - self.room
-        real = self.slots.valid[:, :, start : start + count]
+        real = there(self.slots.position[:, :, start : start + count])
         for side, code in self.codes.items():
             native = self.native[side]
             _write(self.coded[side], code, code.encode(native[:, :, first : first + count], real), self.used)
@@ -184,7 +185,7 @@ class PackedTable(SlotTable):
         for column in self.slots.own().values():
             column[:, :, self.used : self.used + count] = column[:, :, start : start + count]
             column[:, :, start : self.width - count] = column[:, :, start + count : self.width].clone()
-        self.slots.valid[:, :, self.width - count :] = False
+        self.slots.position[:, :, self.width - count :] = FREE
         self.used, self.width = self.used + count, self.width - count
         self._trim()
 
@@ -194,7 +195,7 @@ class PackedTable(SlotTable):
         if count <= self.occupied:
             return
         columns = slice(self.room, self.width)
-        real = self.slots.valid[:, :, columns].view(torch.uint8)
+        real = there(self.slots.position[:, :, columns]).view(torch.uint8)
         index = real.argsort(dim=-1, descending=True, stable=True)
         for column in self.slots.own().values():
             column[:, :, columns] = at(column[:, :, columns], index)
@@ -225,6 +226,7 @@ class PackedTable(SlotTable):
             return torch.cat([longer(tensor[:, :, :room], count), tensor[:, :, room:]], 2)
 
         self.slots = self.slots.map(widen)
+        self.slots.position[:, :, room : room + count] = FREE
         for side, code in self.codes.items():
             self.coded[side] = {
                 name: longer(tensor, count // code.group if name in code.shared else count)
@@ -237,7 +239,7 @@ class PackedTable(SlotTable):
 
         Of a code whose slots share something the remade lots are decoded and coded anew, as few as will do.
         """
-        made = Squeeze.of(self.slots.valid[:, :, : self.used], self.scheme.lot, self.occupied, count)
+        made = Squeeze.of(self.there()[:, :, : self.used], self.scheme.lot, self.occupied, count)
         if made is None:
             return False
         index = made.index
@@ -247,6 +249,7 @@ class PackedTable(SlotTable):
         for column in self.slots.own().values():
             column[:, :, : index.shape[2]] = at(column, index)
             column[:, :, index.shape[2] : self.room] = 0
+        self.slots.position[:, :, index.shape[2] : self.room] = FREE
         self.used = index.shape[2]
         return True
 
@@ -299,7 +302,7 @@ class PackedTable(SlotTable):
 
     def saved_bytes(self) -> Tensor:
         """(N, W) by how much less the valid slots take than as many native ones."""
-        valid = self.slots.valid[:, :, : self.room]
+        valid = self.there()[:, :, : self.room]
         saved = valid.sum(-1) * self._native_bytes()
         for side, code in self.codes.items():
             for name, tensor in self.coded[side].items():

@@ -25,7 +25,7 @@ def settled(streams: Streams, buckets: list[Bucket], settings: LayerSettings) ->
     A layer in one bucket is split into as few as keep its tables from being padded by more than `MOST_PADDING`; later
     the buckets stay as they are, each as long as its longest head.
     """
-    lengths = [bucket.table.slots.live().tolist() for bucket in buckets]  # [bucket][stream][head]
+    lengths = [bucket.table.live().tolist() for bucket in buckets]  # [bucket][stream][head]
     if streams.whole:
         split = _split(streams, buckets[0], lengths[0], settings)
         if not split.whole:

@@ -15,6 +15,7 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
     token, slot = sum(states[0, 0, 0].nbytes for states in (keys, values)), table.slot_bytes()
     settle, store = settings.pipeline.settle, settings.store
     beside = settle.head_bytes(keys, values, settings.pipeline.select) if hasattr(settle, "head_bytes") else 0
+    beside += settings.pipeline.columns.head_bytes
     if settings.pipeline.decode:  # tokens that wait on top, and queries that are looked at again
         beside += settings.pipeline.buffer * slot
         beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes

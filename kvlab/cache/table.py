@@ -10,7 +10,7 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
 from kvlab.growth import room_to_grow
-from kvlab.methods.columns import Columns, key_lengths, whole_numbers
+from kvlab.methods.columns import ASKED, FREE, Columns, key_lengths, there, whole_numbers
 from kvlab.methods.plan import Plan
 from kvlab.methods.rotary import Rotary
 from kvlab.methods.view import KEY_LENGTH, NEVER, Slots
@@ -49,20 +49,32 @@ class SlotTable:
         return self.slots.keys[:, :, : self.width], self.slots.values[:, :, : self.width]
 
     def visible(self) -> Slots:
-        """The first `width` slots, views of the table's own tensors, and their log mass; no score that follows."""
+        """The first `width` slots, views of the table's own tensors, and which are valid, and log mass; no score."""
         return self.columns.weighed(self._first(self.width))
 
     def rated(self) -> Slots:
         """The same with every score."""
-        return self.columns.rated(self.visible())
+        return self.rate(self.visible())
+
+    def rate(self, visible: Slots) -> Slots:
+        """Slots of this table that have their log mass with every score."""
+        return self.columns.rated(visible, self.head_state.get(ASKED))
 
     def whole(self) -> Slots:
         """All slots, free room included, with every score."""
-        return self.columns.rated(self.columns.weighed(self.slots))
+        return self.rate(self.columns.weighed(self.slots))
 
     def held(self) -> Slots:
-        """The first `width` slots as they lie in memory: neither log mass nor score that follow from other columns."""
+        """The first `width` slots as they lie in memory: nothing that follows from other columns, validity neither."""
         return self._first(self.width)
+
+    def there(self) -> Tensor:
+        """(B, H, S) bool: which of all slots are valid."""
+        return there(self.slots.position)
+
+    def live(self) -> Tensor:
+        """Valid slots of each head, (B, H) int64."""
+        return self.there().sum(-1)
 
     def first(self, count: int) -> Slots:
         """The first `count` of the visible slots, with their log mass."""
@@ -97,7 +109,7 @@ class SlotTable:
         if self.is_dense:
             free = torch.full((*keys.shape[:2], 1), self.occupied, dtype=torch.int64, device=keys.device)
         else:  # the first that is not valid
-            free = self.slots.valid[:, :, : self.width].view(torch.uint8).argmin(-1, keepdim=True)
+            free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
         if KEY_LENGTH in self.slots.extra:
             extra = {**extra, KEY_LENGTH: key_lengths(keys)}
@@ -119,7 +131,7 @@ class SlotTable:
 
     def forget(self, width: int, dense: bool) -> None:
         """Take back all that was appended since the table had `width` slots and nothing was decided."""
-        self.slots.valid[:, :, width:] = False
+        self.slots.position[:, :, width:] = FREE
         self.width = self.occupied = width
         self.is_dense, self.left_bytes = dense, 0
 
@@ -140,8 +152,7 @@ class SlotTable:
     def mark_padding(self, row_valid: Tensor, position: Tensor) -> None:
         """The newest slots get validity (B, q) and positions (B, q)."""
         first = self.width - row_valid.shape[1]
-        self.slots.valid[:, :, first : self.width] &= row_valid[:, None]
-        self.slots.position[:, :, first : self.width] = position[:, None].clamp_min(0).to(self.slots.position.dtype)
+        self.slots.position[:, :, first : self.width] = position.masked_fill(~row_valid, FREE)[:, None]
         self.is_dense = False
 
     def store(self, changed: dict[str, Tensor]) -> None:
@@ -163,6 +174,7 @@ class SlotTable:
         for name, tensor in own.items():
             if tensor.data_ptr() != states[name].data_ptr():
                 tensor.copy_(states[name])
+        own["position"].masked_fill_(~after.valid, FREE)
         self.is_dense = False
         self.occupied = min(self.occupied, bound)
 
@@ -174,6 +186,19 @@ class SlotTable:
                 own.copy_(value)
             else:
                 self.head_state[name] = value
+
+    def was_asked(self, tokens: Tensor, rows: Tensor | None = None) -> None:
+        """Scores are made of all queries up to the newest of `tokens` (N,); of a prompt, of its last `rows` (N or 1,).
+
+        Noted where counts of queries follow from that.
+        """
+        if self.columns.counts is None:
+            return
+        if rows is not None:
+            asked = torch.stack([tokens - rows, tokens], -1).long()
+            self.head_state[ASKED] = asked[:, None].repeat(1, self.slots.keys.shape[1], 1)
+        else:
+            self.head_state[ASKED][..., 1] = tokens[:, None]
 
     def packed(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
@@ -215,7 +240,7 @@ class SlotTable:
     def live_bytes(self) -> int:
         """Bytes of the valid slots, metadata and the heads' own state included; reads counts from the device."""
         saved = self.saved_bytes()
-        whole = int(self.slots.valid.sum()) * self.slot_bytes() + self.head_bytes()
+        whole = int(self.live().sum()) * self.slot_bytes() + self.head_bytes()
         return whole if saved is None else whole - int(saved.sum())
 
     def slot_bytes(self) -> int:

@@ -6,7 +6,7 @@ A step leaves small tensors of each layer; they are read all at once when the wr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 
 import numpy as np
@@ -132,12 +132,18 @@ class PendingRows:
 
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     """What is counted in the tables of all layers, (layers, H) each, on the device of the first."""
-    tables = [layer.tables[0].slots for layer in layers if layer.streams.whole]
+    tables = [layer.tables[0] for layer in layers if layer.streams.whole]
     guarded = [layer.guard_activations for layer in layers]
-    if len(tables) == len(layers) and len({(table.valid.shape, table.valid.device) for table in tables}) == 1:
+    if (
+        len(tables) == len(layers)
+        and len({(table.slots.valid.shape, table.slots.valid.device) for table in tables}) == 1
+    ):
         # Of one shape: a model has many layers, and each question of the device costs time.
-        valid, votes = (torch.cat([getattr(table, name) for table in tables]) for name in ("valid", "votes"))
-        joined = replace(tables[0], valid=valid, votes=votes)
+        valid, votes = (
+            torch.cat([table.there() for table in tables]),
+            torch.cat([table.slots.votes for table in tables]),
+        )
+        joined = tables[0].slots.with_columns(valid=valid, votes=votes)
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}
     device = guarded[0].device
     live, most = ([layer.per_head(read) for layer in layers] for read in (Slots.live, Slots.most_votes))

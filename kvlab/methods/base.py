@@ -119,6 +119,7 @@ class Method(BaseModel, ABC):
             "settle_numbers": getattr(pipeline.settle, "numbers_a_slot", 0.0),
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
+            "head_bytes": pipeline.columns.head_bytes,
             **pipeline.scored_rows(),
             "packed": packed_sizes(store, pipeline),
             "block": pipeline.block,

@@ -15,6 +15,9 @@ from kvlab.methods.view import Slots, is_constant, one_number
 LENGTHS_FROM = 512
 TINY = 1e-12
 SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
+FREE = -1  # position of a slot that is not valid
+# Head state, (B, H, 2) int64: tokens before the first query that scores are made of, and up to the last one.
+ASKED = "asked"
 
 
 class Byte(int):
@@ -37,18 +40,38 @@ def whole_numbers(tokens: int) -> torch.dtype:
     return torch.int16 if tokens <= SHORT_TEXT else torch.int32
 
 
+def there(position: Tensor) -> Tensor:
+    """(B, H, S) bool: which slots of a table are valid, by where they stand (B, H, S)."""
+    return position >= 0
+
+
+def looked(position: Tensor, first: Tensor, last: Tensor) -> Tensor:
+    """(B, H, S): how many queries have looked at slots at `position` (B, H, S), `first` and `last` as in `ASKED`.
+
+    A slot was there for all queries from its own on, so that it needs no count; below 1 where none has looked.
+    """
+    return last - torch.maximum(position, first)
+
+
 @dataclass(frozen=True)
 class Columns:
     """What a method reads of a slot beside its key, value and position, and where it comes from.
 
-    Eviction changes no votes, so all slots share one number. A merging method has `votes`; its log mass is
-    `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that follow from the other columns
-    are worked out by `rate` when a decision wants them.
+    A slot is valid if it stands anywhere. Eviction changes no votes, so all slots share one number. A merging method
+    has `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that
+    follow from the other columns are worked out by `rate` when a decision wants them, and so is the count of queries
+    that is called `counts`.
     """
 
     votes: bool = True
     mass_of_votes: float | None = None
     rate: Callable[[Slots], Tensor] | None = None
+    counts: str | None = None
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes a head takes for what a count follows from."""
+        return 0 if self.counts is None else 2 * torch.int64.itemsize
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, extra: dict[str, Tensor]) -> Slots:
         """Slots of tokens of their own: states (B, H, q, d) at `position` (B, H, q)."""
@@ -61,16 +84,20 @@ class Columns:
             votes=torch.ones(shape, dtype=position.dtype, device=device) if self.votes else one_number(1, keys),
             log_mass=one_number(0.0, keys) if follows else torch.zeros(shape, device=device),
             score=one_number(0.0, keys) if self.rate is not None else torch.zeros(shape, device=device),
-            valid=torch.ones(shape, dtype=torch.bool, device=device),
+            valid=one_number(True, keys),
             extra=extra,
         )
 
     def weighed(self, slots: Slots) -> Slots:
-        """The slots with their log mass, (B, H, S) float32."""
+        """The slots of a table with their validity, (B, H, S) bool, and their log mass, float32."""
+        valid = there(slots.position)
         if not self.mass_of_votes or is_constant(slots.votes):
-            return slots
-        return slots.with_columns(log_mass=slots.votes.log().mul_(self.mass_of_votes))
+            return slots.with_columns(valid=valid)
+        return slots.with_columns(valid=valid, log_mass=slots.votes.log().mul_(self.mass_of_votes))
 
-    def rated(self, slots: Slots) -> Slots:
-        """Slots that have their log mass with their score."""
+    def rated(self, slots: Slots, asked: Tensor | None = None) -> Slots:
+        """Slots that have their log mass with their score; `asked` is there once they were scored where they count."""
+        if self.counts is not None:
+            none = torch.zeros_like(slots.position) if asked is None else looked(slots.position, *asked.split(1, -1))
+            slots = slots.with_columns(extra=slots.extra | {self.counts: none})
         return slots if self.rate is None else slots.with_columns(score=self.rate(slots))

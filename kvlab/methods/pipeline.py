@@ -219,16 +219,19 @@ class Pipeline:
         """What a slot has to hold: votes and log mass where the settler merges, scores unless they follow (`rate`).
 
         A settler that merges says so by `merges`, and by `mass_of_votes` how log mass follows from votes. One that
-        gives slots a log mass and leaves every slot its own token says so by `counts`.
+        gives slots a log mass and leaves every slot its own token says so by `counts`. A scorer that counts the queries
+        a slot was seen by names that state by `counts`, if it is to be worked out.
         """
         merges = getattr(self.settle, "merges", False)
         mass = self.settle.mass_of_votes if merges else 0.0  # type: ignore[attr-defined]
-        return Columns(merges and getattr(self.settle, "counts", True), mass, getattr(self.score, "rate", None))
+        votes, score = merges and getattr(self.settle, "counts", True), self.score
+        return Columns(votes, mass, getattr(score, "rate", None), getattr(score, "counts", None))
 
     @property
     def state(self) -> dict[str, float]:
-        """Slot state of the scorer and the settler, with the value a new slot starts at."""
-        return {**self.score.state, **self.settle.state}
+        """Slot state of the scorer and the settler that slots hold, with the value a new slot starts at."""
+        state, follows = {**self.score.state, **self.settle.state}, getattr(self.score, "counts", None)
+        return state if follows is None else {name: start for name, start in state.items() if name != follows}
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, group: int, tokens: int) -> Slots:
         """Slots of new tokens: states (B, H, q, d) at `position` (B, q); `group` query heads share a slot.

@@ -40,7 +40,7 @@ class Slots:
 
     keys: Tensor  # (B, H, S, d) rotated at the stored position
     values: Tensor  # (B, H, S, d)
-    position: Tensor  # (B, H, S) int16 or int32 (`kvlab.methods.columns.whole_numbers`)
+    position: Tensor  # (B, H, S) int16 or int32 (`kvlab.methods.columns.whole_numbers`); below 0 in a free slot
     votes: Tensor  # (B, H, S) of that type: original tokens this slot stands for
     log_mass: Tensor  # (B, H, S) float32: additive attention logit
     score: Tensor  # (B, H, S) float32: the scorer's running importance

@@ -58,9 +58,10 @@ class Holds(BaseModel):
     settle_copies: float = 0.0  # of keys in float32 that settling or scoring a prompt makes
     settle_numbers: float = 0.0  # and float32 numbers a slot of a KV head
     needs_hidden_states: bool = False
-    slot_bytes: int = 7  # of a slot of a KV head beside key and value, in a short text: position, valid and score
+    slot_bytes: int = 6  # of a slot of a KV head beside key and value, in a short text: position and score
     whole_numbers: int = 1  # of them, which take two bytes more in a long text
     query_head_bytes: int = 0  # and for each query head of the group
+    head_bytes: int = 0  # of a KV head beside its slots
     rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
     all_rows: bool = True  # it adds up the attention of all queries, block by block
     block: int = 0  # tokens of a prompt that a layer takes in before it decides; 0: all of them
@@ -82,4 +83,4 @@ class Holds(BaseModel):
         return not self.needs_hidden_states and not self.saves_prefill and self.rows <= chunk
 
 
-FULL = Holds(compresses=False, needs_budget=False, decode=False, rows=1, all_rows=False, slot_bytes=3)
+FULL = Holds(compresses=False, needs_budget=False, decode=False, rows=1, all_rows=False, slot_bytes=2)

@@ -96,9 +96,10 @@ class Work:
         return self._kept(holds, budget) < self.tokens
 
     def recalled_bytes(self, holds: Holds) -> int:
-        """Queries that all layers keep for the next decision."""
+        """What all layers keep beside slots for the next decision: queries, and from when on heads were asked."""
         model = self.model
-        return model.full_layers * holds.recalled * model.heads * model.head_dim * self.number
+        queries = holds.recalled * model.heads * model.head_dim * self.number
+        return model.full_layers * (queries + model.key_value_heads * holds.head_bytes)
 
     def _period(self, holds: Holds) -> int:
         """Decode steps from one decision to the next (`kvlab.cache.settings.LayerSettings.period`)."""

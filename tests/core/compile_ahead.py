@@ -78,11 +78,12 @@ def some_work(kind: int, dtype: torch.dtype, head_dim: int, numbers: torch.dtype
         return torch.zeros(1, HEADS, SLOTS, dtype=dtype)
 
     scored = {"score": column()} | ({} if kind == EVICT else {"votes": column(numbers)})
-    averaged = {name: column() for name in ("log_mass", "average")} | {"rows": column(torch.uint8)}
+    asked = torch.zeros(1, HEADS, 2, dtype=torch.int64)
+    averaged = {name: column() for name in ("log_mass", "average")} | {"asked": asked}
     own: dict[int, dict[str, Any]] = {
         EVICT: scored,
         RESIDUAL: scored | {"residual": column(torch.bool), "decay": 0.98},
-        NEAREST: {"votes": column(numbers), "alpha": 0.9, "most_rows": 255, "least": 0.8} | averaged,
+        NEAREST: {"votes": column(numbers), "alpha": 0.9, "least": 0.8} | averaged,
         SIMILAR: scored | {"threshold": torch.zeros(1, HEADS), "least": 0.5},
         SPREAD: scored | {"reach": 16, "drawn": True, "stream": 2**62},
     }
@@ -92,7 +93,6 @@ def some_work(kind: int, dtype: torch.dtype, head_dim: int, numbers: torch.dtype
         keys=torch.zeros(1, HEADS, SLOTS, head_dim, dtype=dtype),
         values=torch.zeros(1, HEADS, SLOTS, head_dim, dtype=dtype),
         position=column(numbers),
-        valid=column(torch.bool),
         mass=column(),
         tokens_seen=many[0, :1],
         recent=many,

@@ -109,14 +109,18 @@ def test_a_merge_that_predicts_gets_its_averages_beside_any_score() -> None:
 
 
 def test_the_averages_beside_a_score_are_those_of_keepkv_itself() -> None:
-    plain, beside = Layer(make_method("keepkv"), TOKENS + 9), Layer(compose(settle="keepkv"), TOKENS + 9)
+    """Counts of queries too, which are held beside a score and follow from positions where KeepKV is alone."""
+    plain = Layer(make_method("keepkv", window=8), TOKENS + 20)
+    beside = Layer(compose(settle="keepkv", settle_window=8), TOKENS + 20)
     for layer in (plain, beside):
         layer.feed(*prompt(0, TOKENS))
-        for step in range(3):
-            layer.feed(*prompt(10 + step, 1))
+        for step, rows in enumerate((1, 1, 5, 1)):
+            layer.feed(*prompt(10 + step, rows))
+    (table,) = plain.layer.tables
+    assert SEEN_ROWS not in table.slots.extra
     for name in (EMA, SEEN_ROWS):
         given, expected = (layer.slots.extra[name][layer.slots.valid] for layer in (beside, plain))
-        torch.testing.assert_close(given, expected)
+        torch.testing.assert_close(given, expected, check_dtype=False)
 
 
 def test_the_score_beside_averages_is_the_chosen_one() -> None:

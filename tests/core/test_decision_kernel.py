@@ -94,7 +94,6 @@ def _filled(kind: int, dtype: torch.dtype) -> Work:
         "keys": torch.randn(work.keys.shape, generator=draw).to(dtype),
         "values": torch.randn(work.keys.shape, generator=draw).to(dtype),
         "position": torch.stack([torch.randperm(shape[2], generator=draw) for _ in range(shape[1])])[None].short(),
-        "valid": torch.ones(shape, dtype=torch.bool),
         "mass": torch.rand(shape, generator=draw),
         "tokens_seen": torch.full((1,), shape[2]),
         "recent": torch.full(shape[:2], 40),
@@ -103,7 +102,7 @@ def _filled(kind: int, dtype: torch.dtype) -> Work:
     for name in ("score", "log_mass", "average"):
         if getattr(work, name) is not None:
             changes[name] = torch.randn(shape, generator=draw)
-    for name, least in (("votes", 1), ("rows", 1), ("residual", 0)):
+    for name, least in (("votes", 1), ("residual", 0)):
         if (column := getattr(work, name)) is not None:
             changes[name] = torch.randint(least, 2 + least, shape, generator=draw).to(column.dtype)
     return _on_device(replace(work, least=-1.0 if kind == NEAREST else work.least, **changes))
@@ -131,7 +130,7 @@ def test_halves_decide_as_their_numbers_do(kernel: ModuleType, kind: int, dtype:
     for name, tensor in found.items():
         close = 2 * torch.finfo(dtype).eps * 4 if name in ("keys", "values") else 1e-6
         torch.testing.assert_close(tensor, expected[name], rtol=close, atol=close, msg=name)
-    assert (~half.valid).sum(-1).eq(1).all()
+    assert (half.position < 0).sum(-1).eq(1).all()
     touched = [(old != new).any(-1).sum(-1).max() for old, new in zip(before, (half.keys, half.values), strict=True)]
     assert max(touched) <= {EVICT: 0, SPREAD: 16}.get(kind, 1)
 

@@ -26,27 +26,35 @@ from tests.core.test_byte_budgets import live_bytes
 RIDGE, UNTOUCHED, WINDOW_WEIGHT, BOX = 0.1, 0.25, 3.0, 3.0
 
 
-def log_mass_of(kept: Tensor, heard: Tensor, whole: Tensor) -> Tensor:
-    """Weights w with kept w near `whole`: ridge towards 1, then two projected gradient steps within the box."""
-    rows, low, high = kept * heard, math.exp(-BOX), math.exp(BOX)
-    ones = torch.ones(rows.shape[1], dtype=torch.float64)
-    strength = RIDGE * float(rows.square().sum()) / rows.shape[1]
-    w = solved(rows, whole * heard, ones[:, None], strength)[:, 0].clamp(low, high)
+def log_mass_of(kept: Tensor, heard: Tensor, whole: Tensor, fixed: int) -> Tensor:
+    """Weights w with kept w near `whole`: ridge towards 1, then two projected gradient steps within the box.
+
+    Those of the last `fixed` slots are 1.
+    """
+    low, high, count = math.exp(-BOX), math.exp(BOX), kept.shape[1] - fixed
+    rows, target = kept[:, :count] * heard, (whole - kept[:, count:].sum(1, keepdim=True)) * heard
+    ones = torch.ones(count, dtype=torch.float64)
+    strength = RIDGE * float(rows.square().sum()) / count
+    w = solved(rows, target, ones[:, None], strength)[:, 0].clamp(low, high)
     vector = ones.clone()
     for _ in range(8):
         vector = rows.T @ (rows @ vector)
         vector = vector / vector.norm()
     steepest = 1.1 * float((rows @ vector).square().sum())
     for _ in range(2):
-        w = (w - rows.T @ (rows @ w - whole[:, 0] * heard[:, 0]) / steepest).clamp(low, high)
-    return w
+        w = (w - rows.T @ (rows @ w - target[:, 0]) / steepest).clamp(low, high)
+    return torch.cat([w, torch.ones(fixed, dtype=torch.float64)])
 
 
-def test_what_is_packed_is_fitted_to_its_rounded_keys() -> None:
-    """The columns of the regression are shares of keys as the store gives them back, its targets the full cache's."""
+@pytest.mark.parametrize("newest", [0, 2])
+def test_what_is_packed_is_fitted_to_its_rounded_keys(newest: int) -> None:
+    """The columns of the regression are shares of keys as the store gives them back, its targets the full cache's.
+
+    The newest slots stay as they are, so that the others make up for what is missing with them as they are.
+    """
     store = replace(STORES["turbo3"], sinks=1, residual=2)
     given = replace(view(), store=store)
-    settle = MatchAttention(ASKED, WINDOW, WINDOW_WEIGHT, True, True, RIDGE, UNTOUCHED, BOX)
+    settle = MatchAttention(ASKED, WINDOW, WINDOW_WEIGHT, True, True, RIDGE, UNTOUCHED, BOX, newest=newest)
     plan = settle.settle(given, LowestScore(1, 2))
     after = executor.apply(given.slots.map(torch.clone), plan)
     moved = 0.0
@@ -60,17 +68,19 @@ def test_what_is_packed_is_fitted_to_its_rounded_keys() -> None:
             keys[slot] = back[0, 0, 0]
         (whole, weight), (rounded, _) = (rows_of(given, b, h, WINDOW_WEIGHT, k) for k in (None, keys))
         heard, value = weight.sqrt()[:, None], given.slots.values[b, h].double()
-        w = log_mass_of(rounded[:, stays], heard, whole.sum(1, keepdim=True))
+        w = log_mass_of(rounded[:, stays], heard, whole.sum(1, keepdim=True), newest)
         shares = rounded[:, stays] * w / (rounded[:, stays] * w).sum(1, keepdim=True)
         score, fresh = given.slots.score[b, h, stays], value[stays].clone()
         free = score.argsort(descending=True, stable=True).argsort() >= int(UNTOUCHED * len(stays))
+        free &= torch.arange(len(stays)) < len(stays) - newest
         strength = RIDGE * float((shares[:, free] * heard).square().sum()) / int(free.sum())
         target = (whole @ value - shares[:, ~free] @ fresh[~free]) * heard
         fresh[free] = solved(shares[:, free] * heard, target, fresh[free], strength)
         torch.testing.assert_close(after.log_mass[b, h, stays].double(), w.log(), rtol=1e-3, atol=2e-4)
         torch.testing.assert_close(after.values[b, h, stays].double(), fresh, rtol=2e-3, atol=2e-4)
         moved = max(moved, float((keys - given.slots.keys[b, h]).abs().max()))
-        assert (fresh[~free] == value[stays][~free]).all(), "the best-scored keep their values"
+        assert (after.values[b, h, stays][~free] == given.slots.values[b, h, stays][~free]).all()
+        assert (after.log_mass[b, h, stays[len(stays) - newest :]] == 0).all()
     assert moved > 0.05, "or nothing was rounded"
 
 
@@ -106,6 +116,27 @@ def test_long_generations_stay_within_the_budget() -> None:
                 memory = cache.memory()
                 assert memory.live_slots <= 24 if most is None else memory.live_bytes <= most, step
         assert memory.live_slots > 15
+
+
+@pytest.mark.parametrize("newest", [0, 4])
+def test_the_newest_slots_are_as_the_model_made_them(newest: int) -> None:
+    """Mass and values, in every layer and head; those before them are refitted."""
+    model = lab_model("llama", torch.float32)
+    ids = torch.randint(3, 97, (1, 60), generator=torch.Generator().manual_seed(6))
+    cache, full = make_cache(model, make_method("exactmerge2", newest=newest), 30), make_cache(model, "full", 1.0)
+    with torch.inference_mode():
+        model(ids, past_key_values=full)
+        model(ids, past_key_values=cache)
+    for layer, whole in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
+        before = whole.buckets[0].table.visible().values[0]
+        for number, bucket in enumerate(layer.buckets):
+            slots, heads = bucket.table.visible(), layer.streams.heads_in(number)[0]
+            late = slots.valid & (slots.position >= 60 - 4)
+            own = before[heads].gather(2, slots.position.long()[..., None].expand_as(slots.values))
+            same = torch.isclose(slots.values, own, atol=1e-5).all(-1) & (slots.log_mass == 0)
+            assert late.sum(-1).eq(4).all()
+            assert same[late].all() == (newest == 4)
+            assert not same[slots.valid & ~late].all()
 
 
 class Given:

@@ -16,7 +16,7 @@ from kvlab.cache.packed_table import PackedTable
 from kvlab.cache.table import SlotTable
 from kvlab.errors import UserError
 from kvlab.methods import make_method, registered
-from kvlab.methods.columns import Columns
+from kvlab.methods.columns import FREE, Columns
 from kvlab.requests import MethodChoice
 from kvlab.stores import STORES, Store, held, store_of
 from kvlab.stores.eight import Eight
@@ -213,7 +213,7 @@ def test_bytes_are_what_the_tensors_take(method: str, store: str) -> None:
             tensors = [*table.slots.own().values(), *table.native.values(), *table.head_state.values()]
             tensors += [tensor for coded in table.coded.values() for tensor in coded.values()]
             allocated += sum(tensor.untyped_storage().nbytes() for tensor in tensors)
-            valid, room = table.slots.valid, table.room
+            valid, room = table.there(), table.room
             for row in range(valid.shape[0]):
                 for head in range(valid.shape[1]):
                     own = valid[row, head]
@@ -284,6 +284,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     position = torch.randperm(90, generator=torch.Generator().manual_seed(3)).expand(1, 2, -1).int()
     slots = Columns(False, 0.0).fresh(keys, values, position, {})
     slots.valid = draw(1, 2, 90, seed=4) > torch.tensor([0.0, 1.0])[:, None]
+    slots.position = position.masked_fill(~slots.valid, FREE)
     live, order = slots.live(), slots.in_text()
     expected = as_held(store, store.keys, keys, order, live)
     flat = live.flatten().tolist()
@@ -291,7 +292,7 @@ def test_what_a_store_will_give_back_is_known_before(name: str) -> None:
     given, held_at = table.states()[0].whole(), table.slots.position  # type: ignore[union-attr]
     for head in range(2):
         assert flat[head] > 8
-        for place in table.slots.valid[0, head].nonzero()[:, 0].tolist():
+        for place in table.there()[0, head].nonzero()[:, 0].tolist():
             own = (position[0, head] == held_at[0, head, place]).nonzero().item()
             torch.testing.assert_close(given[0, head, place], expected[0, head, own], rtol=1e-5, atol=1e-6)
         stays = slots.valid[0, head]

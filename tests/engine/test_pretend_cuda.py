@@ -21,6 +21,7 @@ from kvlab.engine import compare
 from kvlab.evaluate.harness import evaluate
 from kvlab.evaluate.request import EvalRequest, TaskChoice
 from kvlab.methods import make_method, registered
+from kvlab.methods.columns import FREE
 from kvlab.models.load import load_model, prepare
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace import open_run
@@ -96,7 +97,7 @@ def test_a_decision_in_one_kernel_is_given_what_lies_there(method: str, monkeypa
         works.append(work)
         held = [getattr(work, part.name) for part in fields(work)]
         assert all(tensor.device == CUDA for tensor in held if isinstance(tensor, Tensor))
-        work.valid.scatter_(2, work.position.argmin(-1, keepdim=True), False)
+        work.position.scatter_(2, work.position.argmax(-1, keepdim=True), FREE)
 
     model = put_there(prepare(tiny_model("llama")))
     monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: reference if device.type == "cuda" else None)

@@ -11,7 +11,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvlab.methods.columns import Byte
+from kvlab.methods.columns import SHORT_TEXT, Byte
 from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.view import Seen, Slots
 
@@ -19,6 +19,7 @@ EMA = "ema"
 RAW_EMA = "raw_ema"
 SEEN_ROWS = "ema_rows"
 NEGLIGIBLE = 1e-8  # beside 1 in float32
+BYTE = 2**8 - 1
 
 
 @dataclass(frozen=True)
@@ -37,34 +38,33 @@ class EmaScore:
     every_step: bool = True
     needs_hidden_states: bool = False
     averages: ClassVar = True
+    counts: ClassVar[str] = SEEN_ROWS  # a scorer around this one may skip queries, and so has to hold them
 
     @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: uncorrected averages and the number of queries seen."""
-        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if self.most_rows < 2**8 else 0}
+        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if _fits_byte(self.alpha) else 0}
         return own | {RAW_EMA: -math.inf} if self.raw else own
-
-    @property
-    def most_rows(self) -> int:
-        """Queries after which the correction has vanished, so that no more are counted."""
-        return 2**8 - 1 if self.alpha ** (2**8 - 1) < NEGLIGIBLE else 2**15 - 1
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""
         return self.window
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """`score` = predicted log attention of each slot (its log mass included), and the averages."""
+        """The averages; where counts are held, those and `score`, the predicted log attention (log mass included)."""
         rows = min(self.window, seen.num_new) if first else seen.num_new
         logits = seen.last_logits(rows)  # (B, H, G, r, S)
         weighted = logits + slots.log_mass_of_heads()[:, :, :, None]
         normalizer = log_total(weighted, seen.sinks)
         changed = {
             EMA: self._average(slots.extra[EMA], weighted - slots.log_mass[:, :, None, None] - normalizer),
-            SEEN_ROWS: (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(self.most_rows),
         }
         if self.raw:
             changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
+        if SEEN_ROWS not in slots.extra:
+            return changed
+        most = BYTE if _fits_byte(self.alpha) else SHORT_TEXT
+        changed[SEEN_ROWS] = (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(most)
         return changed | {"score": self.rate(replace(slots, extra=slots.extra | changed))}
 
     @property
@@ -75,11 +75,9 @@ class EmaScore:
     def note(self, slots: Slots, seen: Seen) -> None:
         """The averages after a single query, in place; its probabilities hold all that the centred one needs.
 
-        The score is left to `rate`: between decisions nobody reads it.
+        The score is left to `rate`: between decisions nobody reads it. No count is held where this is asked for.
         """
-        note_average(
-            slots.extra[EMA], slots.extra[SEEN_ROWS], seen.last_mass(), slots.log_mass, self.alpha, self.most_rows
-        )
+        note_average(slots.extra[EMA], seen.last_mass(), slots.log_mass, self.alpha)
 
     def rate(self, slots: Slots) -> Tensor:
         """The score, which follows from the average."""
@@ -93,11 +91,10 @@ class EmaScore:
         return torch.logaddexp(old + rows * math.log(self.alpha), new)
 
 
-def note_average(average: Tensor, rows: Tensor, mass: Tensor, log_mass: Tensor, alpha: float, most_rows: int) -> None:
-    """One more query, whose attention was `mass` (B, H, S), enters the log averages and the counts, in place."""
+def note_average(average: Tensor, mass: Tensor, log_mass: Tensor, alpha: float) -> None:
+    """One more query, whose attention was `mass` (B, H, S), enters the log averages, in place."""
     new = mass.log().sub_(log_mass).add_(math.log(1 - alpha))
     torch.logaddexp(average.add_(math.log(alpha)), new, out=average)
-    rows.clamp_max_(most_rows - 1).add_(1)
 
 
 def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
@@ -111,17 +108,22 @@ def correction(rows: Tensor, alpha: float) -> Tensor:
 
 
 def missing(rows: Tensor, alpha: float) -> Tensor:
-    """log(1 - alpha^rows) of counts (B, H, S), of which none is taken for one; looked up where they fit a byte."""
-    if rows.dtype == torch.uint8:
-        return _every_byte(alpha, rows.device).expand(*rows.shape[:2], -1).gather(2, rows.long())
+    """log(1 - alpha^rows) of counts (B, H, S), of which none is taken for one; looked up where all fit a byte."""
+    if _fits_byte(alpha):
+        return _every_byte(alpha, rows.device).expand(*rows.shape[:2], -1).gather(2, rows.clamp(0, BYTE).long())
     return _missing(rows.clamp_min(1), alpha)
+
+
+def _fits_byte(alpha: float) -> bool:
+    """Whether more queries than a byte counts lack nothing."""
+    return alpha**BYTE < NEGLIGIBLE
 
 
 @lru_cache
 def _every_byte(alpha: float, device: torch.device) -> Tensor:
     """(1, 1, 256) `missing` of the counts 0 to 255."""
     with torch.inference_mode(False):
-        return _missing(torch.arange(2**8, device=device).clamp_min(1), alpha)[None, None]
+        return _missing(torch.arange(BYTE + 1, device=device).clamp_min(1), alpha)[None, None]
 
 
 def _missing(rows: Tensor, alpha: float) -> Tensor:

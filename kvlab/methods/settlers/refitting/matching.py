@@ -35,8 +35,9 @@ class MatchAttention:
     - values: V' minimises ||X V' - A V||^2 + r ||V' - V||^2, X being A_K w with rows of sum 1.
 
     Each r is `ridge` times the mean square that a slot of K gets. The share `untouched` of K with the highest scores
-    keeps its values. `flat` lets a query count by the sum of its attention over its largest, squared, in the fit of w:
-    what the authors' code does by dividing exp logits by the row's largest.
+    keeps its values. The `newest` slots of the prompt keep mass and value: the tokens to come read them as no reference
+    does. `flat` lets a query count by the sum of its attention over its largest, squared, in the fit of w: what the
+    authors' code does by dividing exp logits by the row's largest.
     """
 
     references: int = 256
@@ -50,6 +51,7 @@ class MatchAttention:
     steps: int = 2
     flat: bool = False
     rehearsal: Rehearsal | None = None
+    newest: int = 0
     state: Mapping[str, float] = field(default_factory=dict)
     fills_budget: ClassVar[bool] = True
     mass_of_votes: ClassVar[None] = None  # a slot's own
@@ -79,27 +81,32 @@ class MatchAttention:
             heard = heard / observed.mass.amax(-1).clamp_min(TINY)  # the sum of exp logits, the largest being 1
         observed = observed.of_slots(index)
         stays, values = keep.gather(2, index), at(slots.values, index).float()
-        weight = self.mass_weights(observed, heard, stays) if self.bias else torch.ones_like(values[..., 0])
+        earlier = slots.position < (view.tokens_seen - self.newest)[:, None, None]
+        fitted = stays & earlier.gather(2, index)
+        weight = self.mass_weights(observed, heard, stays, fitted) if self.bias else torch.ones_like(values[..., 0])
         shift, log_mass = None, None
         if self.values:
-            free = stays & ~_best(slots.score.gather(2, index), stays, self.untouched)
+            free = fitted & ~_best(slots.score.gather(2, index), stays, self.untouched)
             shift = ValueShift(index, self.amounts(values, observed, stays, free, weight))
         if self.bias:
             log_mass = slots.log_mass.scatter_add(2, index, weight.log())
         return Plan(keep, lost=victims.votes(slots.votes), value_shift=shift, log_mass=log_mass)
 
-    def mass_weights(self, observed: Observed, heard: Tensor, stays: Tensor) -> Tensor:
-        """(B, H, K) w of the K slots looked at, by queries that count `heard` (B, 1 or H, N) squared; else 1."""
+    def mass_weights(self, observed: Observed, heard: Tensor, stays: Tensor, fitted: Tensor) -> Tensor:
+        """(B, H, K) w of those of the slots that stay that are `fitted`; 1 elsewhere.
+
+        Queries count `heard` (B, 1 or H, N) squared.
+        """
         rows = observed.mass * stays[:, :, None] * heard[..., None]
-        whole = (1 - observed.beside) * heard[..., None]
+        whole, own = (1 - observed.beside) * heard[..., None], rows * fitted[:, :, None]
         gap = whole - rows.sum(-1, keepdim=True)
         low, high = torch.tensor([-self.box, self.box]).exp().tolist()
-        weight = (1 + ridge_step(rows, gap, self.ridge, stays)[..., 0]).clamp(low, high)
-        step = 1 / largest_eigenvalue(rows)
+        weight = (1 + ridge_step(own, gap, self.ridge, fitted)[..., 0]).clamp(low, high)
+        step = 1 / largest_eigenvalue(own)
         for _ in range(self.steps):
-            wrong = (rows @ weight[..., None] - whole).mT @ rows  # (B, H, 1, K)
+            wrong = (rows @ weight[..., None] - whole).mT @ own  # (B, H, 1, K)
             weight = (weight - step[..., None] * wrong[:, :, 0]).clamp(low, high)
-        return torch.where(stays, weight, 1.0)
+        return torch.where(fitted, weight, 1.0)
 
     def amounts(self, values: Tensor, observed: Observed, stays: Tensor, free: Tensor, weight: Tensor) -> Tensor:
         """(B, H, K, d) what is added to values (B, H, K, d) of slots that are `free`, with mass weights (B, H, K)."""
