@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Literal, cast
 
 import torch
@@ -58,12 +59,15 @@ def decide(
             table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
     if pipeline.columns.counts is not None:
         _note_asked(layer, seen, first)
+    if all(taken):
+        layer.waiting = 0
+        return
     if first:
         note_statistic(layer, seen[0])
     if first and (layer.settings.stays_held or (pipeline.waits and layer.settings.compresses)):
         _hold(layer, seen[0], shown)
     else:
-        conclude(layer, seen, visible, shown, first)
+        conclude(layer, seen, visible, shown, first, taken)
 
 
 def _note_asked(layer: LayerState, seen: Sequence[PassSeen], first: bool) -> None:
@@ -109,20 +113,26 @@ def conclude_held(waiting: Held) -> None:
 
 
 def conclude(
-    layer: LayerState, seen: Sequence[PassSeen], visible: Sequence[Slots], shown: PassSeen | None, first: bool
+    layer: LayerState,
+    seen: Sequence[PassSeen],
+    visible: Sequence[Slots],
+    shown: PassSeen | None,
+    first: bool,
+    taken: Sequence[bool] = (),
 ) -> None:
-    """Compress the layer if that is due, its slots scored."""
+    """Compress the layer if that is due, its slots scored; not the buckets that a kernel has `taken` already."""
     moment = _moment(layer, seen[0].num_new, first)
+    due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, taken)]
     if moment.prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
         layer.quota.allocate_heads(layer.settings, _views(layer, seen, moment, _rated(layer, visible))[0])
-    over = moment.due and any(bucket.is_over for bucket in layer.buckets)
+    over = moment.due and any(due)
     if first and not over and layer.settings.passage is not None:
         _pass_on(layer.settings.passage, visible[0])
     if over:
         with layer.settings.clock(moment.phase, layer.device):
-            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), shown, moment)
+            _compress(layer, _views(layer, seen, moment, _rated(layer, visible)), due, shown, moment)
     elif moment.prompt and layer.settings.holds_anew(layer.buckets[0].table.is_dense):
         layer.streams, layer.buckets = settled(layer.streams, layer.buckets, layer.settings)  # padding is freed
     elif first:
@@ -223,11 +233,13 @@ def _views(
     return views
 
 
-def _compress(layer: LayerState, views: list[View], shown: PassSeen | None, moment: Moment) -> None:
+def _compress(
+    layer: LayerState, views: list[View], due: Sequence[bool], shown: PassSeen | None, moment: Moment
+) -> None:
     settings, streams = layer.settings, layer.streams
     decisions = [
-        bucket.decide(view, settings, layer.rotary.check) if bucket.is_over else None
-        for bucket, view in zip(layer.buckets, views, strict=True)
+        bucket.decide(view, settings, layer.rotary.check) if over else None
+        for bucket, view, over in zip(layer.buckets, views, due, strict=True)
     ]
     if settings.observer is not None and shown is not None:
         told = whole_decision(streams, shown, views, decisions, settings.watched_closely)

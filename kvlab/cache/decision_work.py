@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.columns import FREE
 from kvlab.methods.settlers.merging.draws import MIX
 
 EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = range(5)  # what becomes of the slot that leaves
+COLUMNS = ("keys", "values", "position", "score", "votes", "log_mass", "average", "lengths")
 
 
 @dataclass
@@ -51,7 +53,17 @@ class Work:
     mixes: tuple[int, int, int] = MIX
     lengths: Tensor | None = None  # of the keys, where slots hold them
     merged: Tensor | None = None  # (B * H,) bool: which heads have merged, where plain torch did it
-    _by_slot: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def flat(self) -> dict[str, Tensor]:
+        """Columns by name, (B * H * S[, d]), the slots of all heads behind one another; they must be contiguous."""
+        own = {name: getattr(self, name) for name in COLUMNS}
+        return {name: column.view(-1, *column.shape[3:]) for name, column in own.items() if column is not None}
+
+    @cached_property
+    def by_head(self) -> Tensor:
+        """The keys (B * H, S, d)."""
+        return self.keys.view(-1, *self.keys.shape[2:])
 
     @cached_property
     def begins(self) -> Tensor:
@@ -59,12 +71,18 @@ class Work:
         batch, heads, slots = self.position.shape
         return torch.arange(0, batch * heads * slots, slots, device=self.position.device)
 
-    def by_slot(self, name: str) -> Tensor:
-        """A column (B * H * S[, d]), the slots of all heads behind one another; it must be contiguous."""
-        if name not in self._by_slot:
-            column = getattr(self, name)
-            self._by_slot[name] = column.view(-1, *column.shape[3:])
-        return self._by_slot[name]
+    @cached_property
+    def pair(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Room for the slots that leave and for their nearest ones: side by side (2 * B * H,), and each (B * H,)."""
+        with torch.inference_mode(False):  # written at later steps too, which may be no inference
+            both = torch.empty(2 * self.dropped.numel(), dtype=torch.int64, device=self.dropped.device)
+            source, target = both.chunk(2)
+            return both, source, target
+
+    @cached_property
+    def first(self) -> Tensor:
+        """`sinks` (B, H, 1) in the type of positions: numbers of two types are compared in twice the time."""
+        return self.sinks.to(self.position.dtype)
 
     @cached_property
     def last(self) -> Tensor:
@@ -75,3 +93,13 @@ class Work:
     def never(self) -> Tensor:
         """Minus infinity, of no dimension."""
         return self.mass.new_full((), -torch.inf)
+
+    @cached_property
+    def nowhere(self) -> Tensor:
+        """(B * H,): the position of what has left."""
+        return self.position.new_full((self.dropped.numel(),), FREE)
+
+    @cached_property
+    def none(self) -> Tensor:
+        """No votes, of no dimension."""
+        return torch.zeros((), dtype=None if self.votes is None else self.votes.dtype, device=self.position.device)

@@ -146,3 +146,28 @@ def test_a_row_alone_gets_what_it_gets_beside_others() -> None:
                     found.append(model(token[:, step : step + 1], past_key_values=cache).logits)
         torch.testing.assert_close(found[6], found[2], rtol=1e-4, atol=1e-4)
         torch.testing.assert_close(found[7], found[3], rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_kept_from_an_inference_serves_another_step() -> None:
+    model, ids = prepare(tiny_model("llama")), torch.arange(PROMPT)[None] % 90 + 3
+    for method in ("keepkv", "d2o"):
+        cache = make_cache(model, method, 0.4)
+        with torch.no_grad():
+            model(ids, past_key_values=cache)
+        for mode in (torch.inference_mode, torch.no_grad, torch.inference_mode):
+            with mode():
+                model(ids[:, :1], past_key_values=cache)
+
+
+def test_heads_of_unlike_budgets_in_a_table_keep_their_budgets() -> None:
+    """A table is as long as its longest head; what the others hold below that is no reason to decide again."""
+    model, ids = prepare(tiny_model("llama")), torch.stack([torch.arange(200) % 90, torch.arange(200) ** 2 % 83]) + 3
+    cache = make_cache(model, "compose", 0.4, score="keepkv", settle="keepkv", allocate="adakv")
+    with torch.inference_mode():
+        model(ids, past_key_values=cache)
+        for step in range(5):
+            model(ids[:, step : step + 1], past_key_values=cache)
+    unlike = [bucket.quota.smallest < bucket.quota.largest for layer in cache.layers for bucket in layer.buckets]
+    assert any(unlike), "every table has heads of one length, so that nothing was asked"
+    for layer in cache.compressed_layers():
+        assert torch.equal(layer.per_head(Slots.live), layer.budget)

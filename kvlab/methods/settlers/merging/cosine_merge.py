@@ -133,9 +133,14 @@ class CosineMerge:
         return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), likeness)
 
 
-def judge_one(likeness: Tensor, old: Tensor, smoothing: float) -> tuple[Tensor, Tensor, Tensor]:
-    """(whether it merges, the new threshold, its weight) of one token a head by rule `paper`, each (B, H, 1)."""
-    threshold = torch.where(old == NOT_YET, likeness, old.lerp(likeness, smoothing))
+def judge_one(likeness: Tensor, old: Tensor, smoothing: float, begun: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """(whether it merges, the new threshold, its weight) of one token a head by rule `paper`, each (B, H, 1).
+
+    `begun`: every head has judged a token before.
+    """
+    threshold = old.lerp(likeness, smoothing)
+    if not begun:
+        threshold = torch.where(old == NOT_YET, likeness, threshold)
     share = (likeness - 1).sigmoid()  # exp(likeness) of exp(likeness) + e
     return likeness >= threshold - 1e-6, threshold, share
 

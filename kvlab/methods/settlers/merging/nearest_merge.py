@@ -309,13 +309,15 @@ def join_one(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias: 
     name, else `votes`. The results are as `lacking` is.
     """
     whole = _finite(score)
-    weight = whole.softmax(dim)
-    total = torch.logaddexp(*whole.chunk(2, dim))
-    mean = (weight * (whole - mass)).sum(dim, keepdim=True)
+    of_source, of_target = whole.chunk(2, dim)
+    share, total = (of_source - of_target).sigmoid(), torch.logaddexp(of_source, of_target)
     together = torch.add(*votes.chunk(2, dim))
-    log_mass = total - mean if bias else together.log()
-    average = lacking + (mean if bias else total - log_mass)
-    return Joined(weight.narrow(dim, 0, 1), together, log_mass, total, average)
+    if bias:
+        bare_source, bare_target = (whole - mass).chunk(2, dim)
+        mean = bare_target.lerp(bare_source, share)
+        return Joined(share, together, total - mean, total, lacking + mean)
+    log_mass = together.log()
+    return Joined(share, together, log_mass, total, lacking + (total - log_mass))
 
 
 def _finite(logit: Tensor) -> Tensor:
