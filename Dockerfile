@@ -1,13 +1,16 @@
-# CPU by default. With a GPU: docker build --build-arg TORCH="torch==2.13.0+cu130" --build-arg TORCH_INDEX=<index of CUDA wheels> .
-# There the Triton kernel of decode steps also wants a C compiler and Python.h (gcc, libc6-dev, python3-dev): without them
-# plain torch does its work, with one warning. `kvlab doctor` in the container says which is missing.
+# CPU by default. With a GPU, whose wheels of torch bring Triton, a C compiler too, which Triton asks to start its kernels:
+#   docker build --build-arg TORCH="torch==2.13.0+cu130" --build-arg TORCH_INDEX=<index of CUDA wheels> \
+#       --build-arg COMPILER="gcc libc6-dev" .
+# Without it plain torch does the kernels' work, with one warning; `kvlab doctor` in the container says what is missing.
+# Python.h comes with this Python, which Debian does not package.
 FROM python:3.11-slim
 
 ARG TORCH="torch==2.13.0"
 ARG TORCH_INDEX="https://download.pytorch.org/whl/cpu"
+ARG COMPILER=""
 
 RUN apt-get update \
-    && apt-get install -y --no-install-recommends chromium \
+    && apt-get install -y --no-install-recommends chromium ${COMPILER} \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 kvlab
 

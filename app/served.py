@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
+from app.at_once import at_once  # noqa: E402
 from app.gate import Gate  # noqa: E402
 from kvlab.errors import said_with  # noqa: E402
 from kvlab.lab import tokens  # noqa: E402
@@ -37,4 +38,4 @@ def gate() -> Middleware:
 
 if lab() is not None or os.environ.get(OPEN):
     said_with(hide_paths)
-app = st.App(Path(__file__).with_name("main.py"), middleware=[gate()])
+app = st.App(Path(__file__).with_name("main.py"), middleware=[gate()], lifespan=at_once)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.error
@@ -21,10 +20,9 @@ from urllib.parse import urlencode
 import psutil
 import typer
 
-from kvlab.assets import project_root
 from kvlab.cli.models import Folders, offer
 from kvlab.errors import UserError
-from kvlab.lab.serving import LOCAL, OPEN, check_serving, is_loopback, server_options
+from kvlab.lab.serving import check_serving, server_command
 from kvlab.lab.settings import VARIABLE, Lab
 from kvlab.lab.settings import lab as lab_settings
 from kvlab.lab.tokens import forget_environment, hash_token, new_token
@@ -165,15 +163,10 @@ def _settings(file: Path | None) -> Lab | None:
 
 
 def _start_server(root: Path, host: str, port: int, settings: Lab | None = None) -> subprocess.Popen:
-    # -P keeps the user's own files from being imported in place of libraries.
-    command = [sys.executable, "-P", str(project_root() / "app" / "serve.py")]
-    flags = [f"--{name}={value}" for name, value in server_options(host, port, settings).items()]
-    local = is_loopback(host)
-    environment = os.environ | {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and settings is None else ""}
-    environment |= {OPEN: "" if local or settings else "yes"}
+    command, environment = server_command(root, host, port, settings)
     with server_log(root).open("ab") as log:
         # The server ends when the pipe closes, and the pipe closes with this process, however that ends.
-        return subprocess.Popen([*command, *flags], env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
+        return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
 
 def server_log(root: Path) -> Path:

@@ -14,6 +14,7 @@ from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.view import Slots
 
 EVICTED = -1
+EDGES_AT_ONCE = 256
 Place = tuple[np.ndarray, ...]  # head and slot of each event
 
 
@@ -134,9 +135,15 @@ def _merges(
 
 
 def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
+    """Of the keys that each edge joins; a prompt has nearly as many edges as keys, so they are looked at in blocks."""
     if edges.similarity is not None:
         return _first(edges.similarity)[merging.edge]
-    source, target = (
-        states_at(before, "keys", end)[0].cpu().float()[merging.edge] for end in (edges.source, edges.target)
-    )
-    return torch.cosine_similarity(source, target, dim=-1).numpy()
+    blocks = zip(edges.source.split(EDGES_AT_ONCE, -1), edges.target.split(EDGES_AT_ONCE, -1), strict=True)
+    parts = [_cosine(before, source, target) for source, target in blocks]
+    return _numpy(torch.cat(parts, -1))[merging.edge]
+
+
+def _cosine(before: Slots, source: Tensor, target: Tensor) -> Tensor:
+    """(H, E): between the keys of slots `source` and `target`, (1, H, E) each."""
+    leaving, taking = (states_at(before, "keys", end)[0].float() for end in (source, target))
+    return torch.cosine_similarity(leaving, taking, dim=-1)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import json
+import os
 import socket
+import sys
+from pathlib import Path
 
+from kvlab.assets import project_root
 from kvlab.errors import UserError
 from kvlab.lab.settings import Lab
 from kvlab.lab.tokens import hashes_from_environment
@@ -64,6 +68,19 @@ def _check_oidc(found: Lab) -> None:
         raise UserError("people.way = \"oidc\" needs Authlib: pip install 'kvlab[oidc]'.")
     if found.people.secrets is None or not found.people.secrets.is_file():
         raise UserError(f"people.secrets names {found.people.secrets}, which is no file: write the table [auth] there.")
+
+
+def server_command(root: Path, host: str, port: int, found: Lab | None = None) -> tuple[list[str], dict[str, str]]:
+    """The line that starts the dashboard's server over a folder of runs, and its environment.
+
+    The server ends when its standard input does.
+    """
+    # -P keeps the user's own files from being imported in place of libraries.
+    line = [sys.executable, "-P", str(project_root() / "app" / "serve.py")]
+    flags = [f"--{name}={value}" for name, value in server_options(host, port, found).items()]
+    local = is_loopback(host)
+    told = {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and found is None else ""}
+    return [*line, *flags], os.environ | told | {OPEN: "" if local or found else "yes"}
 
 
 def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]:

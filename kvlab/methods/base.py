@@ -96,7 +96,7 @@ class Method(BaseModel, ABC):
         return {name: theirs[name] for name in published if ours[name] != theirs[name]}
 
     def holds(self, budget: Amount | None = None) -> dict[str, JsonValue]:
-        """What a plan of memory needs to know of these settings, as data (`kvlab.planning.holds.Holds`).
+        """What a plan of memory and time needs to know of these settings, as data (`kvlab.planning.holds.Holds`).
 
         Store `auto` is the one it means under `budget`, and native where none is given.
         """
@@ -122,6 +122,8 @@ class Method(BaseModel, ABC):
             "head_bytes": pipeline.columns.head_bytes,
             **pipeline.scored_rows(),
             "packed": packed_sizes(store, pipeline),
+            "block": pipeline.block,
+            "again": pipeline.read_again(),
         }
 
     @classmethod

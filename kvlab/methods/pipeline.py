@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from pydantic import JsonValue
 from torch import Tensor
 
 from kvlab.methods.columns import Byte, Columns, key_lengths, lengths_pay, whole_numbers
 from kvlab.methods.plan import Plan
-from kvlab.methods.rehearsal import Rehearsal
+from kvlab.methods.rehearsal import STUDIES, Rehearsal
 from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
 
 
@@ -186,6 +187,14 @@ class Pipeline:
     def references(self) -> int:
         """How many of the rehearsal's queries a query head keeps for the decision; parts say so by `references`."""
         return max(getattr(part, "references", 0) for part in (self.select, self.settle))
+
+    def read_again(self) -> dict[str, JsonValue] | None:
+        """What a plan needs to know of the rehearsal (`kvlab.planning.holds.Again`); None without one."""
+        plan = self.rehearsal
+        if plan is None:
+            return None
+        written, in_turn = len(STUDIES) * plan.study, plan.on_policy and self.references > 0
+        return {"piece": plan.piece, "on_policy": in_turn, "written": written, "references": self.references}
 
     @property
     def reads_text(self) -> bool:

@@ -1,4 +1,4 @@
-"""What a method holds in memory, as data: the registry says it (`Method.holds`), so a plan needs no method's code."""
+"""What a method holds in memory and reads again, as data from the registry, so that a plan needs no method's code."""
 
 from __future__ import annotations
 
@@ -29,8 +29,19 @@ class Packed(BaseModel):
         return Sizes(token, slot, packed, self.native, round(self.lots * shared), heads)
 
 
+class Again(BaseModel):
+    """What a method reads once more before it decides: the prompt, in pieces over the full cache."""
+
+    model_config = ConfigDict(frozen=True)
+
+    piece: int  # tokens of the longest piece
+    on_policy: bool  # once for every layer
+    written: int  # tokens that the model writes to be read with it
+    references: int  # of its queries, how many a query head keeps for the decision
+
+
 class Holds(BaseModel):
-    """A method's settings as far as memory depends on them. The defaults are a plain eviction method's."""
+    """A method's settings as far as memory and time depend on them. The defaults are a plain eviction method's."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -53,6 +64,8 @@ class Holds(BaseModel):
     head_bytes: int = 0  # of a KV head beside its slots
     rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
     all_rows: bool = True  # it adds up the attention of all queries, block by block
+    block: int = 0  # tokens of a prompt that a layer takes in before it decides; 0: all of them
+    again: Again | None = None
     packed: Packed | None = None  # slots are held in a store's code; None: natively
 
     def metadata_bytes(self, group: int, tokens: int) -> int:

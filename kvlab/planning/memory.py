@@ -84,10 +84,12 @@ def _reference(work: Work, common: tuple[Part, ...]) -> list[Phase]:
 def _of_method(work: Work, label: str, holds: Holds, budget: Amount, common: tuple[Part, ...]) -> list[Phase]:
     watched = work.level == "full"
     moments = [_moment(work, common, f"{label}: {at}", holds, budget, at, watched) for at in MOMENTS]
-    return [*moments, _decoding(work, common, label, holds, budget, watched)]
+    again = _again(work, common, label, holds, watched)
+    return [*moments, *again, _decoding(work, common, label, holds, budget, watched)]
 
 
 ATTENTION, FEED_FORWARD, LOGITS = "attention of the prompt", "feed-forward of the prompt", "logits of the prompt"
+READ_AGAIN, REFERRED = "reading the prompt again", "the decision by its queries"
 MOMENTS = (ATTENTION, FEED_FORWARD, LOGITS)
 
 
@@ -108,11 +110,30 @@ def _moment(
     if watched:
         parts += _shadow(work)
         parts += _waiting(work, holds, budget)
-    parts.append(_working(work, holds, at, open_layers * (whole - settled)))
+    parts.append(_working(work, holds, budget, at, open_layers * (whole - settled)))
     return Phase(name, (*common, *parts))
 
 
-def _working(work: Work, holds: Holds, at: str, open_table: int) -> Part:
+def _again(work: Work, common: tuple[Part, ...], label: str, holds: Holds, watched: bool) -> list[Phase]:
+    """The prompt, still whole in every layer, read once more; then a decision that refers to queries of that."""
+    if holds.again is None:
+        return []
+    longer, kept = work.read_again(holds.again), work.reference_bytes(holds.again)
+    copies = 2 if holds.again.on_policy else 1  # layers that decide in turn are read through in a copy
+    working = max(longer.reading_bytes(holds), longer.feed_forward_bytes())
+    moments = [(READ_AGAIN, longer, "reading again", working, "attention and scores of a piece over all of the prompt")]
+    if holds.again.references:
+        why = f"attention of {holds.again.references} queries of each query head, and what is fitted to it"
+        moments.append((REFERRED, work, "deciding", work.referred_bytes(holds.again), why))
+    made, beside = [], (*common, *(_shadow(work) if watched else ()))
+    for at, seen, name, size, why in moments:
+        tables = copies * (seen.model.full_layers * seen.slot_bytes(holds) * seen.tokens + seen.sliding_bytes())
+        cache = Part(_cache_name(holds), "device", tables + kept, "the whole prompt, and the queries that are kept")
+        made.append(Phase(f"{label}: {at}", (*beside, cache, Part(name, "device", size, why))))
+    return made
+
+
+def _working(work: Work, holds: Holds, budget: Amount, at: str, open_table: int) -> Part:
     """What a layer works with; `open_table` are bytes counted elsewhere that are not there while a sliding one runs."""
     if at == LOGITS:
         rows = "each prompt token" if work.logits_bytes() > 2 * work.model.vocabulary * FLOAT else "the last token"
@@ -120,7 +141,7 @@ def _working(work: Work, holds: Holds, at: str, open_table: int) -> Part:
     if at == FEED_FORWARD:
         return Part("prefill's feed-forward", "device", work.feed_forward_bytes(), "gate, up and product of one layer")
     why = f"queries, repeated keys and values, and scores of {min(holds.scored_rows, work.queries)} queries at a time"
-    largest = max(work.attention_bytes(holds), work.sliding_attention_bytes() - open_table)
+    largest = max(work.attention_bytes(holds, budget), work.sliding_attention_bytes() - open_table)
     return Part("prefill's attention", "device", largest, why)
 
 

@@ -155,7 +155,8 @@ def make_plan(
     if model.layers < 1:
         raise UserError(f"The configuration of {model.name!r} names no layers.")
     made = _planned(request, tokens, model, holds, machine)
-    work, runs = _work(request, tokens, model, machine), len(with_reference(request))
+    work = _work(request, tokens, model, machine)
+    runs = [FULL if choice.method == "full" else holds(choice) for choice in with_reference(request)]
     seconds = duration(work, runs, machine, root, request.comparisons) if timed else None
     ways = () if made.fits else tuple(_ways(request, tokens, model, holds, machine))
     return Plan(model, machine, tokens, made.phases, made.trace, seconds, ways)

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from kvlab.errors import UserError
+from kvlab.planning.holds import Again, Holds
 from kvlab.planning.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS, TURNS_SHARE
 from kvlab.planning.machine import Machine
 from kvlab.planning.work import Work
@@ -25,7 +26,9 @@ from kvlab.trace.schema import RunRecord
 
 FILE = ".speed.json"  # beside the runs: what each device was measured to do
 MOST_RUNS = 8
-FROM_RUNS, FROM_PROBE = 1.6, 3.0  # the range given is the estimate divided and multiplied by this
+# The range given is the estimate divided by the first and multiplied by the second. From a probe of a CPU: it was .8 to
+# 2.1 times the processor time taken, for ten shapes of 1k to 2k tokens; no GPU has been compared.
+FROM_RUNS, FROM_PROBE, UNTRIED = (1.6, 1.6), (2.2, 1.5), (3.0, 3.0)
 PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
 LAYER_SECONDS = 5e-4  # a layer's operations take to be started, in a decode step
 RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
@@ -55,8 +58,8 @@ class Duration:
         return f"{_spoken(self.low)} to {_spoken(self.high)} ({self.basis})"
 
 
-def duration(work: Work, runs: int, machine: Machine, root: Path, comparisons: int = 1) -> Duration | None:
-    """The time of so many comparisons of so many runs; None where nothing is known of the device."""
+def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, comparisons: int = 1) -> Duration | None:
+    """The time of so many comparisons, each of a run of every method; None where nothing is known of the device."""
     earlier = _earlier(work.model.name, machine, root)
     if earlier:
         seconds = comparisons * _from_runs(work, runs, earlier)
@@ -69,7 +72,8 @@ def duration(work: Work, runs: int, machine: Machine, root: Path, comparisons: i
     read = work.model.read_per_token * work.number
     step = read / speed.bytes + LAYER_SECONDS * work.model.layers
     seconds = comparisons * _total(work, runs, prefill, step, step * RECORDING[work.level])
-    return _range(seconds, FROM_PROBE, "no run of this model here yet: from a matrix product measured on this device")
+    basis = "no run of this model here yet: from a matrix product measured on this device, with nothing else running"
+    return _range(seconds, FROM_PROBE if machine.device == "cpu" else UNTRIED, basis)
 
 
 def known_speed(machine: Machine, root: Path) -> Speed | None:
@@ -140,8 +144,8 @@ def _earlier(model: str, machine: Machine, root: Path) -> list[RunRecord]:
     return found
 
 
-def _from_runs(work: Work, runs: int, earlier: Sequence[RunRecord]) -> float:
-    pace = [_operations_at(work, record.prompt_tokens) / (record.seconds_prefill or 1) for record in earlier]
+def _from_runs(work: Work, runs: Sequence[Holds], earlier: Sequence[RunRecord]) -> float:
+    pace = [_operations_at(work, record.prompt_tokens) / _read_once(record) for record in earlier]
     free = [1 / r.decode_tokens_per_second for r in earlier if r.decode_tokens_per_second]
     step = statistics.median(free) if free else LAYER_SECONDS * work.model.layers
     alike = [
@@ -151,13 +155,31 @@ def _from_runs(work: Work, runs: int, earlier: Sequence[RunRecord]) -> float:
     return _total(work, runs, _operations(work) / statistics.median(pace), step, recorded)
 
 
-def _total(work: Work, runs: int, prefill: float, step: float, recorded: float) -> float:
+def _read_once(record: RunRecord) -> float:
+    """Seconds that a run's prompt took without what its method read again."""
+    return max((record.seconds_prefill or 1) - (record.seconds_rehearse or 0), 1e-6)
+
+
+def _total(work: Work, runs: Sequence[Holds], prefill: float, step: float, recorded: float) -> float:
     """The reference, then every run twice: recorded, and on its own; then readings of speed in turns."""
     reference = prefill + work.new_tokens * step
-    each = 2 * prefill + work.new_tokens * (step + recorded)
-    total = reference + runs * each + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
-    turn = runs * (prefill + TIMED_STEPS * step)
+    prompts = sum(prefill + _again(work, holds.again, prefill, step) for holds in runs)
+    each = 2 * prompts + len(runs) * work.new_tokens * (step + recorded)
+    total = reference + each + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
+    turn = prompts + len(runs) * TIMED_STEPS * step
     return total + turn * min(TURNS, int(TURNS_SHARE * total / turn))
+
+
+def _again(work: Work, again: Again | None, prefill: float, step: float) -> float:
+    """Reading the prompt again, each token over all of it and half its piece; and writing what is read with it."""
+    if again is None:
+        return 0.0
+    model, tokens = work.model, work.tokens
+    weights = model.read_per_token - model.vocabulary * model.hidden
+    seen = tokens + min(again.piece, tokens) / 2
+    operations = 2.0 * weights * tokens + 4.0 * model.layers * model.heads * model.head_dim * tokens * seen
+    readings = model.full_layers if again.on_policy else 1
+    return readings * prefill * operations / _operations(work) + again.written * step
 
 
 def _operations(work: Work) -> float:
@@ -172,8 +194,9 @@ def _operations_at(work: Work, tokens: int) -> float:
     return 2.0 * read * tokens + 2.0 * model.layers * model.heads * model.head_dim * tokens**2
 
 
-def _range(seconds: float, factor: float, basis: str) -> Duration:
-    return Duration(seconds / factor, seconds * factor, basis)
+def _range(seconds: float, factors: tuple[float, float], basis: str) -> Duration:
+    below, above = factors
+    return Duration(seconds / below, seconds * above, basis)
 
 
 def _spoken(seconds: float) -> str:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvlab.budget import UNLIMITED, Amount, Budget, Sizes
 from kvlab.growth import room_to_grow
-from kvlab.planning.holds import Holds
+from kvlab.planning.holds import Again, Holds
 from kvlab.planning.limits import MOST_PROMPT_LOGITS, ROW_BLOCK
 from kvlab.planning.model import Model
 from kvlab.recording import Recording
@@ -19,6 +19,7 @@ FLOAT = 4  # scores, logits and everything measured are float32
 # where no fused kernel takes them, in full and in sliding layers; what a tile of attention takes with what is made of
 # it, and its queries (`kvlab.attention.tiles`); and what kernels take beside their results.
 AVERAGED_COPIES, WRITTEN_COPIES, WRITTEN_IN_WINDOW = 5, 3, 3.5
+REFERRED_COPIES = 4.7  # of the attention of queries that a decision refers to: 4.6 and 4.7 of two shapes
 TILES, TILE_ROWS = 2 * 2**20, 128
 WORKSPACE = 500_000
 LENGTHS_FROM = 512  # `kvlab.methods.columns`, held equal by a test
@@ -119,7 +120,7 @@ class Work:
         held = min(model.window, self.seen)
         return model.sliding_layers * held * 2 * model.key_value_heads * model.head_dim * self.number
 
-    def attention_bytes(self, holds: Holds | None = None) -> int:
+    def attention_bytes(self, holds: Holds | None = None, budget: Amount = 1.0) -> int:
         """Working memory of one layer's attention over the prompt, and of scoring it for a method that does."""
         model, rows, number = self.model, self.queries, self.number
         query, hidden = model.heads * model.head_dim * number, model.hidden * number
@@ -134,8 +135,33 @@ class Work:
             plain = max(plain, self.states_bytes() + written)
         if holds is None:
             return plain
-        scored = self.states_bytes() + self._scoring(holds)
-        return max(plain, scored)
+        return max(plain, self.states_bytes() + self._decided(holds, budget)._scoring(holds))
+
+    def _decided(self, holds: Holds, budget: Amount) -> Work:
+        """The prompt as far as one decision sees it: all, or what is kept and a block."""
+        if not holds.block:
+            return self
+        return replace(self, tokens=min(self.tokens, self._kept(holds, budget) + holds.block), chunk=holds.block)
+
+    def reference_bytes(self, again: Again) -> int:
+        """Queries that all layers keep of what was read again."""
+        model = self.model
+        return model.full_layers * again.references * model.heads * model.head_dim * self.number
+
+    def referred_bytes(self, again: Again) -> int:
+        """The attention of these queries in one layer, and what is fitted to it."""
+        return int(REFERRED_COPIES * self.model.heads * again.references * self.tokens * FLOAT)
+
+    def read_again(self, again: Again) -> Work:
+        """The longest piece of the prompt, read once more behind all of it."""
+        piece = min(again.piece, self.tokens)
+        return replace(self, tokens=self.tokens + piece, chunk=piece)
+
+    def reading_bytes(self, holds: Holds) -> int:
+        """Of one layer where a piece is read over slots that are there: in row blocks, under a mask, then joined."""
+        output = self.queries * self.model.heads * self.model.head_dim * self.number
+        scored = self.attention_bytes(holds.model_copy(update={"all_rows": True}))
+        return scored + output + min(ROW_BLOCK, self.queries) * self.tokens * self.number
 
     def states_bytes(self) -> int:
         """What a layer holds around its attention: the residual, the normed states, queries and output."""

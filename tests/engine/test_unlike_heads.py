@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from kvlab.cache import make_cache
+from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.recorder import Recorder
 from kvlab.methods import make_method
 from kvlab.models.load import prepare
@@ -20,26 +20,39 @@ TOKENS, STEPS = 600, 3
 COMPOSED = {"score": "zsmerge", "allocate": "adakv", "settle": "zsmerge"}  # merges one slot a step, in every head
 
 
-def steps(method: str, options: dict[str, Any], recorded: bool) -> tuple[int, list[int]]:
-    """(bytes of the layer in the end, the most bytes of the prompt's pass and of each decode step)."""
+Watched = tuple[PreTrainedModel, torch.Tensor, Recorder, CompressedCache]
+
+
+def watched(method: str, options: dict[str, Any], tokens: int) -> Watched:
+    """A model of one layer, its prompt of `tokens` and three more, and a recorder with the cache that it watches."""
     torch.manual_seed(0)
     config = LlamaConfig(
         num_hidden_layers=1, num_attention_heads=8, num_key_value_heads=8, head_dim=64,
-        hidden_size=64, intermediate_size=64, vocab_size=100, max_position_embeddings=1024,
+        hidden_size=64, intermediate_size=64, vocab_size=100, max_position_embeddings=2048,
     )  # fmt: skip
-    model, ids = prepare(LlamaForCausalLM(config).eval()), torch.randint(1, 100, (1, TOKENS + STEPS))
-    model.model.layers[0].self_attn.q_proj.weight.data.mul_(30)  # heads that look at little beside heads that do not
+    model, ids = prepare(LlamaForCausalLM(config).eval()), torch.randint(1, 100, (1, tokens + STEPS))
+    # Heads that look at little beside heads that do not.
+    model.get_decoder().layers[0].self_attn.q_proj.weight.data.mul_(30)
     record = SimpleNamespace(
         recording=Recording(), sliding_layers=(), left_out={}, model=SimpleNamespace(**vars(config))
     )
-    writer = SimpleNamespace(before_flush=[], record=record, append=lambda *_: None, write_arrays=lambda *_: None)
-    recorder = Recorder(writer, "full", TOKENS, STEPS) if recorded else None  # type: ignore[arg-type]
-    cache = make_cache(model, make_method(method, **options), 0.2, observer=recorder)
+    writer: Any = SimpleNamespace(
+        before_flush=[], record=record, append=lambda *_: None, write_arrays=lambda *_: None, update=lambda **_: None
+    )
+    recorder = Recorder(writer, "full", tokens, STEPS)
+    return model, ids, recorder, make_cache(model, make_method(method, **options), 0.2, observer=recorder)
+
+
+def steps(method: str, options: dict[str, Any], recorded: bool) -> tuple[int, list[int]]:
+    """(bytes of the layer in the end, the most bytes of the prompt's pass and of each decode step)."""
+    model, ids, recorder, cache = watched(method, options, TOKENS)
+    if not recorded:
+        cache = make_cache(model, make_method(method, **options), 0.2)
     most = []
     for first, last in ((0, TOKENS), *((at, at + 1) for at in range(TOKENS, TOKENS + STEPS))):
         peak, _ = peak_bytes(lambda: model(ids[:, first:last], past_key_values=cache, logits_to_keep=1))  # noqa: B023
         most.append(peak)
-        if recorder is not None:
+        if recorded:
             recorder.end_step(cache)
     (layer,) = cache.compressed_layers()
     assert len(layer.buckets) > 1, "the example has heads of unlike length"
@@ -53,3 +66,25 @@ def test_a_recorded_step_takes_at_most_one_compressed_layer_more(method: str, op
     _, full = steps(method, options, recorded=True)
     added = [(with_it - without) / layer for with_it, without in zip(full[1:], bare[1:], strict=True)]
     assert max(added) <= 1, f"layers a decode step: {[round(one, 2) for one in added]}"
+
+
+MERGING = ["zsmerge", "keepkv", "kvmerger", "d2o", "cam"]
+PROMPT = 1024
+ONE_LAYER = 2 * 8 * PROMPT * 64 * 4  # keys and values of the whole prompt
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("unlike", [False, True])
+@pytest.mark.parametrize("method", MERGING)
+def test_a_recorded_decision_about_a_prompt_takes_at_most_one_layer(
+    method: str, unlike: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four fifths of a prompt's keys leave as edges at once."""
+    options = COMPOSED | {"settle": method} if unlike else {}
+    model, ids, recorder, cache = watched("compose" if unlike else method, options, PROMPT)
+    taken, inner = [], recorder.compressed
+    monkeypatch.setattr(recorder, "compressed", lambda *given: taken.append(peak_bytes(lambda: inner(*given))[0]))
+    model(ids[:, :PROMPT], past_key_values=cache, logits_to_keep=1)
+    quota = cache.compressed_layers()[0].quota
+    assert quota is not None and (len(quota.slots.unique()) > 1) == unlike
+    assert len(taken) == 1 and taken[0] <= ONE_LAYER, f"{[round(one / ONE_LAYER, 2) for one in taken]} layers"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib
 import os
 import signal
@@ -63,6 +64,18 @@ def served(tmp_path: Path) -> Iterator[tuple[subprocess.Popen, int]]:
     process.wait()
 
 
+def answers(port: int) -> list[float]:
+    """Seconds of each answer after the first on one connection."""
+    taken, connection = [], http.client.HTTPConnection("localhost", port, timeout=10)
+    for _ in range(9):
+        begun = time.perf_counter()
+        connection.request("GET", "/_stcore/host-config")
+        connection.getresponse().read()
+        taken.append(time.perf_counter() - begun)
+    connection.close()
+    return taken[1:]
+
+
 def test_it_serves_restarts_a_killed_worker_and_stops_what_it_started(
     served: tuple[subprocess.Popen, int], tmp_path: Path
 ):
@@ -74,6 +87,7 @@ def test_it_serves_restarts_a_killed_worker_and_stops_what_it_started(
         assert b"<title>" in page.read()
         assert page.headers["X-Content-Type-Options"] == "nosniff" and page.headers["X-Frame-Options"] == "SAMEORIGIN"
         assert "script-src 'self'" in page.headers["Content-Security-Policy"]
+    assert min(answers(port)) < 0.03  # a delayed acknowledgement takes 0.04
     until(lambda: worker_of(tmp_path / "runs") is not None)
     first = worker_of(tmp_path / "runs")
     assert first is not None
@@ -106,7 +120,7 @@ def test_what_the_server_says_of_a_failure_is_in_its_log(tmp_path: Path, monkeyp
     """With a stand-in for the server; that a page's traceback is said at all is in tests/pages/test_failures.py."""
     (tmp_path / "app").mkdir()
     (tmp_path / "app" / "serve.py").write_text("print('it serves', flush=True)\nraise RuntimeError('of the page')\n")
-    monkeypatch.setattr(command, "project_root", lambda: tmp_path)
+    monkeypatch.setattr("kvlab.lab.serving.project_root", lambda: tmp_path)
     root = tmp_path / "runs"
     root.mkdir()
     server = command._start_server(root, "localhost", 8501)

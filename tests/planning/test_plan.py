@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from kvlab.cache import make_cache
 from kvlab.cli.plan import parse_memory
 from kvlab.engine.environment import model_shape
+from kvlab.engine.room import holds_of
 from kvlab.errors import UserError
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import Machine, find_model, make_plan, seconds
-from kvlab.planning.holds import Holds
+from kvlab.planning.holds import Again, Holds
 from kvlab.planning.layers import kinds_of_layers
 from kvlab.planning.model import model_from
 from kvlab.planning.plan import can_plan
@@ -171,7 +172,7 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
                 "recorded_tokens_per_second": None}
     )  # fmt: skip
     monkeypatch.setattr(seconds, "read_record", lambda _: fast)
-    found = duration(work, 3, here, tmp_path)
+    found = duration(work, [Holds()] * 3, here, tmp_path)
     assert found is not None
     # The reference: 2 s and 10 tokens; three runs: two prefills and twice 10 tokens each.
     expected = (2 + 10 / 5) + 3 * (2 * 2 + 2 * 10 / 5)
@@ -182,12 +183,12 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
 
 def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, work = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light")
-    first = duration(work, 2, here, tmp_path)
+    first = duration(work, [Holds()] * 2, here, tmp_path)
     monkeypatch.setattr(seconds, "_host_speed", lambda: pytest.fail("measured again"))
-    assert duration(work, 2, here, tmp_path) == first
+    assert duration(work, [Holds()] * 2, here, tmp_path) == first
     assert first is not None and "no run of this model" in first.basis
-    assert duration(work, 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
-    three = duration(work, 2, here, tmp_path, 3)
+    assert duration(work, [Holds()] * 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
+    three = duration(work, [Holds()] * 2, here, tmp_path, 3)
     assert three is not None and (three.low, three.high) == pytest.approx((3 * first.low, 3 * first.high))
 
 
@@ -221,6 +222,32 @@ def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:
     with_logits, without = (seconds._operations(Work(model, 500, 8, 4, 1, "light")) for model in (few, many))
     assert without == passed
     assert with_logits == passed + 2 * 100 * 64 * 500
+
+
+@pytest.mark.parametrize("piece", [50, 2048])
+def test_what_is_read_again_takes_its_time(piece: int) -> None:
+    """Counted token by token: every weight but the output's, all of the prompt, and what its piece has so far."""
+    config = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64, "intermediate_size": 96}
+    work = Work(model_from("m", config | {"vocab_size": 100}), 500, 8, 4, 1, "light")
+    weights, a_key = 2 * (4 * 64 * 64 + 3 * 64 * 96), 2 * 4 * 16
+    first = sum(2 * (weights + 100 * 64) + 2 * a_key * (token + 1) * 2 for token in range(500))
+    again = sum(2 * weights + 2 * a_key * (500 + token % piece + 1) * 2 for token in range(500))
+    plain = seconds._again(work, Again(piece=piece, on_policy=False, written=0, references=0), 3.0, 0.2)
+    assert plain == pytest.approx(3.0 * again / first, rel=0.01)
+    assert seconds._again(work, None, 3.0, 0.2) == 0
+    every = seconds._again(work, Again(piece=piece, on_policy=True, written=48, references=9), 3.0, 0.2)
+    assert every == pytest.approx(2 * plain + 48 * 0.2)
+
+
+def test_self_study_is_planned_as_the_method_says_it() -> None:
+    """A run reads its prompt twice, and each time writes so many tokens to each of three requests."""
+    work = Work(find_model("shape:llama3-8b"), 30_000, 8, 2, 1, "light")
+
+    def planned(**own: int) -> float:
+        holds = holds_of(MethodChoice(method="attention-matching", budget=0.1, hyper_parameters=own))
+        return seconds._total(work, [holds], 20.0, 1.0, 1.0)
+
+    assert planned(study=100) >= planned() + 2 * 3 * 100
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from kvlab.cache import make_cache
 from kvlab.engine.forward import prefill
+from kvlab.methods import make_method
 from kvlab.models.load import LoadedModel, prepare
 from kvlab.planning import memory
+from kvlab.planning.holds import Holds
 from tests.families import tiny_model
 from tests.planning.allocator import peak_bytes
-from tests.planning.test_measured import NOT_TENSORS, held_by, work_for
+from tests.planning.test_measured import NOT_TENSORS, work_for
 
 # Heads, KV heads, head_dim, tokens, type: where attention and what a method does with it take more than the rest.
 SHAPES = {
@@ -24,32 +26,40 @@ SHAPES = {
 BUDGET = 0.05
 
 
-def share(model: Any, method: str, tokens: int) -> float:
-    """Planned bytes of the prompt's pass over those that torch's allocator counted."""
+def share(model: Any, method: str, tokens: int, **options: Any) -> float:
+    """Planned bytes of the prompt's pass, and of reading it again, over those that torch's allocator counted."""
     loaded = LoadedModel(model, None, "tiny")  # type: ignore[arg-type]
     ids = torch.randint(3, 90, (1, tokens), generator=torch.Generator().manual_seed(1))
 
     def run(ids: torch.Tensor) -> None:
-        prefill(loaded, make_cache(model, method, BUDGET if method != "full" else 1.0), ids)
+        prefill(loaded, make_cache(model, make_method(method, **options), BUDGET if method != "full" else 1.0), ids)
 
     with torch.inference_mode():
         run(ids[:, :100])  # some tables are made once
         took, _ = peak_bytes(lambda: run(ids))
-    phases = memory._of_method(work_for(loaded, tokens), method, held_by(method), BUDGET, ())
+    held = Holds.model_validate(make_method(method, **options).holds(BUDGET))
+    phases = memory._of_method(work_for(loaded, tokens), method, held, BUDGET, ())
     planned = (sum(part.bytes for part in phase.parts if part.name not in NOT_TENSORS) for phase in phases[:-1])
     return max(planned) / took
 
 
-@pytest.mark.parametrize("method", ["full", "snapkv", "keydiff", "lagkv", "zsmerge", "cam", "kvmerger", "exactmerge"])
+METHODS = ["full", "snapkv", "keydiff", "lagkv", "zsmerge", "cam", "kvmerger", "exactmerge", "kvzip"]
+IN_BLOCKS = [("keydiff", 128), ("keydiff", 512)]
+
+
+@pytest.mark.parametrize(
+    ("method", "block"), [*((method, 0) for method in (*METHODS, "attention-matching")), *IN_BLOCKS]
+)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_of_each_kind_of_method(shape: str, method: str) -> None:
+def test_of_each_kind_of_method(shape: str, method: str, block: int) -> None:
     heads, key_value_heads, head_dim, tokens, dtype = SHAPES[shape]
     config = LlamaConfig(
         num_hidden_layers=2, num_attention_heads=heads, num_key_value_heads=key_value_heads, head_dim=head_dim,
         hidden_size=64, intermediate_size=64, vocab_size=300, max_position_embeddings=4096, pad_token_id=0,
     )  # fmt: skip
     model = prepare(LlamaForCausalLM(config).to(dtype).eval())
-    assert share(model, method, tokens) == pytest.approx(1.0, abs=0.1)
+    options = {"block": block} if block else {}
+    assert share(model, method, tokens, **options) == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize("family", ["gemma3", "gemma2", "gpt-oss", "ministral"])
