@@ -27,12 +27,17 @@ class _Entry(Generic[V]):
     drawn: float
 
 
+def _is_older(entry: _Entry[V], seen: Seen) -> bool:
+    return entry.seen.stamp != seen.stamp and entry.seen.at < seen.at
+
+
 class Kept(Generic[V]):
     """Values by what they are and `Seen.place`, the last used ones up to `most_bytes`.
 
     A value drawn before more came is given as it is, and drawn anew by a thread that leaves the pages half of the time;
     where something it was drawn from is gone or hidden since, or where `stands` says that it shows nothing, the one who
-    asks waits for a new one. Who asks while it is drawn waits for the same.
+    asks waits for a new one. Who asks while it is drawn waits for the same. Who looked before it was drawn takes it as
+    it is: a page that is slow would else put an older one in its place, card by card.
     """
 
     def __init__(self, most_bytes: int, size: Callable[[V], int], stands: Callable[[V], bool]) -> None:
@@ -54,7 +59,7 @@ class Kept(Generic[V]):
                 alone = self._drawing.setdefault(key, threading.Lock())
             with alone:
                 entry = self._find(key, seen) or self._draw(key, seen, draw)
-        if entry.seen.stamp != seen.stamp and time.monotonic() - entry.drawn >= OLDEST_SECONDS:
+        if _is_older(entry, seen) and time.monotonic() - entry.drawn >= OLDEST_SECONDS:
             self._draw_behind(key, seen, draw)
         return entry.value
 
@@ -64,7 +69,7 @@ class Kept(Generic[V]):
             entry = self._entries.get(key)
             if entry is not None:
                 self._entries.move_to_end(key)
-        if entry is None or entry.seen.stamp == seen.stamp:
+        if entry is None or not _is_older(entry, seen):
             return entry
         return entry if entry.seen.names <= seen.names and self._stands(entry.value) else None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -16,6 +16,7 @@ from kvlab.atlas.verdict import OPEN, Claim
 from kvlab.counted import ONE_PROMPT_BEGINS
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
+from kvlab.lab.person import viewer
 
 Paper = Literal["zsmerge", "kvmerger", "pyramid-pool", "keepkv", "gvote", "beyond"]
 # What an exhibit reads: one run, all runs of a comparison, results of `kvlab eval` or `kvlab bench`, or only numbers
@@ -80,6 +81,9 @@ class Needs:
 
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
 RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources that are one prompt
+MOST_LACKING = 50_000
+# Which exhibits can't be drawn from which comparisons that have ended: what was not recorded never will be.
+_LACKING: dict[Hashable, None] = {}
 
 
 @dataclass(frozen=True)
@@ -119,13 +123,18 @@ class Exhibit:
         return tuple(replace(one, claim=_of_prompts(one.claim, settle)) for one in drawn)
 
     def _elsewhere(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | None:
-        for other in sources.elsewhere():
+        for entry in sources.elsewhere():
+            runs = tuple((run.run_id, run.status) for run in entry.runs)
+            asked = self.key, choice, viewer(), str(sources.root), runs
+            if asked in _LACKING or (other := sources.with_in_view(entry)) is None:
+                continue
             try:
                 drawn = self.drawing(other, choice, theme)
             except UserError:
                 continue
             if not isinstance(drawn, Needs):
                 return drawn
+            _note_lacking(asked)
         return None
 
     def seen(self, sources: Sources) -> Seen:
@@ -136,6 +145,12 @@ class Exhibit:
     def key(self) -> str:
         """Its name among all exhibits, such as `keepkv/fig-2a`."""
         return f"{self.paper}/{self.slug}"
+
+
+def _note_lacking(asked: Hashable) -> None:
+    _LACKING[asked] = None
+    if len(_LACKING) > MOST_LACKING:
+        _LACKING.clear()
 
 
 def _judged_under(drawn: Drawn) -> Claim | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
@@ -44,6 +45,7 @@ class Seen:
     place: tuple[str, ...]
     names: frozenset[str]
     stamp: str
+    at: float = field(default_factory=time.monotonic, compare=False)  # when the rest was looked at
 
 
 @dataclass
@@ -90,16 +92,18 @@ class Sources:
         seen = self.run or next(iter(self.runs), None)
         return seen.record.model.name if seen else ""
 
-    def elsewhere(self) -> Iterator[Sources]:
-        """The other comparisons of the model in view that have ended, newest first, each as if it were in view."""
+    def elsewhere(self) -> Iterator[ComparisonEntry]:
+        """The other comparisons of the model in view that have ended, newest first."""
         here = {run.record.comparison_id for run in self.runs}
         ended = [entry for entry in self.comparisons if entry.status != "running"]
         for entry in ended[:MOST_ELSEWHERE]:
-            if entry.comparison_id in here or (self.model and entry.runs[0].model != self.model):
-                continue
-            runs = [run for one in entry.runs if (run := self.other(one.run_id)) is not None]
-            if runs:
-                yield replace(self, run=runs[0], runs=runs)
+            if entry.comparison_id not in here and (not self.model or entry.runs[0].model == self.model):
+                yield entry
+
+    def with_in_view(self, entry: ComparisonEntry) -> Sources | None:
+        """The same as if `entry` were in view; None where none of its runs can be read."""
+        runs = [run for one in entry.runs if (run := self.other(one.run_id)) is not None]
+        return replace(self, run=runs[0], runs=runs) if runs else None
 
     def run_of(self, *methods: str) -> Run | None:
         """The run in view where it is of one of these methods, else one of the comparison, as in the paper if any."""

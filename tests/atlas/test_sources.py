@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
+import plotly.graph_objects as go
 import pytest
 
 from kvlab.atlas.benchmarks import bench_origin
-from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
 from kvlab.atlas.registry import EXHIBITS
 from kvlab.atlas.sources import Sources
+from kvlab.figures.palette import Theme
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import open_run
 from kvlab.trace.synthetic import write_synthetic_run
@@ -100,8 +103,34 @@ def test_what_is_still_recorded_elsewhere_is_not_drawn_from(tmp_path: Path):
     here = open_run(write_synthetic_run(tmp_path, comparison_id="here", **small))
     write_synthetic_run(tmp_path, comparison_id="ended", **small)
     write_synthetic_run(tmp_path, comparison_id="begun", status="running", worker_pid=os.getpid(), **small)
-    found = [other.run.record.comparison_id for other in Sources(tmp_path, here, [here]).elsewhere() if other.run]
-    assert found == ["ended"]
+    assert [entry.comparison_id for entry in Sources(tmp_path, here, [here]).elsewhere()] == ["ended"]
+
+
+def test_what_a_comparison_lacks_is_asked_of_it_once(tmp_path: Path):
+    """And of every one that comes."""
+    small = {"layers": 1, "prompt_tokens": 12, "steps": 2}
+    here = open_run(write_synthetic_run(tmp_path, method="h2o", comparison_id="here", **small))
+    write_synthetic_run(tmp_path, method="h2o", comparison_id="other", **small)
+    asked: list[str] = []
+
+    def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        assert sources.run is not None
+        asked.append(sources.run.record.comparison_id)
+        found = sources.run_of("keepkv")
+        return (
+            Needs("Nothing.", "")
+            if found is None
+            else (Drawn("one", go.Figure(), pd.DataFrame(), "", found.path.name),)
+        )
+
+    exhibit = replace(exhibit_of("run"), slug="of-this-test", drawing=draw)
+    for _ in range(3):
+        assert isinstance(exhibit.draw(Sources(tmp_path, here, [here]), Choice(), "light"), Needs)
+    assert asked == ["here", "other", "here", "here"]
+    name = write_synthetic_run(tmp_path, method="keepkv", comparison_id="new", **small).name
+    drawn = exhibit.draw(Sources(tmp_path, here, [here]), Choice(), "light")
+    assert not isinstance(drawn, Needs)
+    assert drawn[0].origin == name
 
 
 def test_results_are_read_once_for_all_readers_and_again_when_a_file_is_new(tmp_path: Path):

@@ -102,6 +102,13 @@ def test_where_something_is_gone_or_nothing_was_shown_one_waits_for_the_new_one(
     assert found.get("card", seen, lambda: "new") == "new"
 
 
+def test_a_page_that_looked_before_takes_what_was_drawn_since():
+    found = texts()
+    found.get("card", MORE, lambda: "newer")
+    assert found.get("card", FIRST, lambda: "older") == "newer"
+    assert found.get("card", MORE, lambda: "again") == "newer"
+
+
 def test_what_is_drawn_behind_the_page_is_drawn_for_the_person_who_asked(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(kept, "OLDEST_SECONDS", 0.0)
     found, ben = texts(), Person("ben", Role.RUN)
@@ -141,7 +148,7 @@ def test_a_card_of_one_person_is_never_shown_to_another(lab: tuple[Path, Path, P
     found = texts()
     assert found.get("card", bens, lambda: "with ben's own") == "with ben's own"
     assert found.get("card", carls, lambda: "without") == "without"
-    saw_it_once = Seen(carls.place, bens.names, bens.stamp)
+    saw_it_once = Seen(carls.place, bens.names, bens.stamp, carls.at - 1)
     again = texts()
     again.get("card", saw_it_once, lambda: "with ben's own")
     assert again.get("card", carls, lambda: "without") == "without"

@@ -47,7 +47,8 @@ LONGEST_VISIT = 20  # pages that a hurried reader opens by the menu until the ne
 
 def hurried(root: Path, count: int, minutes: float, port: int = 8795) -> list[Row]:
     """Rows of readers who all come at once and look at a page for a second or two: most need no browser for it."""
-    light = Row(f"{count - REAL} of {count} hurried readers, without a browser, {minutes:g} min, a job running")
+    people = f"{count - REAL} of {count} hurried readers, without a browser"
+    light = Row(f"{people}, {minutes:g} min, a job running: whole pages")
     real = Row(f"{REAL} of the {count} hurried readers, in Chromium: first pictures")
     return _measured([light, real], root, port, minutes, lambda stay, at: _hurried(stay, at, count, light, real))
 
