@@ -122,11 +122,11 @@ def conclude(
 ) -> None:
     """Compress the layer if that is due, its slots scored; not the buckets that a kernel has `taken` already."""
     moment = _moment(layer, seen[0].num_new, first)
-    due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, taken)]
     if moment.prompt:
         assert layer.quota is not None
         layer.prompt_settled = True
         layer.quota.allocate_heads(layer.settings, _views(layer, seen, moment, _rated(layer, visible))[0])
+    due = [bucket.is_over and not whole for bucket, whole in zip_longest(layer.buckets, taken)]
     over = moment.due and any(due)
     if first and not over and layer.settings.passage is not None:
         _pass_on(layer.settings.passage, visible[0])

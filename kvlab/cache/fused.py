@@ -161,6 +161,7 @@ def carried_out(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     if work is None or not _done(work, kernel):
         return False
     bucket.was_decided(merges=work.kind != EVICT)
+    work.mass = work.never  # the next step brings its own: nobody holds a table's worth of numbers between two
     return True
 
 

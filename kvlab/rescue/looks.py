@@ -72,4 +72,4 @@ def own_slots(cache: CompressedCache, tokens: int) -> np.ndarray:
 
 def held_slots(cache: CompressedCache) -> int:
     """Valid slots of all layers and heads."""
-    return sum(int(table.slots.valid.sum()) for layer in cache.compressed_layers() for table in layer.tables)
+    return sum(int(table.live().sum()) for layer in cache.compressed_layers() for table in layer.tables)

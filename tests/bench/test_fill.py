@@ -100,8 +100,10 @@ def test_every_family_can_be_filled(family: str, method: str) -> None:
 def test_bytes_are_those_of_the_tensors(tiny: BenchModel) -> None:
     for method in ("full", "h2o", "keepkv", "adakv"):
         cache = filled(tiny, method)
-        slots = [table.slots for layer in cache.compressed_layers() for table in layer.tables]
-        by_hand = sum(t.numel() * t.element_size() for s in slots for t in (s.keys, s.values, *s.own().values()))
+        tables = [table for layer in cache.compressed_layers() for table in layer.tables]
+        held = [t for one in tables for t in (one.slots.keys, one.slots.values, *one.slots.own().values())]
+        held += [t for one in tables for t in one.head_state.values()]
+        by_hand = sum(t.numel() * t.element_size() for t in held)
         check_books(cache)
         assert cache.memory().allocated_bytes == by_hand
         assert by_hand <= tensor_bytes(cache) <= by_hand + 4096

@@ -149,7 +149,7 @@ def test_exactmerge_gives_residual_slots_the_mass_their_parts_had() -> None:
     layer = AlibiLayer(make_method("exactmerge", shares=(0.3,), window=6, refit=False, adaptive=False), 20)
     query, key, value = prompt(0, TOKENS, 2, 2)
     layer.feed(query, key, value)
-    view, plan, _, after = layer.notes.decisions[0]
+    _, plan, before, after = layer.notes.decisions[0]
     assert plan.edges is not None
     mass, slots = eager(query, key)[0, :, -6:].double().unflatten(0, (2, 2)).sum((1, 2)), layer.slots
     normalizers = _normalizers(query, key)
@@ -161,7 +161,7 @@ def test_exactmerge_gives_residual_slots_the_mass_their_parts_had() -> None:
         for slot in merged:
             pivot = int(slots.position[0, head, slot])
             sources = plan.edges.source[0, head][active & (position[plan.edges.target[0, head]] == pivot)]
-            expected = mass[head, [pivot, *view.slots.position[0, head, sources].tolist()]].sum()
+            expected = mass[head, [pivot, *before.position[0, head, sources].tolist()]].sum()
             rows = [layer.logits(query[:, :, r : r + 1], r)[0, :, 0, slot] for r in range(TOKENS - 6, TOKENS)]
             logits = torch.stack(rows, -1)[2 * head : 2 * head + 2] + slots.log_mass[0, head, slot]
             given = (logits - normalizers[2 * head : 2 * head + 2]).exp().sum()

@@ -278,6 +278,7 @@ def test_pyramidinfer_thins_generated_tokens_in_lots(layer: int, budget: int, ev
     assert hand.layer.slots is not None
     for step in range(150):
         seen = TOKENS + step + 1
+        before = hand.layer.slots.position.clone()  # a slot that leaves keeps its score, and stands nowhere
         hand.feed(draw(step, 1, 4, 1, DIM), draw(step + 9, 1, 2, 1, DIM), draw(step + 5, 1, 2, 1, DIM))
         known = [[*head, seen - 1] for head in known]
         if (step + 1) % every:
@@ -287,8 +288,8 @@ def test_pyramidinfer_thins_generated_tokens_in_lots(layer: int, budget: int, ev
         for head in range(2):
             decided = hand.layer.slots
             assert decided is not None
-            for index in range(decided.position.shape[2]):  # a slot that left keeps its score until it is used again
-                score[head, int(decided.position[0, head, index])] = float(decided.score[0, head, index])
+            for index in range(before.shape[2]):
+                score[head, int(before[0, head, index])] = float(decided.score[0, head, index])
         while seen - 1 - int(0.2 * seen) - TOKENS >= lot * (lots + 1):
             members = range(TOKENS + lot * lots, TOKENS + lot * (lots + 1))
             for head in range(2):

@@ -31,6 +31,7 @@ def view(budget: int = 8) -> View:
     key, value = draw(1, BATCH, HEADS, SLOTS, DIM), draw(2, BATCH, HEADS, SLOTS, DIM)
     position = torch.arange(SLOTS).expand(BATCH, HEADS, -1).int()
     slots = replace(Columns(True, None).fresh(key, value, position, {}), score=draw(3, BATCH, HEADS, SLOTS).abs())
+    slots = replace(slots, valid=torch.ones(BATCH, HEADS, SLOTS, dtype=torch.bool))
     slots.valid[1, :, 0] = False
     bias = torch.zeros(BATCH, HEADS, 1, SLOTS).masked_fill(~slots.valid[:, :, None], -torch.inf)
     seen = PassSeen(2 * draw(4, BATCH, HEADS * GROUP, SLOTS, DIM), key, bias, None, SCALING)
