@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -37,6 +38,7 @@ SEEN = (
 )
 PATIENCE_MS = 120_000
 FIRST_LOADS = 300
+LEVEL_LOADS = 100  # whose middle says where memory stands, whatever is being drawn
 BAR_SECONDS = 8.0  # for 95 of 100 first pictures with 20 readers
 BAR_GROWTH = 0.10  # of memory after the first loads
 REAL = 2  # of the readers that hurry so many are browsers
@@ -124,6 +126,9 @@ class Stay:
         )
         said = f"{first} MB, at most {most} in {len(early)} loads, then {then}, at most {top} in {len(late)} more "
         said += f"({grown:+.0%}), {last} at the end"
+        level, later = (statistics.median(part[-LEVEL_LOADS:]) for part in (early, late))
+        said += f", in the middle of the last {LEVEL_LOADS} of each {level / 1e6:.0f} and {later / 1e6:.0f}"
+        said += f" ({later / level - 1:+.0%})"
         verdict = "met" if grown < BAR_GROWTH else "missed"
         return f"{said}; bar of {BAR_GROWTH:.0%} {verdict}" if len(early) == FIRST_LOADS else said
 
