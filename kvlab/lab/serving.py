@@ -80,6 +80,7 @@ def server_command(root: Path, host: str, port: int, found: Lab | None = None) -
     flags = [f"--{name}={value}" for name, value in server_options(host, port, found).items()]
     local = is_loopback(host)
     told = {"KVLAB_RUNS": str(root), LOCAL: "yes" if local and found is None else ""}
+    told |= {"ARROW_DEFAULT_MEMORY_POOL": "system"}  # its own keeps what each of many threads has freed
     return [*line, *flags], os.environ | told | {OPEN: "" if local or found else "yes"}
 
 
