@@ -75,7 +75,7 @@ def fill(place: Card, sources: Sources) -> State:
             (place.exhibit.key, theme), place.exhibit.seen(sources), lambda: _state(place.exhibit, sources, theme)
         )
     except Exception as error:  # one exhibit's fault must not take the other cards down; not kept, so tried again
-        found = State(blank("failed", page_theme()), missing=failed(place.exhibit, error))
+        found = State(blank("failed", theme), missing=failed(place.exhibit, error))
     place.picture.image(found.picture, width="stretch")
     with place.line.container(gap="small"):
         if found.claims:

@@ -56,10 +56,8 @@ class Shipped:
 
         Only the groups of rows that hold it are read, and nothing is kept: all figures take 44 MB.
         """
-        file, wanted = (
-            pq.ParquetFile(self.root / DRAWN),
-            (pc.field("exhibit") == exhibit) & (pc.field("theme") == theme),
-        )
+        file = pq.ParquetFile(self.root / DRAWN)
+        wanted = (pc.field("exhibit") == exhibit) & (pc.field("theme") == theme)
         groups = range(file.num_row_groups)
         there = [one for one in groups if len(file.read_row_group(one, ["exhibit", "theme"]).filter(wanted))]
         return [row for one in there for row in file.read_row_group(one).filter(wanted).to_pylist()]

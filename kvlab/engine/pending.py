@@ -134,15 +134,11 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     """What is counted in the tables of all layers, (layers, H) each, on the device of the first."""
     tables = [layer.tables[0] for layer in layers if layer.streams.whole]
     guarded = [layer.guard_activations for layer in layers]
-    if (
-        len(tables) == len(layers)
-        and len({(table.slots.valid.shape, table.slots.valid.device) for table in tables}) == 1
-    ):
+    alike = {(table.slots.position.shape, table.slots.position.device) for table in tables}
+    if len(tables) == len(layers) and len(alike) == 1:
         # Of one shape: a model has many layers, and each question of the device costs time.
-        valid, votes = (
-            torch.cat([table.there() for table in tables]),
-            torch.cat([table.slots.votes for table in tables]),
-        )
+        valid = torch.cat([table.there() for table in tables])
+        votes = torch.cat([table.slots.votes for table in tables])
         joined = tables[0].slots.with_columns(valid=valid, votes=votes)
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}
     device = guarded[0].device
