@@ -54,32 +54,12 @@ def rewritten(plan: Plan) -> dict[str, Tensor]:
     return {name: torch.cat(parts, -1) for name, parts in index.items() if parts}
 
 
-def compact(slots: Slots, capacity: int) -> Slots:
-    """A new table of `capacity` slots per head holding the valid ones in position order, the tail invalid.
-
-    The caller knows that no head has more than `capacity` valid slots.
-    """
-    keep = min(capacity, slots.valid.shape[-1])
-    order = slots.position.masked_fill(~slots.valid, torch.iinfo(slots.position.dtype).max)
-    index = torch.argsort(order, dim=-1, stable=True)[..., :keep]
-    kept = slots.map(lambda tensor: at(tensor, index))
-    return grow(kept, capacity) if capacity > keep else kept
-
-
 def grow(slots: Slots, capacity: int) -> Slots:
     """The same table with room for `capacity` slots per head; the new ones are invalid."""
     width = slots.position.shape[2]
     grown = slots.map(lambda tensor: longer(tensor, capacity - width))
     grown.position[:, :, width:] = FREE
     return grown
-
-
-def append(slots: Slots, more: Slots) -> Slots:
-    """The two tables side by side."""
-    names = slots.metadata().keys() | {"keys", "values"}
-    joined = {name: torch.cat([_tensor(slots, name), _tensor(more, name)], dim=2) for name in names}
-    own = {name: joined[name] for name in joined if name not in slots.extra}
-    return replace(slots, **own, extra={name: joined[name] for name in slots.extra})
 
 
 def write(slots: Slots, index: Tensor, new: Mapping[str, Tensor | float]) -> None:
