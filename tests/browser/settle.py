@@ -17,9 +17,10 @@ def settle(page: Any, selector: str) -> None:
         page.wait_for_timeout(100)
 
 
-def until(page: Any, condition: str) -> None:
-    """Wait until this expression of JavaScript is true; playwright's own way is stopped by the pages' policy."""
-    deadline = time.monotonic() + 30
-    while not page.evaluate(condition):
+def until(page: Any, condition: str, argument: Any = None) -> None:
+    """Wait until this expression, or function of `argument`, is true; playwright's own way, `wait_for_function`, is
+    stopped by the pages' policy whenever the condition does not hold at the first look."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not page.evaluate(condition, argument):
         assert time.monotonic() < deadline, condition
         page.wait_for_timeout(50)

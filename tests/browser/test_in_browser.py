@@ -33,7 +33,7 @@ def test_every_page_opens_without_a_trace_and_shows_no_markup_of_a_prompt(
     page = visit(f"{path}?comparison=nasty&token=3", scheme=scheme)
     if path in WITH_A_PLOT:
         page.wait_for_selector(".js-plotly-plot", state="attached")
-    page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+    until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
     page.wait_for_timeout(500)
     assert page.locator("[data-testid=stException]").count() == 0
     assert page.title() != "broken into"
@@ -85,25 +85,27 @@ def test_the_bar_stays_in_sight_while_the_page_scrolls(visit: Callable[..., Any]
     page = visit(f"{name}?run=sample-keepkv-25pc-0", 1440, 900)
     bar = page.locator(".st-key-context-bar")
     bar.wait_for()
-    page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+    until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
     page.get_by_test_id("stPopoverButton").first.wait_for()
     assert "keepkv" in bar.inner_text()
     for down in (0, 700):
         page.evaluate("down => document.querySelector('[data-testid=stMain]').scrollTo(0, down)", down)
-        page.wait_for_function(
+        until(
+            page,
             "() => { const bar = document.querySelector('.st-key-context-bar').getBoundingClientRect();"
-            " return bar.top >= 0 && bar.top < 40 && bar.bottom < 180; }"
+            " return bar.top >= 0 && bar.top < 40 && bar.bottom < 180; }",
         )
-    page.wait_for_function(  # what scrolls under it does not show through; the page may be drawing it anew
+    until(  # what scrolls under it does not show through; the page may be drawing it anew
+        page,
         "() => getComputedStyle(document.querySelector('.st-key-context-bar').parentElement).backgroundColor"
-        " === 'rgb(255, 255, 255)'"
+        " === 'rgb(255, 255, 255)'",
     )
 
 
 def test_a_click_on_a_cell_of_a_map_goes_there(visit: Callable[..., Any], address: str):
     page = visit("regret?run=sample-keepkv-25pc-0&layer=0&head=1&step=3")
     settle(page, ".st-key-regret-map .nsewdrag")
-    page.wait_for_function("document.querySelector('.st-key-regret-map .nsewdrag').style.cursor === 'pointer'")
+    until(page, "document.querySelector('.st-key-regret-map .nsewdrag').style.cursor === 'pointer'")
     plot = page.locator(".st-key-regret-map .nsewdrag").first.bounding_box()
     page.mouse.click(plot["x"] + 0.5 * plot["width"], plot["y"] + 0.75 * plot["height"])
     page.wait_for_url(re.compile("layer=1"))
@@ -130,9 +132,7 @@ def test_from_the_atlas_to_an_exhibit_that_plays_its_steps(visit: Callable[..., 
     last = page.evaluate("document.querySelector('.js-plotly-plot')._transitionData._frames.length - 1")
     assert last > 1
     page.locator(".js-plotly-plot .updatemenu-button", has_text="play").click()
-    page.wait_for_function(
-        "last => document.querySelector('.js-plotly-plot')._fullLayout.sliders[0].active < last", arg=last
-    )
+    until(page, "last => document.querySelector('.js-plotly-plot')._fullLayout.sliders[0].active < last", last)
     page.get_by_test_id("stMain").get_by_text("Tab 2", exact=True).click()
     page.wait_for_url("**exhibit=tab-2**")
     page.get_by_text("kvlab eval", exact=False).first.wait_for()

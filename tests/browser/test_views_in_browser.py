@@ -12,7 +12,7 @@ import pytest
 from kvlab.bench.modes.pages_server import Dashboard
 from kvlab.trace.stories import Story, View, save_story
 from kvlab.trace.synthetic import write_synthetic_run
-from tests.browser.settle import settle
+from tests.browser.settle import settle, until
 
 RUN = "some-keepkv-25pc-0"
 
@@ -77,6 +77,16 @@ def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callab
     assert "next head" in page.locator(".kv-keys dialog").inner_text()
 
 
+def test_no_step_is_lost_that_is_pressed_while_the_first_is_drawn(visit: Callable[..., Any]):
+    page = visit(f"sag?run={RUN}&step=0&layer=0&head=0", height=1400)
+    page.wait_for_selector(".kv-scrubber[data-step='0']")
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+        page.wait_for_timeout(90)
+    page.wait_for_selector(".kv-scrubber[data-step='4']")
+    page.wait_for_url(re.compile("step=4"))
+
+
 def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[..., Any]):
     page = visit(f"sag?run={RUN}&step=3&layer=0&head=0", height=1400)
     page.wait_for_selector(".kv-scrubber[data-step='3']")
@@ -85,8 +95,8 @@ def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[
             page.keyboard.press("j")
             page.wait_for_timeout(wait)
     # Nine on, over two layers of two heads: two rounds and one.
-    page.wait_for_function("document.querySelector('.js-plotly-plot')?.layout?.meta?.place === '0/1'")
-    page.wait_for_function("/layer=0.*head=1|head=1.*layer=0/.test(location.search)")
+    until(page, "document.querySelector('.js-plotly-plot')?.layout?.meta?.place === '0/1'")
+    until(page, "/layer=0.*head=1|head=1.*layer=0/.test(location.search)")
 
 
 def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(visit: Callable[..., Any]):
@@ -114,9 +124,7 @@ def test_every_key_of_the_list_does_what_it_says(visit: Callable[..., Any]):
     for key, place in (("]", "head=1"), ("[", "head=0"), ("j", "head=1"), ("k", "head=0")):
         page.keyboard.press(key)
         shown = place.removeprefix("head=")
-        page.wait_for_function(
-            "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", arg=f"0/{shown}"
-        )
+        until(page, "place => document.querySelector('.js-plotly-plot')?.layout?.meta?.place === place", f"0/{shown}")
 
 
 def test_the_keys_of_the_similarity_map(visit: Callable[..., Any]):
@@ -175,8 +183,8 @@ def test_a_view_of_a_story_keeps_nothing_of_the_view_before(visit: Callable[...,
     first = chosen.inner_text()
     page.get_by_role("link", name="Next").click()
     page.get_by_text("As lines.").wait_for()
-    page.wait_for_function(
-        "first => document.querySelector('.st-key-shape button[aria-checked=true]')?.innerText !== first", arg=first
+    until(
+        page, "first => document.querySelector('.st-key-shape button[aria-checked=true]')?.innerText !== first", first
     )
     page.get_by_role("link", name="Next").click()
     page.get_by_text("As before.").wait_for()
@@ -190,7 +198,7 @@ def test_nothing_is_cut_at_125_percent(visit: Callable[..., Any], name: str):
     page = visit(f"{name}?run={RUN}&words=the", wide, 900, scheme="dark")
     for width in (wide, narrow):
         page.set_viewport_size({"width": width, "height": 900})
-        page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
+        until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
         page.wait_for_timeout(800)
         assert page.locator("[data-testid=stException]").count() == 0
         assert page.evaluate("document.documentElement.scrollWidth") <= width
