@@ -91,6 +91,17 @@ def remember(name: str, value: str) -> None:
         st.query_params[name] = value
 
 
+def keep_named(opened: str | None) -> None:
+    """Call before the page runs: the run and comparison that a link names are for later pages too.
+
+    A page that looks at no run does not remember them. `opened` is the run that a page opened by itself.
+    """
+    for name in ("run", "comparison"):
+        asked = st.query_params.get(name)
+        if asked and asked != opened:
+            st.session_state[f"chosen_{name}"] = asked
+
+
 def forget(name: str) -> None:
     """Take a choice out of both."""
     st.session_state.pop(f"chosen_{name}", None)

@@ -13,21 +13,22 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
-from app.address import catch_up  # noqa: E402
-from app.parts import context_bar  # noqa: E402
-from app.parts.ahead import load_plotly_ahead  # noqa: E402
-from app.parts.asked import drop_unusable, say_refused  # noqa: E402
-from app.parts.copy_link import copy_link  # noqa: E402
-from app.parts.room import say_room  # noqa: E402
-from app.parts.slides import PAGE  # noqa: E402
-from app.parts.story import caption_bar, offer  # noqa: E402
-from app.parts.theme_switch import theme_switch  # noqa: E402
-from app.parts.views_from_outside import view_pages  # noqa: E402
-from app.person import current_person, let_in  # noqa: E402
-from app.state import theme  # noqa: E402
-from kvlab.assets import asset_path  # noqa: E402
-from kvlab.jobs import registry  # noqa: E402
-from kvlab.lab.person import Role  # noqa: E402
+from app.address import catch_up, keep_named
+from app.left_behind import forget_left_behind
+from app.parts import context_bar
+from app.parts.ahead import load_plotly_ahead
+from app.parts.asked import drop_unusable, say_refused
+from app.parts.copy_link import copy_link
+from app.parts.room import say_room
+from app.parts.slides import PAGE
+from app.parts.story import caption_bar, offer
+from app.parts.theme_switch import theme_switch
+from app.parts.views_from_outside import view_pages
+from app.person import current_person, let_in
+from app.state import OPENED, theme
+from kvlab.assets import asset_path
+from kvlab.jobs import registry
+from kvlab.lab.person import Role
 
 FIRST = "first"
 MENU = {
@@ -111,12 +112,14 @@ def main() -> None:
     context_bar.begin()
     say_room()
     catch_up()
+    keep_named(st.session_state.get(OPENED))
     asked = st.query_params.to_dict()
     theme_switch(["", *(one.url_path for found in sections.values() for one in found)])
     page.run()
     say_refused(page.url_path, asked)
     offer(page.url_path)
     copy_link()
+    forget_left_behind()
 
 
 main()

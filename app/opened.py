@@ -11,7 +11,7 @@ import streamlit as st
 from app.parts.text import plain
 from kvlab.analysis import board, telling
 from kvlab.errors import UserError
-from kvlab.trace.catalogue import list_runs
+from kvlab.trace.catalogue import ComparisonEntry, list_runs
 from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run, open_run
 
@@ -108,3 +108,17 @@ def _telling_head(_run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.
 @st.cache_data(max_entries=256, show_spinner=False)
 def _telling_step(_run: Run, _runs: Sequence[Run], stamps: tuple, wanted: board.Wanted | None) -> telling.Step:
     return telling.telling_step(_run, _runs, wanted)
+
+
+def run_to_open(comparison: ComparisonEntry, prefer: telling.Prefer) -> tuple[str, str]:
+    """The run a page opens with, and why; runs that cannot be read do not count."""
+    runs = []
+    for entry in comparison.runs:
+        try:
+            runs.append(open_cached(runs_root() / entry.run_id))
+        except UserError:
+            continue
+    if not runs:
+        return comparison.runs[0].run_id, "the first"
+    ids, reason = telling_run(runs, prefer)
+    return ids[0], reason

@@ -21,6 +21,7 @@ from streamlit.web import cli
 
 COLLECT_SECONDS = 10.0
 ARENA_MAX, ARENAS = -8, 2  # glibc's name of the setting, and the heaps that all threads share
+MMAP_THRESHOLD, OWN_PAGES = -3, 64 << 10  # and the bytes from which a block has pages of its own
 PAGES = Path(__file__).resolve().parents[1] / "pages"
 
 
@@ -77,9 +78,11 @@ def imported(script: Path) -> Iterator[str]:
 if __name__ == "__main__":
     # Uvicorn would take the address in X-Forwarded-For for the caller's own; the gate asks for the connection's.
     os.environ["FORWARDED_ALLOW_IPS"] = ""
-    # A heap for each thread would keep what each of some thirty has freed.
+    # A heap for each thread would keep what each of some thirty has freed, and so do the holes that arrays leave in
+    # one: the size from which they lie beside it grows with each that is freed, unless it is given.
     if (library := glibc()) is not None:
         library.mallopt(ARENA_MAX, ARENAS)
+        library.mallopt(MMAP_THRESHOLD, OWN_PAGES)
     for work in (end_with_the_pipe, collect_now_and_then, read_ahead):
         threading.Thread(target=work, daemon=True).start()
     sys.argv = ["streamlit", "run", str(Path(__file__).with_name("served.py")), *sys.argv[1:]]

@@ -13,13 +13,14 @@ ROOT = Path(__file__).resolve().parents[1]
 if str(ROOT) not in sys.path:
     sys.path.insert(0, str(ROOT))
 
-from app.at_once import at_once  # noqa: E402
-from app.gate import Gate  # noqa: E402
-from kvlab.errors import said_with  # noqa: E402
-from kvlab.lab import tokens  # noqa: E402
-from kvlab.lab.said import hide_paths  # noqa: E402
-from kvlab.lab.serving import LOCAL, OPEN  # noqa: E402
-from kvlab.lab.settings import lab  # noqa: E402
+from app.at_once import at_once
+from app.files import Files
+from app.gate import Gate
+from kvlab.errors import said_with
+from kvlab.lab import tokens
+from kvlab.lab.said import hide_paths
+from kvlab.lab.serving import LOCAL, OPEN
+from kvlab.lab.settings import lab
 
 RUNS = "KVLAB_RUNS"
 
@@ -38,4 +39,4 @@ def gate() -> Middleware:
 
 if lab() is not None or os.environ.get(OPEN):
     said_with(hide_paths)
-app = st.App(Path(__file__).with_name("main.py"), middleware=[gate()], lifespan=at_once)
+app = st.App(Path(__file__).with_name("main.py"), middleware=[gate(), Middleware(Files)], lifespan=at_once)

@@ -14,13 +14,13 @@ from typing import Any
 import streamlit as st
 
 from app.address import asked_for, forget, go_to, on_the_way, remember
-from app.opened import open_cached, runs_root, telling_head, telling_pair, telling_run, telling_step
+from app.opened import open_cached, run_to_open, runs_root, telling_head, telling_pair, telling_step
 from app.parts import context_bar as bar
-from app.parts.text import code, day_or_time, plain, shorten
-from kvlab.analysis.labels import distinct, parts
+from app.parts.text import code, plain
+from app.run_words import comparison_label, failure, say_run, say_runs
+from kvlab.analysis.labels import distinct
 from kvlab.analysis.telling import Prefer
 from kvlab.atlas.sources import Sources
-from kvlab.counted import ONE_PROMPT, prompts
 from kvlab.errors import UserError
 from kvlab.figures.palette import Theme
 from kvlab.library import joined
@@ -52,7 +52,7 @@ def current_run(prefer: Prefer = "any") -> Run | None:
     entry = _pick_run(comparison, prefer)
     run = _open_or_explain(entry) if entry else None
     if run is not None:
-        _say_run(run)
+        say_run(run)
     return run
 
 
@@ -63,7 +63,7 @@ def current_comparison() -> list[Run]:
         return []
     runs = [run for found in comparison.runs if (run := _open_or_explain(found)) is not None]
     if runs:
-        _say_runs(runs)
+        say_runs(runs)
     return runs
 
 
@@ -93,7 +93,7 @@ def current_sources() -> Sources:
     runs = [run for found in comparison.runs if (run := _open_or_explain(found)) is not None]
     chosen = next((run for run in runs if run.record.run_id == entry.run_id), None)
     if chosen is not None:
-        _say_run(chosen)
+        say_run(chosen)
     return Sources(runs_root(), chosen, runs)
 
 
@@ -207,7 +207,7 @@ def _open_or_explain(entry: RunEntry) -> Run | None:
         st.error(str(error))
         return None
     if entry.status == "failed":
-        st.warning(f"{entry.label} failed: {_sentence(entry.message)} What it had saved is shown.")
+        st.warning(failure(entry))
     for problem in run.problems:
         st.warning(f"{entry.label}: {problem}")
     return run
@@ -228,7 +228,7 @@ def _pick_comparison() -> ComparisonEntry | None:
     # The repeats of a batch are one entry, which stands for the one in view.
     groups = {(by_id[wanted] if by_id.get(wanted) in group else group[0]).comparison_id: group
               for group in by_batch(comparisons)}  # fmt: skip
-    words = {name: _comparison_label(group) for name, group in groups.items()}
+    words = {name: comparison_label(group) for name, group in groups.items()}
     chosen = _bar_choice("comparison", "Prompt", list(groups), wanted, words.__getitem__)
     if chosen:
         _pick_repeat(wanted, groups[wanted])
@@ -290,7 +290,7 @@ def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     elif kept in by_id:
         wanted = kept
     else:
-        wanted, told = _run_to_open(comparison, prefer) if asked not in by_id else (asked, st.session_state[OPENED_WHY])
+        wanted, told = run_to_open(comparison, prefer) if asked not in by_id else (asked, st.session_state[OPENED_WHY])
         reason = f"Opened with this run: {told}."
         st.session_state[OPENED], st.session_state[OPENED_WHY] = wanted, told
     words = lambda name: names[name] + STATUS_NOTE[by_id[name].status]  # noqa: E731
@@ -300,20 +300,6 @@ def _pick_run(comparison: ComparisonEntry, prefer: Prefer) -> RunEntry | None:
     elif chosen and asked != wanted:
         st.query_params["run"] = wanted
     return by_id[chosen] if chosen else None
-
-
-def _run_to_open(comparison: ComparisonEntry, prefer: Prefer) -> tuple[str, str]:
-    """The run a page opens with, and why; runs that cannot be read do not count."""
-    runs = []
-    for entry in comparison.runs:
-        try:
-            runs.append(open_cached(runs_root() / entry.run_id))
-        except UserError:
-            continue
-    if not runs:
-        return comparison.runs[0].run_id, "the first"
-    ids, reason = telling_run(runs, prefer)
-    return ids[0], reason
 
 
 def _bar_choice(
@@ -358,48 +344,6 @@ def _explain_invalid(name: str, allowed: Sequence[int], sentence: str) -> None:
         st.warning(f"{name.capitalize()} {code(asked)} {sentence}.")
 
 
-def _say_run(run: Run) -> None:
-    """The line of the bar about one run: one prompt, model, method, budget and changed settings."""
-    record, made = run.record, parts(run.record)
-    bar.say(bar.one_line(_prompt_words(run), record.model.name, made.method, made.budget, made.changed))
-    bar.prompt_text(record.prompt)
-
-
-def _say_runs(runs: Sequence[Run]) -> None:
-    """The line of the bar about a comparison: one prompt, model, and the methods, budgets and changed settings."""
-    made = [parts(run.record) for run in runs]
-    methods, budgets, changed = (
-        ", ".join(dict.fromkeys(word for word in words if word))
-        for words in zip(*((one.method, one.budget, one.changed) for one in made), strict=True)
-    )
-    count = f"{len(runs)} runs" if len(runs) > 1 else "one run"
-    at = f" at {budgets}" if budgets else ""
-    bar.say(bar.one_line(_prompt_words(runs[0]), runs[0].record.model.name, f"{count}{at}: {methods}", changed))
-    bar.prompt_text(runs[0].record.prompt)
-
-
-def _prompt_words(run: Run) -> str:
-    repeat, title = run.record.repeat, run.record.title
-    # The title of one of several prompts begins with its number, which is said here anyway.
-    title = title if repeat is None else title.removeprefix(f"{repeat.number} of {repeat.of}: ")
-    named = f"{shorten(title, 60)}, " if title else ""
-    which = ONE_PROMPT.capitalize() if repeat is None else f"Prompt {repeat.number} of {repeat.of}"
-    return f"{which} ({named}{run.record.prompt_tokens:,} tokens)"
-
-
 def _span(numbers: Sequence[int]) -> str:
     contiguous = numbers[-1] - numbers[0] == len(numbers) - 1
     return f"{numbers[0]} to {numbers[-1]}" if contiguous else ", ".join(map(str, numbers))
-
-
-def _sentence(message: str) -> str:
-    text = message.strip() or "no reason was recorded"
-    return text[0].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else ".")
-
-
-def _comparison_label(group: Sequence[ComparisonEntry]) -> str:
-    # Two comparisons of one prompt differ in their time.
-    comparison, numbers = group[0], len({entry.number for entry in group})
-    together = len(joined.several(comparison.comparison_id))
-    count = f" · {together} together" if together else f" · {prompts(numbers)}" if numbers > 1 else ""
-    return f"{shorten(comparison.text or comparison.comparison_id, 28)}{count} · {day_or_time(comparison.created)}"

@@ -11,6 +11,7 @@ from kvlab.errors import UserError
 from kvlab.given import shown
 
 UNLIMITED = 2**30
+ROUNDING = 1e-9  # .29 of 100 tokens is 29 of them, though their product is a little less
 Amount = float | int | str
 
 FRACTION, SLOTS, BYTE_SHARE, BYTES = "fraction", "slots", "share of bytes", "bytes"
@@ -131,7 +132,8 @@ class Budget:
             return sizes.slots_within(size)
         if isinstance(self.amount, int):
             return min(self.amount, UNLIMITED)
-        return UNLIMITED if self.amount == 1 else max(1, round(self.amount * tokens))
+        # Down, as the authors' codes do, so that never more is held than was asked for.
+        return UNLIMITED if self.amount == 1 else max(1, math.floor(self.amount * tokens + ROUNDING))
 
     @property
     def _share(self) -> float | None:

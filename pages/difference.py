@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
@@ -13,7 +14,6 @@ from app.state import current_comparison, current_pair
 from app.state import theme as page_theme
 from kvlab.analysis import difference
 from kvlab.analysis.labels import distinct
-from kvlab.analysis.lineage.tables import token_texts
 from kvlab.figures import difference as figures
 from kvlab.trace.reader import Run
 
@@ -61,23 +61,20 @@ def outputs(a: Run, b: Run) -> None:
 def tokens(a: Run, b: Run, layer: int, head: int) -> None:
     st.subheader("Tokens they keep")
     step = view.run_scrubber(a)
-    kept_a, kept_b = (kept(run, *page.stamp(run), step) for run in (a, b))
-    layers, theme = difference.recorded_layers(a, b), page_theme()
+    theme, (by_head, along) = page_theme(), compared(a, b, page.stamp(a), page.stamp(b), step)
     left, right = st.columns([2, 3], gap="large")
     with left:
-        table = difference.jaccard(kept_a, kept_b, layers)
-        figure, reading = figures.jaccard_by_head(table, theme), figures.read_jaccard_by_head(table)
-        show(figure, table, reading, "difference-jaccard", "jaccard-by-head", origin(a, b))
+        figure, reading = figures.jaccard_by_head(by_head, theme), figures.read_jaccard_by_head(by_head)
+        show(figure, by_head, reading, "difference-jaccard", "jaccard-by-head", origin(a, b))
     with right:
-        table = difference.along_positions(kept_a, kept_b, layers)
-        figure = along_text(figures.along_positions(table, theme, hues(a, b)))
-        show(figure, table, figures.read_along_positions(table), "difference-along", "kept-along-text", origin(a, b))
-    words(a, b, kept_a, kept_b, layer, head)
+        figure = along_text(figures.along_positions(along, theme, hues(a, b)))
+        show(figure, along, figures.read_along_positions(along), "difference-along", "kept-along-text", origin(a, b))
+    words(a, b, step, layer, head)
 
 
-def words(a: Run, b: Run, kept_a: difference.Kept, kept_b: difference.Kept, layer: int, head: int) -> None:
-    texts = token_texts(a.tokens, difference.tokens_read(a))
-    codes = difference.classes(kept_a, kept_b, layer, head, len(texts))
+def words(a: Run, b: Run, step: int, layer: int, head: int) -> None:
+    texts = page.token_texts_of(a, difference.tokens_read(a))
+    codes = difference.classes(kept(a, step), kept(b, step), layer, head, len(texts))
     first, second = names(a, b)
     st.caption(f"A is {plain(first)}, B is {plain(second)}; layer {layer}, head {head}")
     title = f"Tokens that A ({first}) and B ({second}) hold"
@@ -100,9 +97,22 @@ def origin(a: Run, b: Run) -> str:
     return f"A: {page.source(a)} | B: {page.source(b)}"
 
 
-@st.cache_resource(max_entries=24, show_spinner=False)
-def kept(_run: Run, path: str, written: int, step: int) -> difference.Kept:
-    return difference.kept_at(_run, step)
+def kept(run: Run, step: int) -> difference.Kept:
+    return difference.kept_at(run, step, gone(run, *page.stamp(run)))
+
+
+@st.cache_resource(max_entries=4, show_spinner=False)
+def gone(_run: Run, path: str, written: int) -> difference.Gone:
+    return difference.gone_at(_run)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def compared(
+    _a: Run, _b: Run, stamp_a: tuple[str, int], stamp_b: tuple[str, int], step: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Kept tokens that both share, head by head and along the text; they are of all heads and of one step."""
+    both, layers = (kept(_a, step), kept(_b, step)), difference.recorded_layers(_a, _b)
+    return difference.jaccard(*both, layers), difference.along_positions(*both, layers)
 
 
 main()

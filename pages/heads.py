@@ -60,7 +60,7 @@ def slots_of_heads(run: Run) -> None:
 
 def groups_of(run: Run, table: pd.DataFrame) -> None:
     most = min(8, len(table))
-    count = 1 if most < 2 else st.slider("Groups", 2, most, min(4, most), key="groups", bind="query-params")
+    count = most if most < 3 else st.slider("Groups", 2, most, min(4, most), key="groups", bind="query-params")
     table = table.assign(group=fingerprints.cluster(table, count))
     groups = fingerprints.describe(table.drop(columns="group"), table["group"].to_numpy())
     origin, theme, name = page.source(run), page_theme(), page.file_name(run, "fingerprints")

@@ -246,7 +246,7 @@ def submit(
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
         request = intake.make_request(model=model, chosen=choices, **question.asked, **options)
-        fitting.check_fits(request, chosen, runs_root())
+        fitting.check_fits(request, runs_root())
         job_id = jobs.submit(runs_root(), request, session_id())
         remember(runs_root(), model, options)
         jobs.ensure_worker(runs_root())
@@ -302,7 +302,9 @@ def form() -> None:
             full_answer(question, model, options | chat)
         if question.comparisons > 1:
             st.caption(f"For each of the {question.comparisons} prompts, which run one after another:")
-        show_plan(fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root()))
+        with st.spinner("Planning"):
+            plan = fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root())
+        show_plan(plan)
         start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch"}
         if may.button("Run the comparison", may.why_not(), **start):
             submit(question, model, chosen, budgets, typed, **options, **chat)

@@ -1,13 +1,17 @@
-"""Shared by all tests: a tiny model on disk, made once."""
+"""Shared by all tests: tiny models on disk, each made once."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from kvlab.models.load import LoadedModel
 
 # The suite finds the same every time; `pytest --hypothesis-profile=explore` looks for what nobody has seen yet.
 settings.register_profile("repeatable", derandomize=True)
@@ -32,3 +36,45 @@ def tiny_model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.families import tiny_folder
 
     return tiny_folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama with a tokenizer of 400 tokens, a folder that `kvlab.load_model` reads."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from kvlab.assets import asset_path
+    from kvlab.models.mini.tokenizer import train_tokenizer
+
+    text = (asset_path("prompts/haystack") / "alice_in_wonderland.txt").read_text(encoding="utf-8")
+    tokenizer = train_tokenizer([text[:60_000]], vocabulary_size=400)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=1024,
+        initializer_range=0.3,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=1,
+    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    LlamaForCausalLM(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_folder: Path) -> LoadedModel:
+    """The same, loaded."""
+    import torch
+
+    from kvlab.models.load import load_model
+
+    torch.set_num_threads(1)
+    return load_model(str(tiny_folder), device="cpu")

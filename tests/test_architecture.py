@@ -54,7 +54,7 @@ MAY_IMPORT = {
 }
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
-    "growth", "intervals", "model_files", "repeats", "returns", "shapes", "plugins", "turns", "auto_store",
+    "growth", "intervals", "meanwhile", "model_files", "repeats", "returns", "shapes", "plugins", "turns", "auto_store",
     "lab",
 }  # fmt: skip
 

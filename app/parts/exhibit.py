@@ -28,7 +28,7 @@ from kvlab.figures.words import spoken
 from kvlab.report.views import table_of
 
 log = logging.getLogger(__name__)
-KEPT_BYTES = 48_000_000  # of figures and frames
+KEPT_BYTES = 24_000_000  # of figures and frames as they are sent; in memory they take about three times that
 PICKERS = {"layer": pick_layer, "head": pick_head, "step": pick_step, "token": pick_token}
 BADGES = {
     "holds": ("green", ":material/check_circle:"),

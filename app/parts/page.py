@@ -63,6 +63,11 @@ def head_steps(run: Run, layer: int, head: int) -> pd.DataFrame:
     return _head_steps(run, *stamp(run), layer, head)
 
 
+def token_texts_of(run: Run, count: int) -> list[str]:
+    """The texts of the first `count` tokens, the prompt's and those decoded."""
+    return _texts(run, *stamp(run), count)
+
+
 def masses_at(run: Run, layer: int, head: int, step: int) -> tuple[np.ndarray, np.ndarray] | None:
     """True mass of each token and mass of each slot at a step, both (tokens,); None where they were not recorded."""
     try:

@@ -86,7 +86,13 @@ def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
 
 
 def concentration_of_heads(run: Run, heads: list[tuple[int, int]]) -> pd.DataFrame:
-    """One row a head and share: columns layer, head, share, mass, least (over the rows looked at)."""
+    """One row a head and share: columns layer, head, share, mass, least (over the rows looked at).
+
+    Raises:
+        UserError: no heads were given, as of a run that is still going.
+    """
+    if not heads:
+        raise UserError("No attention was recorded of this run (or not yet): choose another run.")
     parts = []
     for layer, head in heads:
         curves = concentration(read_rows(run, layer, head))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -16,6 +16,9 @@ BOTH, ONLY_A, ONLY_B, NEITHER, UNREAD = range(5)
 NAMES = ("in both", "only in A", "only in B", "in neither", "not yet read")
 
 
+Gone: TypeAlias = np.ndarray  # see `gone_at`
+
+
 class Kept(NamedTuple):
     """(layers, heads, tokens) bool: whether the token still has a slot named by it; and how many tokens were read."""
 
@@ -23,8 +26,10 @@ class Kept(NamedTuple):
     seen: int
 
 
-def kept_at(run: Run, step: int) -> Kept:
-    """Which tokens have a slot of their own name after `step`, for all layers and heads at once.
+def gone_at(run: Run) -> Gone:
+    """(layers, heads, tokens) int: the step at which the token's own slot went, the type's largest where it stayed.
+
+    Tokens behind the last that went are left out.
 
     Raises:
         UserError: the run did not record its events.
@@ -32,12 +37,28 @@ def kept_at(run: Run, step: int) -> Kept:
     if run.record.level != "full":
         raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
     model = run.record.model
-    seen = run.record.prompt_tokens + step
-    gone = np.zeros((model.num_hidden_layers, model.num_key_value_heads, seen), bool)
     events = run.select("events", columns=["step", "layer", "head", "source"])
-    events = events[(events["step"] <= step) & (events["source"] < seen)]
-    gone[events["layer"], events["head"], events["source"]] = True
-    return Kept(~gone, seen)
+    steps, *places = (events[name].to_numpy() for name in ("step", "layer", "head", "source"))
+    kind = np.int16 if steps.max(initial=0) < np.iinfo(np.int16).max else np.int32
+    size = int(places[-1].max(initial=-1)) + 1
+    gone = np.full((model.num_hidden_layers, model.num_key_value_heads, size), np.iinfo(kind).max, kind)
+    np.minimum.at(gone.reshape(-1), np.ravel_multi_index(places, gone.shape), steps.astype(kind))
+    return gone
+
+
+def kept_at(run: Run, step: int, gone: Gone | None = None) -> Kept:
+    """Which tokens have a slot of their own name after `step`, for all layers and heads at once.
+
+    `gone` is what `gone_at` found of the run, for a caller that asks for many steps.
+
+    Raises:
+        UserError: the run did not record its events.
+    """
+    gone = gone_at(run) if gone is None else gone
+    seen = run.record.prompt_tokens + step
+    alive = np.ones((*gone.shape[:2], seen), bool)
+    alive[..., : gone.shape[2]] = gone[..., :seen] > step
+    return Kept(alive, seen)
 
 
 def tokens_read(run: Run) -> int:
@@ -55,15 +76,15 @@ def jaccard(a: Kept, b: Kept, layers: list[int]) -> pd.DataFrame:
     """One row a layer and head: tokens in both, only in A, only in B, and the Jaccard index of the two sets."""
     seen = min(a.seen, b.seen)
     first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
-    both, either = (first & second).sum(2), (first | second).sum(2)
+    both, only_a, only_b = _counts(first, second, 2)
     layer, head = np.meshgrid(layers, np.arange(first.shape[1]), indexing="ij")
     table = {
         "layer": layer.ravel(),
         "head": head.ravel(),
         "both": both.ravel(),
-        "only_a": (first & ~second).sum(2).ravel(),
-        "only_b": (second & ~first).sum(2).ravel(),
-        "jaccard": (both / np.maximum(either, 1)).ravel(),
+        "only_a": only_a.ravel(),
+        "only_b": only_b.ravel(),
+        "jaccard": (both / np.maximum(both + only_a + only_b, 1)).ravel(),
     }
     return pd.DataFrame(table)
 
@@ -82,9 +103,17 @@ def along_positions(a: Kept, b: Kept, layers: list[int], blocks: int = 96) -> pd
     seen = min(a.seen, b.seen)
     first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
     edges = block_edges(0, seen, blocks)
-    parts = [first & second, first & ~second, second & ~first, ~first & ~second]
-    counts = [np.add.reduceat(part.mean((0, 1)), edges[:-1]) / np.diff(edges) for part in parts]
+    both, only_a, only_b = _counts(first, second, (0, 1))
+    heads = first.shape[0] * first.shape[1]
+    parts = [both, only_a, only_b, heads - both - only_a - only_b]
+    counts = [np.add.reduceat(part / heads, edges[:-1]) / np.diff(edges) for part in parts]
     return pd.DataFrame({"position": edges[:-1], **dict(zip(NAMES[:4], counts, strict=True))})
+
+
+def _counts(first: np.ndarray, second: np.ndarray, axis: int | tuple[int, int]) -> tuple[np.ndarray, ...]:
+    """How many are in both, only in the first and only in the second, over these axes."""
+    both, all_a, all_b = ((first & second).sum(axis), first.sum(axis), second.sum(axis))
+    return both, all_a - both, all_b - both
 
 
 def kl_of_both(a: Run, b: Run) -> pd.DataFrame:

@@ -7,6 +7,7 @@ import pandas as pd
 
 from kvlab.analysis.attention_rows import TOP, Rows, read_rows, top_share
 from kvlab.analysis.lineage import fold
+from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 
 LAST_QUERY, WINDOW_MEAN, OWN = "ranked by the last query", "ranked by the last prompt queries", "what the run evicted"
@@ -64,6 +65,12 @@ def evicted_by_step(run: Run, layer: int, head: int) -> np.ndarray:
 
 
 def returning_of_heads(model: Run, method: Run | None, heads: list[tuple[int, int]]) -> pd.DataFrame:
-    """`returning_of_head` of many heads, with columns layer and head."""
+    """`returning_of_head` of many heads, with columns layer and head.
+
+    Raises:
+        UserError: no heads were given, as where the method's run is still going.
+    """
+    if not heads:
+        raise UserError("No head's attention was recorded in both runs (or not yet): choose another run.")
     parts = [returning_of_head(model, method, *place).assign(layer=place[0], head=place[1]) for place in heads]
     return pd.concat(parts, ignore_index=True)

@@ -96,7 +96,7 @@ def _by_prompt(sources: Sources, evidence: Evidence, labels: set[str]) -> Iterat
     if not seen:
         return
     here = {run.record.run_id for run in seen}
-    for entry in sources.comparisons:
+    for entry in sources.folder.comparisons:
         if here & {run.run_id for run in entry.runs} or entry.runs[0].model != seen[0].record.model.name:
             continue
         runs = _wanted(_opened(sources, entry, evidence, labels), evidence, labels)
@@ -127,4 +127,4 @@ def _opened(sources: Sources, entry: ComparisonEntry, evidence: Evidence, labels
     if not evidence.methods:
         first = sorted(found, key=lambda run: run.run_id)[:1]
         found = list(dict.fromkeys([*(run for run in found if run.method == "full"), *first]))[:2]
-    return [run for one in found if (run := sources.other(one.run_id)) is not None]
+    return [run for one in found if (run := sources.folder.run(one.run_id)) is not None]

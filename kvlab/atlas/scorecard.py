@@ -13,6 +13,7 @@ from kvlab.atlas.shipped import card_of, merged
 from kvlab.atlas.shipped_folder import shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import FAILS, HOLDS, OPEN, Claim, Verdict
+from kvlab.errors import UserError
 from kvlab.trace.catalogue import list_comparisons
 from kvlab.trace.reader import open_run
 
@@ -53,7 +54,15 @@ def scorecard(root: Path) -> pd.DataFrame:
     sources, ships = Sources(root, runs[0] if runs else None, runs), shipped()
     judged = []
     for exhibit in EXHIBITS:
-        own, card = exhibit.draw(sources, Choice(), "light"), card_of(exhibit, ships, sources, "light")
+        own, card = _drawn(exhibit, sources), card_of(exhibit, ships, sources, "light")
         shown = merged(exhibit, own, ships, sources, "light") if isinstance(own, tuple) else own
         judged.append((exhibit, card.claims if card and isinstance(own, Needs) else claims_of(shown)))
     return counts(lines(judged))
+
+
+def _drawn(exhibit: Exhibit, sources: Sources) -> tuple[Drawn, ...] | Needs:
+    """The exhibit, or why there is none: of a run that was killed, what would end a page's card must not end a list."""
+    try:
+        return exhibit.draw(sources, Choice(), "light")
+    except UserError as error:
+        return Needs(str(error), "")

@@ -48,6 +48,29 @@ class Seen:
     at: float = field(default_factory=time.monotonic, compare=False)  # when the rest was looked at
 
 
+class Folder:
+    """A folder of runs, each thing of it read once: as it was when first asked."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._opened: dict[str, Run | None] = {}  # None: cannot be read
+
+    @cached_property
+    def comparisons(self) -> list[ComparisonEntry]:
+        """Its comparisons, newest first."""
+        return list_comparisons(self.root)
+
+    def run(self, run_id: str) -> Run | None:
+        """A run of it; None where it cannot be read."""
+        if run_id not in self._opened:
+            try:
+                self._opened[run_id] = open_run(self.root / run_id)
+            except UserError as error:
+                log.info("%s could not be opened: %s", run_id, error)
+                self._opened[run_id] = None
+        return self._opened[run_id]
+
+
 @dataclass
 class Sources:
     """The runs in view and the folder of runs; results are read when first asked for.
@@ -60,26 +83,12 @@ class Sources:
     run: Run | None = None
     runs: Sequence[Run] = field(default_factory=tuple)
     shipped: Shipped | None = None
-    _others: dict[str, Run | None] = field(default_factory=dict, repr=False)  # opened so far; None: cannot be read
+    _folder: Folder | None = field(default=None, repr=False, compare=False)  # another's, of the same root
 
-    _listed: list[list[ComparisonEntry]] = field(default_factory=list, repr=False)  # once asked: one list
-
-    @property
-    def comparisons(self) -> list[ComparisonEntry]:
-        """The comparisons of the folder as they were when first asked, newest first."""
-        if not self._listed:
-            self._listed.append(list_comparisons(self.root))
-        return self._listed[0]
-
-    def other(self, run_id: str) -> Run | None:
-        """A run of the folder, opened once for all that is drawn from it here; None where it cannot be read."""
-        if run_id not in self._others:
-            try:
-                self._others[run_id] = open_run(self.root / run_id)
-            except UserError as error:
-                log.info("%s could not be opened: %s", run_id, error)
-                self._others[run_id] = None
-        return self._others[run_id]
+    @cached_property
+    def folder(self) -> Folder:
+        """What was read of the folder of runs; shared with what is made by `with_in_view`."""
+        return self._folder or Folder(self.root)
 
     @property
     def results(self) -> Path:
@@ -95,15 +104,15 @@ class Sources:
     def elsewhere(self) -> Iterator[ComparisonEntry]:
         """The other comparisons of the model in view that have ended, newest first."""
         here = {run.record.comparison_id for run in self.runs}
-        ended = [entry for entry in self.comparisons if entry.status != "running"]
+        ended = [entry for entry in self.folder.comparisons if entry.status != "running"]
         for entry in ended[:MOST_ELSEWHERE]:
             if entry.comparison_id not in here and (not self.model or entry.runs[0].model == self.model):
                 yield entry
 
     def with_in_view(self, entry: ComparisonEntry) -> Sources | None:
         """The same as if `entry` were in view; None where none of its runs can be read."""
-        runs = [run for one in entry.runs if (run := self.other(one.run_id)) is not None]
-        return replace(self, run=runs[0], runs=runs) if runs else None
+        runs = [run for one in entry.runs if (run := self.folder.run(one.run_id)) is not None]
+        return replace(self, run=runs[0], runs=runs, _folder=self.folder) if runs else None
 
     def run_of(self, *methods: str) -> Run | None:
         """The run in view where it is of one of these methods, else one of the comparison, as in the paper if any."""
@@ -146,7 +155,7 @@ class Sources:
         """
         files = [run.path / name for run in self.runs for name in ("run.json", "parts.json")]
         place = (viewer(), str(self.root), str(self.run.path) if self.run else "", *_stamps(files))
-        found = self.comparisons
+        found = self.folder.comparisons
         ended = (run for one in found if one.status != "running" for run in one.runs)
         stamp = _digest(f"{run.run_id} {run.status} {run.label}" for run in ended)
         return Seen(place, frozenset(run.run_id for one in found for run in one.runs), stamp)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.cache.decision_work import Work
+from kvlab.cache.decision_work import EVICT, Work
 from kvlab.cache.quota import Quota
 from kvlab.cache.set_aside import SetAside
 from kvlab.cache.settings import LayerSettings
@@ -73,11 +73,13 @@ class Bucket:
         table = self.table
         return table.slots, table.width, self.quota and self.quota.slots, self.dropped, *table.head_state.values()
 
-    def was_decided(self, merges: bool) -> None:
+    def was_decided(self, work: Work) -> None:
         """Count a decision that was made in place, with every head over its budget before and at it now."""
         assert self.quota is not None
         self.table.occupied = min(self.table.occupied, self.quota.largest)
-        self.table.is_dense, self.table.weighted = False, self.table.weighted or merges
+        self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind != EVICT
+        if work.left is not None:
+            self.table.was_freed(work.left, work.full)
 
     def adopt(self, after: Slots, lengths: list[int], bound: int | None = None) -> None:
         """Take over the table that a decision left; `lengths` are the tokens each stream has seen.

@@ -56,8 +56,8 @@ def decide(
         else:
             pipeline.note(slots, part)
         if pipeline.judges_anew and layer.settings.compresses and moment.due and not moment.prompt:
-            table.store(pipeline.score.recall(slots, part))  # type: ignore[attr-defined]
-    if pipeline.columns.counts is not None:
+            table.store(pipeline.judge_anew(slots, part))
+    if layer.buckets[0].table.columns.counts is not None:
         _note_asked(layer, seen, first)
     if all(taken):
         layer.waiting = 0
@@ -73,7 +73,7 @@ def decide(
 def _note_asked(layer: LayerState, seen: Sequence[PassSeen], first: bool) -> None:
     """The queries of this pass have entered the scores; of a prompt, the last that the scorer looks at."""
     for table, part, tokens in zip(layer.tables, seen, layer.streams.by_row(layer.tokens_seen), strict=True):
-        rows = layer.settings.pipeline.score.prompt_rows(part.num_new) if first else None  # type: ignore[attr-defined]
+        rows = layer.settings.pipeline.scorer_rows(part.num_new) if first else None
         table.was_asked(tokens, None if rows is None else part.rows_seen(rows)[:, 0, 0])
 
 

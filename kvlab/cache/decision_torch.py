@@ -25,22 +25,24 @@ def decide(work: Work) -> None:
     _leave(work, rating)
     key = flat["keys"].index_select(0, source)  # (B * H, d)
     likeness = _nearest(work, key)
-    votes = flat["votes"].index_select(0, both).view(2, -1)
+    votes = flat["votes"].index_select(0, both)  # of those that leave, then of their nearest ones
+    lost, own_votes = votes.chunk(2)
     new: dict[str, Tensor] = {}
     if work.kind == SIMILAR:
         merges, share = _judged(work, likeness)
-        new["votes"] = votes[0] + votes[1]
+        new["votes"] = lost + own_votes
     else:
         assert log_mass is not None and lacking is not None
-        merges, both = likeness >= work.least, both.view(2, -1)
-        joined = join_one(log_mass.take(both), rating.take(both), votes, lacking.take(target)[None], work.bias, 0)
-        share, new["votes"], new["average"] = joined.share[0], joined.votes[0], joined.average[0]
-        new["log_mass"], new["score"] = joined.log_mass[0], joined.score[0]
+        merges = likeness >= work.least
+        joined = join_one(log_mass.take(both), rating.take(both), votes, lacking.take(target), work.bias)
+        share, new["votes"], new["average"] = joined.share, joined.votes, joined.average
+        new["log_mass"], new["score"] = joined.log_mass, joined.score
 
     # What does not merge goes into itself as it leaves, which harms nobody.
-    into, work.merged = torch.where(merges, target, source), merges
+    into, work.left, work.merged = torch.where(merges, target, source), source, merges
     weight, values, keys = share[:, None], flat["values"], flat["keys"]
-    new["values"] = _mixed(values.index_select(0, target), values.index_select(0, source), weight)
+    value, own = values.index_select(0, both).chunk(2)
+    new["values"] = _mixed(own, value, weight)
     new["keys"] = _mixed(keys.index_select(0, target), key, weight)
     if work.lengths is not None:
         new["lengths"] = key_lengths(new["keys"])
@@ -48,7 +50,7 @@ def decide(work: Work) -> None:
         if name in flat:
             column = flat[name]
             column.index_copy_(0, into, numbers if numbers.dtype == column.dtype else numbers.to(column.dtype))
-    work.dropped.view(-1).add_(torch.where(merges, work.none, votes[0]))
+    work.dropped.view(-1).add_(torch.where(merges, work.none, lost))
 
 
 def _mixed(own: Tensor, given: Tensor, weight: Tensor) -> Tensor:
@@ -79,7 +81,8 @@ def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
 def _leave(work: Work, rating: Tensor) -> None:
     """Find the slot of each head that may leave and has the lowest rating; it is valid no more."""
     protected = stays(work.position, work.tokens_seen, work.recent, work.first)
-    order = torch.where(protected, work.last, rating)  # what is not valid stands before all sinks
+    # What is not valid stands before all sinks, and what is no number counts as 0.
+    order = torch.where(protected, work.last, rating.nan_to_num(nan=0.0))
     source = torch.add(work.begins, order.argmin(-1).view(-1), out=work.pair[1])
     work.flat["position"].index_copy_(0, source, work.nowhere)
 
@@ -91,7 +94,11 @@ def _nearest(work: Work, key: Tensor) -> Tensor:
     # In this order, with strides of a row, a product with one row takes a third of the time on a CPU.
     products = torch.bmm(work.by_head, key[:, None].mT).view(lengths.shape)
     products = products.div_(lengths) if products.dtype == lengths.dtype else products / lengths
-    torch.add(work.begins, torch.where(there(work.position), products, work.never).argmax(-1).view(-1), out=target)
+    if work.full:
+        products.view(-1).index_copy_(0, source, work.nobody)
+    else:
+        products = torch.where(there(work.position), products, work.never)
+    torch.add(work.begins, products.argmax(-1).view(-1), out=target)
     if key.dtype == torch.float32:
         return products.take(target).div_(lengths.take(source))
     exact = (key.float() * work.flat["keys"].index_select(0, target).float()).sum(-1)

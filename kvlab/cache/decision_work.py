@@ -52,7 +52,10 @@ class Work:
     stream: int = 0  # where the draws of head 0 begin
     mixes: tuple[int, int, int] = MIX
     lengths: Tensor | None = None  # of the keys, where slots hold them
-    merged: Tensor | None = None  # (B * H,) bool: which heads have merged, where plain torch did it
+    full: bool = False  # every slot is valid until one of each head leaves
+    # Where plain torch did it, (B * H,): which slot of all heads' left, and bool, which heads have merged.
+    left: Tensor | None = None
+    merged: Tensor | None = None
 
     @cached_property
     def flat(self) -> dict[str, Tensor]:
@@ -93,6 +96,11 @@ class Work:
     def never(self) -> Tensor:
         """Minus infinity, of no dimension."""
         return self.mass.new_full((), -torch.inf)
+
+    @cached_property
+    def nobody(self) -> Tensor:
+        """(B * H,) of minus infinity."""
+        return self.mass.new_full((self.dropped.numel(),), -torch.inf)
 
     @cached_property
     def nowhere(self) -> Tensor:

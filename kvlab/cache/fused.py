@@ -143,6 +143,7 @@ def new_work(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> 
     """The decision about one table for `kernel`; None where that cannot take it."""
     work = None if _failed else work_of(view, pipeline, bucket.dropped, kernel)
     if work is not None:
+        work.full = view.smallest_budget == view.largest_budget == work.position.shape[2] - 1
         bucket.last_work = bucket.known_by(), work
     return work
 
@@ -160,7 +161,7 @@ def carried_out(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     """Score and decide about one table with `kernel`; false, and nothing is changed, where that cannot be done here."""
     if work is None or not _done(work, kernel):
         return False
-    bucket.was_decided(merges=work.kind != EVICT)
+    bucket.was_decided(work)
     work.mass = work.never  # the next step brings its own: nobody holds a table's worth of numbers between two
     return True
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kvlab.cache import executor
 from kvlab.cache.pack import pack
+from kvlab.cache.refill import Refill
 from kvlab.growth import room_to_grow
 from kvlab.methods.columns import ASKED, FREE, Columns, key_lengths, there, whole_numbers
 from kvlab.methods.plan import Plan
@@ -26,7 +27,7 @@ class SlotTable:
     """
 
     def __init__(self, first: Slots, columns: Columns) -> None:
-        self.slots = first  # as they lie in memory: what follows from other columns is not there
+        self.slots = first
         self.columns = columns
         self.width = self.occupied = first.keys.shape[2]
         self.is_dense = True
@@ -34,6 +35,19 @@ class SlotTable:
         self.head_state: dict[str, Tensor] = {}  # (B, H, ...) what the method keeps of a head beside its slots
         self.never = first.keys.new_full((), NEVER, dtype=torch.float32)  # a number that lies on the device already
         self.left_bytes = 0  # of the table the last growth copied: for a moment both were held
+
+    @property
+    def slots(self) -> Slots:
+        """As they lie in memory: what follows from other columns is not there."""
+        return self._slots
+
+    @slots.setter
+    def slots(self, slots: Slots) -> None:
+        self._slots = slots
+        self._freed: Tensor | None = None  # where the last decision made room, as long as that is known
+        self._fills = False  # no slot is free once a token is there
+        self._refill: Refill | None = None
+        self._slots_bytes: int | None = None
 
     @property
     def capacity(self) -> int:
@@ -85,7 +99,9 @@ class SlotTable:
 
     def bias(self, visible: Slots) -> Tensor | None:
         """`Slots.bias` of the `visible` slots; None where it would be 0."""
-        return None if self.is_dense and not self.weighted else visible.bias(self.never)
+        if not self.is_dense:
+            return visible.bias(self.never)
+        return visible.log_mass_of_heads() if self.weighted and visible.has_mass else None
 
     def hold(self, tokens: int) -> None:
         """Make whole numbers wide enough for a text of `tokens` tokens."""
@@ -95,14 +111,23 @@ class SlotTable:
 
     def holds(self, tokens: int) -> bool:
         """Whether they are."""
-        return torch.iinfo(self.slots.position.dtype).max >= torch.iinfo(whole_numbers(tokens)).max
+        return self.slots.position.dtype.itemsize >= whole_numbers(tokens).itemsize
 
-    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
+    def was_freed(self, slots: Tensor, only: bool) -> None:
+        """A decision has freed slots (B * H,), numbered over all heads: the first free ones now, or the `only` ones."""
+        self._freed, self._fills = slots, only
+
+    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, float]) -> None:
         """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used.
 
         `keys`, `values` (B, H, 1, d) at `position` (B,); `extra` is the method's own state of a new slot.
         """
         self.left_bytes = 0
+        if self._freed is not None:
+            self._refill = self._refill or Refill(self.slots, extra)
+            self._refill.put(self._freed, keys, values, position)
+            self._freed, self.occupied, self.is_dense = None, self.occupied + 1, self._fills
+            return
         if self.occupied == self.width:
             self._make_room(1, room_to_grow(self.width))
             self.width += 1
@@ -111,14 +136,15 @@ class SlotTable:
         else:  # the first that is not valid
             free = self.slots.position[:, :, : self.width].argmin(-1, keepdim=True)
         place = position[:, None, None].expand(*keys.shape[:2], 1)
+        new: dict[str, Tensor | float] = {"keys": keys, "values": values, "position": place, **executor.FRESH, **extra}
         if KEY_LENGTH in self.slots.extra:
-            extra = {**extra, KEY_LENGTH: key_lengths(keys)}
-        executor.write(self.slots, free, {"keys": keys, "values": values, "position": place, **executor.FRESH, **extra})
+            new[KEY_LENGTH] = key_lengths(keys)
+        executor.write(self.slots, free, new)
         self.occupied += 1
 
     def append_many(self, new: Slots) -> None:
         """Put several tokens behind the slots in use."""
-        rows, width, self.left_bytes = new.keys.shape[2], self.width, 0
+        rows, width, self.left_bytes, self._freed = new.keys.shape[2], self.width, 0, None
         self._make_room(rows, 0)
         arrived = _tensors(new)
         for name, tensor in _tensors(self.slots).items():
@@ -175,7 +201,7 @@ class SlotTable:
             if tensor.data_ptr() != states[name].data_ptr():
                 tensor.copy_(states[name])
         own["position"].masked_fill_(~after.valid, FREE)
-        self.is_dense = False
+        self.is_dense, self._freed = False, None
         self.occupied = min(self.occupied, bound)
 
     def note_heads(self, state: Mapping[str, Tensor]) -> None:
@@ -198,7 +224,7 @@ class SlotTable:
             asked = torch.stack([tokens - rows, tokens], -1).long()
             self.head_state[ASKED] = asked[:, None].repeat(1, self.slots.keys.shape[1], 1)
         else:
-            self.head_state[ASKED][..., 1] = tokens[:, None]
+            self.head_state[ASKED].select(-1, 1).copy_(tokens[:, None])
 
     def packed(
         self, order: Tensor, room: int, lengths: list[int], streams: list[int] | None = None, width: int = 0
@@ -227,7 +253,9 @@ class SlotTable:
 
     def table_bytes(self) -> int:
         """Bytes the tensors take, metadata and the heads' own state included."""
-        return _bytes(self.slots.keys, self.slots.values, *self.slots.own().values()) + self.head_bytes()
+        if self._slots_bytes is None:
+            self._slots_bytes = _bytes(*_tensors(self.slots).values())
+        return self._slots_bytes + self.head_bytes()
 
     def head_bytes(self) -> int:
         """Bytes of the heads' own state, which does not grow with the slots."""

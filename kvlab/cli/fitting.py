@@ -56,7 +56,7 @@ def longest(request: CompareRequest) -> CompareRequest:
 
 
 def measure_once(machine: Machine, root: Path) -> None:
-    """Let torch say how fast a GPU that is here is, if nobody has yet; of a CPU numpy says it."""
+    """Let torch say how fast a GPU that is here is, if nobody has of late; of a CPU numpy says it."""
     import torch
 
     from kvlab.engine.speed import measure
@@ -64,7 +64,8 @@ def measure_once(machine: Machine, root: Path) -> None:
 
     if machine.device == "cpu" or not torch.accelerator.is_available() or not root.is_dir():
         return
-    if known_speed(machine, root) is None and torch.accelerator.current_accelerator().type == machine.device:  # type: ignore[union-attr]
+    known = known_speed(machine, root)
+    if (known is None or not known.holds) and torch.accelerator.current_accelerator().type == machine.device:  # type: ignore[union-attr]
         keep_speed(machine, root, measure(torch.device(machine.device)))
 
 

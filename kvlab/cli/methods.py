@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
 def methods(
     name: Annotated[str | None, typer.Argument(help="a method, for its settings and its paper's")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with all hyper-parameters")] = False,
+    held: Annotated[bool, typer.Option("--held", hidden=True, help="what methods hold as given on stdin")] = False,
 ) -> None:
     """List the methods: what scores, allocates, selects and settles in each; or one method's named settings."""
     from kvlab.catalogue import methods as described
 
+    if held:
+        typer.echo(json.dumps([_held(method, settings) for method, settings in json.load(sys.stdin)]))
+        return
     listed = described() if name is None else [_named(name, described())]
     if as_json:
         typer.echo(json.dumps([asdict(method) for method in listed], indent=2))
@@ -28,6 +33,17 @@ def methods(
         _show(listed[0])
     else:
         _list(listed)
+
+
+def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
+    """What the method holds with these settings (`kvlab.jobs.held`), or in a sentence why it cannot have them."""
+    from kvlab.errors import UserError
+    from kvlab.methods import make_method
+
+    try:
+        return dict(make_method(method, **settings).held())
+    except UserError as error:
+        return str(error)
 
 
 def _named(name: str, described: list[MethodDescription]) -> MethodDescription:

@@ -14,7 +14,8 @@ from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.view import Slots
 
 EVICTED = -1
-EDGES_AT_ONCE = 256
+EDGES_AT_ONCE = 256  # at most, and no more than keep what is worked out for them small beside a short prompt
+BLOCKS = 8
 Place = tuple[np.ndarray, ...]  # head and slot of each event
 
 
@@ -138,7 +139,8 @@ def _similarity(before: Slots, edges: Edges, merging: _Merging) -> np.ndarray:
     """Of the keys that each edge joins; a prompt has nearly as many edges as keys, so they are looked at in blocks."""
     if edges.similarity is not None:
         return _first(edges.similarity)[merging.edge]
-    blocks = zip(edges.source.split(EDGES_AT_ONCE, -1), edges.target.split(EDGES_AT_ONCE, -1), strict=True)
+    size = max(1, min(EDGES_AT_ONCE, before.position.shape[-1] // BLOCKS))
+    blocks = zip(edges.source.split(size, -1), edges.target.split(size, -1), strict=True)
     parts = [_cosine(before, source, target) for source, target in blocks]
     return _numpy(torch.cat(parts, -1))[merging.edge]
 

@@ -10,25 +10,22 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from kvlab.auto_store import meant_store
 from kvlab.bench.request import BenchJob
-from kvlab.budget import Budget
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
-from kvlab.jobs import intake, parameters, registry
-from kvlab.jobs.peaks import Several, too_big
+from kvlab.jobs import intake, parameters
+from kvlab.jobs.held import holds_in
+from kvlab.jobs.peaks import Several, stand_ins, too_big
 from kvlab.jobs.prompt_lengths import longest_prompt
 from kvlab.jobs.prompts import count_tokens
-from kvlab.jobs.registry import MethodEntry, methods
+from kvlab.jobs.registry import MethodEntry
 from kvlab.jobs.spoken import Manner
 from kvlab.jobs.task_list import task_list
 from kvlab.jobs.work import Work
 from kvlab.planning import Machine, Plan, find_model, make_plan, this_machine
-from kvlab.planning.holds import Holds
 from kvlab.planning.plan import can_plan
-from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
+from kvlab.requests import CompareRequest, RescueRequest
 
-STORE = "store"
 MACHINE_SECONDS = 10  # the machine is asked again what is free after so long
 
 
@@ -41,22 +38,19 @@ def plan_of(
     options: Mapping[str, Any],
     root: Path,
 ) -> Plan | None:
-    """The plan of a form as it stands, for a prompt of so many tokens; None while it cannot be a request yet.
-
-    A method is taken to hold what it holds with its default hyper-parameters, in the store that is chosen.
-    """
+    """The plan of a form as it stands, for a prompt of so many tokens; None while it cannot be a request yet."""
     if not prompt_tokens:
         return None
     try:
         changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
         choices = intake.choices(chosen, intake.parse_budgets(budgets), changed)
         request = CompareRequest(prompt="-", model=model.strip(), choices=choices, **intake.meant(options))
-        return _plan(request, prompt_tokens, chosen, root, timed=True)
+        return _plan(request, prompt_tokens, root, timed=True)
     except (UserError, ValidationError):
         return None  # what is wrong is said where it is typed, or when the runs are asked for
 
 
-def check_fits(request: CompareRequest, chosen: Sequence[MethodEntry], root: Path) -> None:
+def check_fits(request: CompareRequest, root: Path) -> None:
     """Raises UserError, with what would make it fit, for a request too big for this machine, or for a layer to record
     that the model lacks.
 
@@ -69,7 +63,7 @@ def check_fits(request: CompareRequest, chosen: Sequence[MethodEntry], root: Pat
         return
     request.record.check(model.layers, model.key_value_heads)
     try:
-        plan = _plan(request, count_tokens(request.prompt, Manner.of(request))[0], chosen, root, timed=False)
+        plan = _plan(request, count_tokens(request.prompt, Manner.of(request))[0], root, timed=False)
     except UserError:
         return
     if not plan.fits and can_plan(request, plan.machine):
@@ -82,11 +76,10 @@ def check_work(work: Work, root: Path) -> None:
     What the worker finds when it begins counts all the same: the machine may be fuller then.
     """
     if isinstance(work, CompareRequest):
-        check_fits(work, methods(), root)
+        check_fits(work, root)
     elif not isinstance(work, RescueRequest):
-        known = {entry.name: entry.holds for entry in methods()}
         machine = _machine(device_asked(work), root, int(time.monotonic() / MACHINE_SECONDS))
-        if machine.device_bytes and (why := _too_big(work, known, machine, root)):
+        if machine.device_bytes and (why := _too_big(work, machine, root)):
             raise UserError(why)
 
 
@@ -97,37 +90,21 @@ def device_asked(work: Several) -> str:
     return str(work.requests[0].device if work.requests else work.changes.get("device", "auto"))
 
 
-def _too_big(work: Several, known: Mapping[str, Holds], machine: Machine, root: Path) -> str:
+def _too_big(work: Several, machine: Machine, root: Path) -> str:
     try:
         longest = longest_prompt(work.request, task_list()) if isinstance(work, EvalJob | SampleJob) else 0
-        return too_big(work, longest, lambda choice: known.get(choice.method, Holds()), machine, root)
+        asked = [choice for one in stand_ins(work, longest, machine.device) for choice in one.request.choices]
+        return too_big(work, longest, holds_in(asked), machine, root)
     except UserError:
         return ""  # whoever loads the model says what is wrong, or fetches what is missing
 
 
-def _plan(request: CompareRequest, tokens: int, chosen: Sequence[MethodEntry], root: Path, timed: bool) -> Plan:
-    known = {entry.name: entry for entry in chosen}
-
-    def holds(choice: MethodChoice) -> Holds:
-        entry = known.get(choice.method) or _entry(choice.method)  # the full cache in a store is another method
-        return Holds() if entry is None else _held(entry, choice)
-
+def _plan(request: CompareRequest, tokens: int, root: Path, timed: bool) -> Plan:
     machine = _machine(request.device, root, int(time.monotonic() / MACHINE_SECONDS))
     if not machine.device_bytes:
         raise UserError(f"There is no device {request.device!r} here that could be asked what it has.")
-    return make_plan(request, tokens, find_model(request.model), holds, machine, root, timed=timed)
-
-
-def _entry(name: str) -> MethodEntry | None:
-    return next((entry for entry in registry.methods() if entry.name == name), None)
-
-
-def _held(entry: MethodEntry, choice: MethodChoice) -> Holds:
-    """What a method holds in the store of a choice; a store with settings counts as it is without them."""
-    defaults = {one.name: one.default for one in parameters.parameters(entry, str(choice.preset))}
-    named = str(choice.hyper_parameters.get(STORE, defaults.get(STORE)))
-    store = meant_store(named, Budget(choice.budget)).partition("/")[0]
-    return entry.holds.model_copy(update={"packed": entry.stores[store]}) if store in entry.stores else entry.holds
+    model = find_model(request.model)
+    return make_plan(request, tokens, model, holds_in(request.choices), machine, root, timed=timed)
 
 
 @lru_cache(maxsize=4)

@@ -11,8 +11,9 @@ from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.fitting.request import SETTING, FitJob, fitted_file
+from kvlab.jobs.usage import RESULTS
 from kvlab.jobs.work import Work
-from kvlab.lab.person import acting
+from kvlab.lab.person import acting, is_owner
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import place_of
 from kvlab.requests import CompareRequest, MethodChoice, RescueRequest
@@ -41,23 +42,35 @@ def check_reach(root: Path, request: Work) -> None:
         return
     _check_by_name(root, request)
     if isinstance(request, Named):
-        take_name(root, request.name, KINDS[type(request)], request.private)
+        made = has_results(root, request, request.name)
+        take_name(root, request.name, KINDS[type(request)], request.private, made)
 
 
 def under_own_name(root: Path, work: Work) -> Work:
     """Work whose name nobody chose, such as a card's of the atlas, under one that is the acting person's own.
 
-    On a server with a lab file the first of NAME, NAME-2, NAME-3 and so on that is theirs or nobody's; elsewhere NAME.
+    On a server with a lab file the first of NAME, NAME-2, NAME-3 and so on that is theirs, or nobody's and without
+    results; elsewhere NAME.
 
     Raises:
         UserError: what was said of a result of such a name is damaged.
     """
     if lab() is None or not isinstance(work, Named):
         return work
-    theirs, kind = ("", acting().name), KINDS[type(work)]
     numbered = chain([work.name], (f"{work.name}-{number}" for number in count(2)))
-    own = next(name for name in numbered if load_labels(root, name, kind).owner in theirs)
+    own = next(name for name in numbered if _is_free(root, work, name))
     return work.model_copy(update={"name": own})
+
+
+def has_results(root: Path, work: Named, name: str) -> bool:
+    """Whether something lies where the results of such work would under this name."""
+    place = Path(root) / RESULTS[type(work)].format(name)
+    return place.is_file() or next(place.glob("*"), None) is not None
+
+
+def _is_free(root: Path, work: Named, name: str) -> bool:
+    owner = load_labels(root, name, KINDS[type(work)]).owner
+    return owner == acting().name or (not owner and (is_owner(owner) or not has_results(root, work, name)))
 
 
 def _check_by_name(root: Path, request: Work) -> None:

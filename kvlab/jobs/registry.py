@@ -28,10 +28,17 @@ class PresetValue(BaseModel):
     source: str
 
 
-class PresetEntry(BaseModel):
-    """A published configuration of a method."""
+class Held(BaseModel):
+    """What a method holds as it is set, and what its slots take in each store; None: as the model made them."""
 
     model_config = ConfigDict(frozen=True)
+
+    holds: Holds = Holds()
+    stores: dict[str, Packed | None] = {}
+
+
+class PresetEntry(Held):
+    """A published configuration of a method."""
 
     about: str
     beyond: str = ""
@@ -39,10 +46,8 @@ class PresetEntry(BaseModel):
     values: dict[str, PresetValue] = {}
 
 
-class MethodEntry(BaseModel):
+class MethodEntry(Held):
     """One registered method: what a form needs to offer it and explain it."""
-
-    model_config = ConfigDict(frozen=True)
 
     name: str
     family: str
@@ -57,8 +62,6 @@ class MethodEntry(BaseModel):
     parameters: dict[str, Any] = {}
     presets: dict[str, PresetEntry] = {}
     reasons: dict[str, str] = {}
-    holds: Holds = Holds()
-    stores: dict[str, Packed | None] = {}  # what slots take in each; None: as the model made them
     origin: str = ""  # the plug-in it comes from; empty: kvlab's own
 
     @property
@@ -98,30 +101,31 @@ def _read() -> list[MethodEntry]:
     try:
         return [MethodEntry.model_validate(entry) for entry in listed]
     except (ValidationError, TypeError) as error:
-        raise UserError(_no_list("methods")) from error
+        raise no_list("methods") from error
 
 
-def ask(what: str) -> Any:
-    """What `kvlab <what> --json` prints, in a process of its own.
+def ask(what: str, *more: str, given: str | None = None) -> Any:
+    """What `kvlab <what> --json` prints, in a process of its own, with `more` options; `given` is what it reads.
 
     Raises:
         UserError: the command failed, took too long, or printed no JSON.
     """
     advice = "run it in a terminal to see why."
-    done = run_command(what, "--json")
+    done = run_command(what, "--json", *more, given=given)
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"The list of {what} could not be read, as `kvlab {what} --json` failed ({reason}): {advice}")
     try:
         return json.loads(done.stdout)
     except json.JSONDecodeError as error:
-        raise UserError(_no_list(what)) from error
+        raise no_list(what) from error
 
 
-def run_command(*words: str) -> subprocess.CompletedProcess[str]:
+def run_command(*words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
     """`kvlab WORDS` in a process of its own, with what it printed; raises UserError where it takes too long."""
+    how: dict[str, Any] = {"capture_output": True, "text": True, "timeout": SECONDS_ALLOWED, "check": False}
     try:
-        return subprocess.run((*COMMAND, *words), capture_output=True, text=True, timeout=SECONDS_ALLOWED, check=False)
+        return subprocess.run((*COMMAND, *words), input=given, **how)
     except subprocess.TimeoutExpired as error:
         told = " ".join(words)
         raise UserError(
@@ -129,5 +133,6 @@ def run_command(*words: str) -> subprocess.CompletedProcess[str]:
         ) from error
 
 
-def _no_list(what: str) -> str:
-    return f"`kvlab {what} --json` gave something that is no list of {what}: run it in a terminal to see why."
+def no_list(what: str) -> UserError:
+    """What is said of an answer to `ask` that is something else."""
+    return UserError(f"`kvlab {what} --json` gave what is no list of {what}: run it in a terminal to see why.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum
 from functools import total_ordering
 
 from kvlab.errors import UserError
+from kvlab.meanwhile import meanwhile
 
 
 @total_ordering
@@ -56,14 +57,9 @@ def acting_for(person: Person) -> Iterator[None]:
         ask_who(before)
 
 
-@contextmanager
-def in_place_of(person: Person) -> Iterator[None]:
+def in_place_of(person: Person) -> AbstractContextManager[None]:
     """What this thread does meanwhile it does for this person, whoever the others act for."""
-    token = _here.set(person)
-    try:
-        yield
-    finally:
-        _here.reset(token)
+    return meanwhile(_here, person)
 
 
 def acting() -> Person:

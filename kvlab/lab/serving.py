@@ -18,7 +18,7 @@ from kvlab.lab.tokens import hashes_from_environment
 OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
 LARGEST_UPLOAD_MB = 200
 # A session of a reader who went on takes half a megabyte, and Streamlit would keep 128 for two minutes.
-GONE_SECONDS = 30
+GONE_SECONDS = 10
 OPEN_TO_EVERYONE = (
     "This dashboard asks nobody who they are: everybody who reaches it reads all prompts, starts runs and deletes them."
 )

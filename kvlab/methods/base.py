@@ -119,16 +119,27 @@ class Method(BaseModel, ABC):
             "settle_numbers": getattr(pipeline.settle, "numbers_a_slot", 0.0),
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
-            "head_bytes": pipeline.columns.head_bytes,
+            **pipeline.head_bytes(),
             **pipeline.scored_rows(),
             "packed": packed_sizes(store, pipeline),
             "block": pipeline.block,
             "again": pipeline.read_again(),
         }
 
+    def held(self) -> dict[str, JsonValue]:
+        """For forms, which choose the store last: what it `holds`, and what slots take in all `stores`."""
+        pipeline = self.pipeline()
+        stores: JsonValue = {name: packed_sizes(store, pipeline) for name, store in STORES.items() if name != AUTO}
+        return {"holds": self.holds(), "stores": stores}
+
     @classmethod
     def _origin(cls) -> Origin:
         return METHODS.origin(cls.name)
+
+    @classmethod
+    def _as_published(cls, preset: Preset) -> dict[str, JsonValue]:
+        method = cls(**preset.settings())
+        return preset.as_data() | {"needs_budget": method.needs_budget} | method.held()
 
     @classmethod
     def describe(cls) -> dict[str, JsonValue]:
@@ -152,13 +163,9 @@ class Method(BaseModel, ABC):
                 "settle": type(pipeline.settle).__name__,
             },
             "parameters": cls.model_json_schema(),
-            "presets": {
-                name: preset.as_data() | {"needs_budget": cls(**preset.settings()).needs_budget}
-                for name, preset in cls.presets.items()
-            },
+            "presets": {name: cls._as_published(preset) for name, preset in cls.presets.items()},
             "reasons": dict(cls.reasons),
-            "holds": cls().holds(),
-            "stores": {name: packed_sizes(store, pipeline) for name, store in STORES.items() if name != AUTO},
+            **cls().held(),
             "origin": "" if cls._origin() == KVLAB else f"{cls._origin().name} {cls._origin().stamp}",
         }
 

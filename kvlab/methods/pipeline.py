@@ -154,6 +154,14 @@ class Pipeline:
         parts = (part for part in (self.score, self.allocate, self.settle) if hasattr(part, "prompt_rows"))
         return min(tokens, max((part.prompt_rows(tokens) for part in parts), default=1))
 
+    def scorer_rows(self, tokens: int) -> int:
+        """How many of the last queries of a prompt of `tokens` the scorer looks at."""
+        return self.score.prompt_rows(tokens) if hasattr(self.score, "prompt_rows") else 1
+
+    def judge_anew(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+        """New slot state for a decision while decoding, where the scorer `judges_anew`."""
+        return self.score.recall(slots, seen) if hasattr(self.score, "recall") else {}
+
     @property
     def judges_anew(self) -> bool:
         """Whether slots are scored anew at each decision while decoding, by the scorer's `recall(slots, seen)`."""
@@ -247,6 +255,17 @@ class Pipeline:
             extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
         return self.columns.fresh(keys, values, place, extra)
+
+    def head_bytes(self) -> dict[str, int]:
+        """Bytes of a KV head beside its slots: `head_bytes`, `head_value_bytes` for each number of a value, and as many
+        keys as `head_keys` says. Settlers with state of heads say by `head_bytes` what it takes.
+        """
+        asked, own = getattr(self.settle, "head_bytes", lambda *_: 0), self.columns.head_bytes
+        one, two = (torch.zeros(1, 1, 1, width) for width in (1, 2))
+        least = asked(one, one, self.select)
+        a_value, a_key = asked(one, two, self.select) - least, asked(two, one, self.select) - least
+        fixed = own + least - a_value - a_key
+        return {"head_bytes": fixed, "head_value_bytes": a_value, "head_keys": a_key // one.itemsize}
 
     def slot_bytes(self) -> dict[str, int]:
         """Bytes of a slot beside key and value: `slot_bytes` in a short text, `whole_numbers` that take two bytes more

@@ -52,6 +52,11 @@ class Slots:
         own = self.extra.get(HEAD_MASS)
         return self.log_mass[:, :, None] if own is None else self.log_mass[:, :, None] + own.transpose(2, 3)
 
+    @property
+    def has_mass(self) -> bool:
+        """Whether slots have log masses of their own."""
+        return HEAD_MASS in self.extra or not is_constant(self.log_mass)
+
     def bias(self, never: Tensor | float = NEVER) -> Tensor:
         """What attention adds to logits, (B, H, 1 or G, S): log mass, and `never`, -inf, where a slot is not valid."""
         return torch.where(self.valid[:, :, None], self.log_mass_of_heads(), never)

@@ -62,6 +62,8 @@ class Holds(BaseModel):
     whole_numbers: int = 1  # of them, which take two bytes more in a long text
     query_head_bytes: int = 0  # and for each query head of the group
     head_bytes: int = 0  # of a KV head beside its slots
+    head_value_bytes: int = 0  # and for each number of a value
+    head_keys: int = 0  # and so many keys
     rows: int = ROW_BLOCK  # last queries of a prompt it looks at together
     all_rows: bool = True  # it adds up the attention of all queries, block by block
     block: int = 0  # tokens of a prompt that a layer takes in before it decides; 0: all of them

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import statistics
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ValidationError
+from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.planning.holds import Again, Holds
@@ -27,23 +31,39 @@ from kvlab.trace.schema import RunRecord
 FILE = ".speed.json"  # beside the runs: what each device was measured to do
 MOST_RUNS = 8
 # The range given is the estimate divided by the first and multiplied by the second. From a probe of a CPU: it was .8 to
-# 2.1 times the processor time taken, for ten shapes of 1k to 2k tokens; no GPU has been compared.
+# 2.1 times the processor time taken, for the ten shapes of 1k to 2k tokens it was chosen from, and .7 to 1.9 for six
+# families it was tried on; no GPU has been compared.
 FROM_RUNS, FROM_PROBE, UNTRIED = (1.6, 1.6), (2.2, 1.5), (3.0, 3.0)
 PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
 LAYER_SECONDS = 5e-4  # a layer's operations take to be started, in a decode step
 RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
 PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probe`): .9 to 1.6 for five shapes, 2.3 on mini
 MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
+LASTS = timedelta(days=7)  # measuring takes a second or two, and a machine's neighbours, clock and cooling change
 TRIES, TRIED_SECONDS = 16, 1.0  # the best of so many, for a busy machine is fast now and then
 _measuring = threading.Lock()
 _measured: dict[tuple[Path, str], Speed] = {}
 
 
 class Speed(BaseModel):
-    """What a device was measured to do: operations of a matrix product, and bytes copied, a second."""
+    """Operations of a matrix product and bytes copied a second, as a device was measured to do; when, and by what."""
 
     operations: float
     bytes: float
+    measured: AwareDatetime | None = None
+    by: str = ""  # versions of torch and numpy
+
+    @property
+    def holds(self) -> bool:
+        """Whether it was measured by the versions that are here, and of late."""
+        if self.measured is None or self.by != _versions():
+            return False
+        return timedelta(0) <= datetime.now(UTC) - self.measured <= LASTS
+
+    @property
+    def when(self) -> str:
+        """The day, with the word before it; empty where nobody noted it."""
+        return f" on {self.measured:%Y-%m-%d}" if self.measured else ""
 
 
 @dataclass(frozen=True)
@@ -72,46 +92,69 @@ def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, co
     read = work.model.read_per_token * work.number
     step = read / speed.bytes + LAYER_SECONDS * work.model.layers
     seconds = comparisons * _total(work, runs, prefill, step, step * RECORDING[work.level])
-    basis = "no run of this model here yet: from a matrix product measured on this device, with nothing else running"
+    measured = f"a matrix product measured on this device{speed.when}, with nothing else running"
+    basis = f"no run of this model here yet: from {measured}"
     return _range(seconds, FROM_PROBE if machine.device == "cpu" else UNTRIED, basis)
 
 
 def known_speed(machine: Machine, root: Path) -> Speed | None:
-    """What was measured of the device before; of a CPU it is measured now if it never was.
+    """What was measured of the device before; a CPU is measured now if that was never, long ago or by other versions.
 
     One measures while others who ask wait: several at once would each see a slow machine, and take its memory.
     """
     known = _noted(machine, root)
-    if known is not None or machine.device != "cpu":
+    if machine.device != "cpu" or (known is not None and known.holds):
         return known
     with _measuring:
         known = _noted(machine, root)
-        if known is None:
-            known = _measured[root, machine.name] = _host_speed()
-            keep_speed(machine, root, known)
+        if known is None or not known.holds:
+            known = keep_speed(machine, root, _host_speed())
     return known
 
 
 def _noted(machine: Machine, root: Path) -> Speed | None:
     try:
-        return Speed.model_validate(json.loads((root / FILE).read_text(encoding="utf-8"))[machine.name])
+        return Speed.model_validate(json.loads((root / FILE).read_text(encoding="utf-8"))[_called(machine)])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
-        return _measured.get((root, machine.name))  # of a folder that cannot be written to
+        return _measured.get((root, _called(machine)))  # of a folder that cannot be written to
 
 
-def keep_speed(machine: Machine, root: Path, speed: Speed) -> None:
-    """Note what a device was measured to do beside the runs, where there is a folder of runs."""
+def _called(machine: Machine) -> str:
+    """A device by name; a CPU with the threads that this process may use."""
+    if machine.device != "cpu":
+        return machine.name
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{machine.name}, {os.environ.get('OMP_NUM_THREADS', cores)} threads"
+
+
+@lru_cache(maxsize=1)
+def _versions() -> str:
+    return ", ".join(f"{name} {_version(name)}" for name in ("torch", "numpy"))
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "none"
+
+
+def keep_speed(machine: Machine, root: Path, speed: Speed) -> Speed:
+    """Note what a device was measured to do just now beside the runs, where there is a folder of runs."""
+    name, speed = _called(machine), speed.model_copy(update={"measured": datetime.now(UTC), "by": _versions()})
+    _measured[root, name] = speed
     if not root.is_dir():
-        return
+        return speed
     try:
         known = json.loads((root / FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         known = {}
-    text = json.dumps((known if isinstance(known, dict) else {}) | {machine.name: speed.model_dump()})
+    text = json.dumps((known if isinstance(known, dict) else {}) | {name: speed.model_dump(mode="json")})
     try:
         replace_file(root / FILE, lambda temporary: temporary.write_text(text, encoding="utf-8"))
     except (OSError, UserError):
-        return  # this process remembers what it measured
+        return speed  # this process remembers what it measured
+    return speed
 
 
 def _host_speed() -> Speed:

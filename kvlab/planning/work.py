@@ -96,10 +96,11 @@ class Work:
         return self._kept(holds, budget) < self.tokens
 
     def recalled_bytes(self, holds: Holds) -> int:
-        """What all layers keep beside slots for the next decision: queries, and from when on heads were asked."""
+        """What all layers keep beside slots for the next decision: queries, and state of heads."""
         model = self.model
         queries = holds.recalled * model.heads * model.head_dim * self.number
-        return model.full_layers * (queries + model.key_value_heads * holds.head_bytes)
+        of_width = holds.head_value_bytes + holds.head_keys * self.number
+        return model.full_layers * (queries + model.key_value_heads * (holds.head_bytes + model.head_dim * of_width))
 
     def _period(self, holds: Holds) -> int:
         """Decode steps from one decision to the next (`kvlab.cache.settings.LayerSettings.period`)."""

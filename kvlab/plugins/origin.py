@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+from kvlab.meanwhile import meanwhile
 
 
 @dataclass(frozen=True)
@@ -39,11 +40,6 @@ def current() -> Origin:
     return _current.get()
 
 
-@contextmanager
-def registering(origin: Origin) -> Iterator[None]:
+def registering(origin: Origin) -> AbstractContextManager[None]:
     """What is registered inside belongs to `origin`."""
-    token = _current.set(origin)
-    try:
-        yield
-    finally:
-        _current.reset(token)
+    return meanwhile(_current, origin)

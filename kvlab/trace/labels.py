@@ -154,21 +154,23 @@ def may_look_at(root: Path, name: str, kind: Kind) -> bool:
     return may_see(labels.owner, labels.private)
 
 
-def take_name(root: Path, name: str, kind: Kind, private: bool = False) -> None:
+def take_name(root: Path, name: str, kind: Kind, private: bool = False, made: bool = False) -> None:
     """The name of an evaluation, benchmark, fit or story, for the person who acts: theirs from now on, if nobody's.
 
-    What goes on under a name that is private stays so.
+    What goes on under a name that is private stays so. With `made` there are results of that name: those of nobody stay
+    nobody's, and administrators alone may go on with them.
 
     Raises:
-        UserError: it is another person's.
+        UserError: it is another person's, or nobody's with results.
     """
     person = acting()
     with locked(root):
         known = load_labels(root, name, kind)
-        if known.owner and not is_owner(known.owner):
-            whose = "" if known.private else f", of {known.owner}"
+        if (known.owner or made) and not is_owner(known.owner):
+            whose = "" if known.private else f", of {known.owner or 'nobody here'}"
             raise UserError(f"There is something named {name[:60]} already{whose}: choose another name.")
-        told = {"owner": known.owner or person.name, "private": known.private or private}
+        owner = known.owner or ("" if made else person.name)
+        told = {"owner": owner, "private": known.private or private}
         if told != {"owner": known.owner, "private": known.private}:
             _save(root, name, kind, known, told)
 

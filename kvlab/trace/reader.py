@@ -161,8 +161,11 @@ class Run:
 
     @property
     def has_arrays(self) -> bool:
-        """Whether keys, values and attention rows were recorded (level `full`)."""
-        return any((self.path / "arrays").glob("*.safetensors"))
+        """Whether keys, values and attention rows were recorded (level `full`) and the run has ended.
+
+        A run that is still going is read as it was when it was opened: its arrays may be there before its tokens.
+        """
+        return self.record.status != "running" and any((self.path / "arrays").glob("*.safetensors"))
 
     def parts(self, table: str) -> Sequence[Path]:
         """The sound parts of a table, in order."""
@@ -209,6 +212,8 @@ class Run:
         heads = self.record.recording.of_heads(self.record.model.num_key_value_heads)
         if head not in heads:
             raise UserError(self._not_asked_for(f"KV head {head}"))
+        if self.record.status == "running":
+            raise UserError(self._why_no_array(path, layer))
         index = (slice(None),) * head_axis + (heads.index(head),)
         self.check_array(path)
         try:
@@ -221,7 +226,7 @@ class Run:
         return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
 
     def _why_no_array(self, path: Path, layer: int) -> str:
-        if path.exists():
+        if path.exists() and self.record.status != "running":
             return f"{path} is cut off or damaged: {REMEDY}."
         if self.record.thinned:
             return self.record.thinned_note
@@ -232,7 +237,7 @@ class Run:
         if not self.record.recording.of_layers([layer]):
             return self._not_asked_for(f"layer {layer}")
         if self.record.status == "running":
-            return "The run is still going: its keys and attention rows appear when it ends."
+            return "The run is still going (or its worker was killed): its keys and attention rows appear when it ends."
         name = path.name.split("-layer-")[0]
         kept = {"attention": self.record.attention_rows, "keys": self.record.recorded_states}
         what = "keys" if name == "values" else name

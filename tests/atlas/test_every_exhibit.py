@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from kvlab.atlas.registry import EXHIBITS, find, of_paper
 from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
 from kvlab.trace import open_run
+from kvlab.trace.schema import TABLES
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.atlas.conftest import METHODS
 
@@ -31,11 +33,21 @@ SLUGS = [(paper, slug) for paper, text in PUBLISHED.items() for slug in text.spl
 MAX_BYTES = 2_000_000
 
 
-@pytest.fixture(scope="module", params=["cut off", "gone", "one layer gone"])
+@pytest.fixture(scope="module", params=["cut off", "gone", "one layer gone", "first ended", "just begun"])
 def broken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """The same comparison after its arrays were lost."""
+    """The same comparison after its arrays were lost, and while it is being made."""
     root = tmp_path_factory.mktemp("broken")
-    paths = [write_synthetic_run(root, method=method, comparison_id="all") for method in METHODS]
+    going = {"first ended": METHODS[1:], "just begun": METHODS}.get(request.param, ())
+    paths = [
+        write_synthetic_run(
+            root, method=method, comparison_id="all", status="running" if method in going else "complete"
+        )
+        for method in METHODS
+    ]
+    if request.param == "just begun":
+        for table in (path / name for path in paths for name in TABLES):
+            shutil.rmtree(table, ignore_errors=True)
+            (table.parent / "parts.json").unlink(missing_ok=True)
     for file in root.glob("*/arrays/*.safetensors"):
         if request.param == "cut off":
             file.write_bytes(file.read_bytes()[:100])
@@ -90,7 +102,7 @@ def test_without_a_run_an_exhibit_says_what_it_needs(exhibit: Exhibit, nothing: 
 
 @pytest.mark.parametrize("layer", [0, 1])
 @pytest.mark.parametrize("exhibit", EXHIBITS, ids=lambda exhibit: exhibit.key)
-def test_lost_arrays_are_told_in_a_sentence(exhibit: Exhibit, broken: Sources, layer: int):
+def test_what_is_lost_or_not_there_yet_is_told_in_a_sentence(exhibit: Exhibit, broken: Sources, layer: int):
     told = ""
     try:
         drawn = exhibit.draw(broken, Choice(layer=layer, head=1, step=8, token=20), "light")

@@ -12,7 +12,6 @@ from kvlab.cli.eval import evaluate
 from kvlab.cli.written import table
 from kvlab.errors import UserError
 from tests import benchmark_files as files
-from tests.evaluate.conftest import tiny_folder  # noqa: F401
 
 app = typer.Typer()
 app.command("eval")(evaluate)
@@ -20,7 +19,7 @@ app.command("table")(table)
 
 
 @pytest.fixture(scope="module")
-def ran(tiny_folder, tmp_path_factory):  # noqa: F811
+def ran(tiny_folder, tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
     files.write_lines(folder / "data" / "xsum_3shot.jsonl", [files.helm(number) for number in range(3)])
     told = CliRunner().invoke(
@@ -55,7 +54,7 @@ def test_its_rows_can_be_written_again_either_way(ran):
     assert r"keepkv:prefill\_order=merge-first" in (folder / "own.tex").read_text()
 
 
-def test_missing_files_are_listed_with_where_to_get_them(ran, tiny_folder):  # noqa: F811
+def test_missing_files_are_listed_with_where_to_get_them(ran, tiny_folder):
     folder, _ = ran
     told = CliRunner().invoke(
         app, ["eval", "--preset", "keepkv-table2", "--data", str(folder / "data"), "--model", str(tiny_folder)]
@@ -86,7 +85,7 @@ def test_what_cannot_be_asked_is_one_sentence(options, said):
         raise told.exception
 
 
-def test_a_method_may_be_picked_and_given_an_option(ran, tiny_folder):  # noqa: F811
+def test_a_method_may_be_picked_and_given_an_option(ran, tiny_folder):
     folder, _ = ran
     told = CliRunner().invoke(
         app,

@@ -8,9 +8,12 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache
 from kvlab.cache.decision_work import Work
+from kvlab.cache.table import SlotTable
 from kvlab.methods.plan import Plan
+from kvlab.methods.scorers.attention.ema import EMA
 from kvlab.methods.view import Slots, View
 from kvlab.models.load import prepare
+from tests.core.kernels import DEVICE, kernel_module
 from tests.core.tables import same_tables
 from tests.core.test_decision_kernel import kernel_as_it_was  # noqa: F401  # a fixture
 from tests.families import tiny_model
@@ -71,6 +74,64 @@ def test_equals_the_pipeline(
     assert len({id(work) for work in works}) <= len(works) / 2, "a table that stays the same was described anew"
     torch.testing.assert_close(logits[1], logits[0], rtol=close, atol=close)
     same_tables(caches[1], caches[0], close)
+
+
+@pytest.mark.parametrize(("method", "options"), [CASES[0], CASES[3], CASES[5]])
+def test_a_new_token_goes_where_it_goes_when_somebody_looks_for_room(
+    method: str, options: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The slot that a decision has just freed is the one found by looking at all, and nothing else differs."""
+    model, found, told = prepare(tiny_model("llama", head_dim=64, num_hidden_layers=2)), [], []
+    plain = SlotTable.was_freed
+    for known in (True, False):
+
+        def freed(table: SlotTable, slots: Tensor, only: bool, known: bool = known) -> None:
+            told.append(only)
+            if known:
+                plain(table, slots, only)
+
+        monkeypatch.setattr(SlotTable, "was_freed", freed)
+        cache = make_cache(model, method, 0.4, **options)
+        logits = _decoded(model, cache)
+        tables = [table for layer in cache.compressed_layers() for table in layer.tables]
+        found.append([logits, *(column for table in tables for column in _columns(table))])
+    assert len(told) >= 2 * 2 * (STEPS - 3), "hardly a decision said what it freed"
+    assert all(map(torch.equal, *found))
+
+
+def _columns(table: SlotTable) -> list[Tensor]:
+    free = table.slots.position < 0
+    states = [states.masked_fill(free[..., None], 0) for states in (table.slots.keys, table.slots.values)]
+    return states + [column.masked_fill(free, 0) for column in table.slots.own().values()]
+
+
+@pytest.mark.parametrize(
+    ("method", "added", "odd"),
+    [("d2o", 0.0, False), ("d2o", -100.0, True), ("keepkv", 0.0, True)],  # KeepKV's scores are logs of attention
+)
+@pytest.mark.parametrize("who", ["pipeline", "torch", "kernel"])
+def test_a_score_that_is_no_number_counts_as_0_whoever_decides(
+    who: str, method: str, added: float, odd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second token has such a score; the others lie above 0, so that one of the first leaves, or below."""
+    kernel = kernel_module("kvlab.cache.decision_kernel").decide if who == "kernel" else None
+    decide = decision_torch.decide if who == "torch" else kernel
+    monkeypatch.setattr(deciding, "decision_kernel", lambda device: decide)
+    model, ids = prepare(tiny_model("llama")).to(DEVICE), torch.arange(PROMPT, device=DEVICE)[None] % 90 + 3
+    cache = make_cache(model, method, 0.8)
+    with torch.inference_mode():
+        model(ids, past_key_values=cache)
+        model(ids[:, :1], past_key_values=cache)
+        tables = [table for layer in cache.compressed_layers() for table in layer.tables]
+        before = [table.slots.position.clone() for table in tables]
+        for table, position in zip(tables, before, strict=True):
+            score = table.slots.extra[EMA] if method == "keepkv" else table.slots.score
+            score.add_(added).masked_fill_(position % 2 == 0, torch.nan)
+        model(ids[:, :1], past_key_values=cache)
+    for table, position in zip(tables, before, strict=True):
+        kept = (position[..., None] == table.slots.position[..., None, :]).any(-1)
+        gone = position[(position >= 0) & ~kept]
+        assert len(gone) and (gone % 2 == odd).all()
 
 
 @pytest.mark.parametrize("method", ["keepkv", "d2o"])

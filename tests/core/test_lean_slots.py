@@ -20,7 +20,7 @@ MINI, WIDE = (32, torch.float32), (128, torch.bfloat16)  # head_dim and type
 BARS = [
     *((name, MINI, 1.05) for name in ("window", "streaming-llm", "h2o", "pyramidinfer", "cam", "d2o", "zsmerge")),
     ("pyramid-pool", MINI, 1.05),
-    ("keepkv", MINI, 1.051),  # position, votes, log mass and a running average: 12 bytes, none of which follows
+    ("keepkv", MINI, 1.05),  # position, votes, log mass and a running average: 12 bytes, none of which follows
     *((name, WIDE, 1.02) for name in ("window", "streaming-llm", "h2o")),
 ]
 

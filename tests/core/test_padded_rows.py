@@ -57,7 +57,7 @@ def test_padded_rows_get_what_they_would_alone(family: str) -> None:
                 assert kept(together, row) == kept(single, 0), method
             if len(layers) == model.config.num_hidden_layers:
                 heads = [head for layer in layers for head in kept(layer, row)]
-                assert sum(map(len, heads)) == round(0.4 * (40 - skip)) * len(heads), method
+                assert sum(map(len, heads)) == int(0.4 * (40 - skip)) * len(heads), method
 
 
 def test_a_mask_that_hides_nothing_costs_no_bias() -> None:

@@ -69,22 +69,23 @@ def test_a_recorded_step_takes_at_most_one_compressed_layer_more(method: str, op
 
 
 MERGING = ["zsmerge", "keepkv", "kvmerger", "d2o", "cam"]
-PROMPT = 1024
-ONE_LAYER = 2 * 8 * PROMPT * 64 * 4  # keys and values of the whole prompt
+TOKEN_BYTES = 2 * 8 * 64 * 4  # of the layer's keys and values
 
 
 @torch.inference_mode()
+@pytest.mark.parametrize("tokens", [200, 1024])
 @pytest.mark.parametrize("unlike", [False, True])
 @pytest.mark.parametrize("method", MERGING)
 def test_a_recorded_decision_about_a_prompt_takes_at_most_one_layer(
-    method: str, unlike: bool, monkeypatch: pytest.MonkeyPatch
+    method: str, unlike: bool, tokens: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Four fifths of a prompt's keys leave as edges at once."""
     options = COMPOSED | {"settle": method} if unlike else {}
-    model, ids, recorder, cache = watched("compose" if unlike else method, options, PROMPT)
+    model, ids, recorder, cache = watched("compose" if unlike else method, options, tokens)
     taken, inner = [], recorder.compressed
     monkeypatch.setattr(recorder, "compressed", lambda *given: taken.append(peak_bytes(lambda: inner(*given))[0]))
-    model(ids[:, :PROMPT], past_key_values=cache, logits_to_keep=1)
+    model(ids[:, :tokens], past_key_values=cache, logits_to_keep=1)
     quota = cache.compressed_layers()[0].quota
     assert quota is not None and (len(quota.slots.unique()) > 1) == unlike
-    assert len(taken) == 1 and taken[0] <= ONE_LAYER, f"{[round(one / ONE_LAYER, 2) for one in taken]} layers"
+    layers = [one / (tokens * TOKEN_BYTES) for one in taken]
+    assert len(layers) == 1 and layers[0] <= 1, f"{[round(one, 2) for one in layers]} layers"

@@ -37,7 +37,7 @@ def command(tiny_folder, tmp_path_factory):
 
 
 def test_the_table_and_the_json_tell_the_same(command):
-    table = CliRunner().invoke(app, command)
+    table = CliRunner().invoke(app, command, env={"COLUMNS": "160"})
     assert table.exit_code == 0, table.output
     told = CliRunner().invoke(app, [*command, "--json"])
     assert told.exit_code == 0, told.output

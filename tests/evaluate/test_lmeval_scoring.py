@@ -106,7 +106,7 @@ def test_one_pass_is_feeding_token_by_token_from_the_first(tiny, method) -> None
     cache, fed_tokens = kvlab.make_cache(tiny, method, 0.25), 39
     scored = score_simulated(tiny, [Asked(context, (continuation,), ())], cache)[0]
     assert works_one_by_one(cache) == (method != "d2o")  # its layers decide together
-    slow = kvlab.make_cache(tiny, method, round(0.25 * fed_tokens))
+    slow = kvlab.make_cache(tiny, method, int(0.25 * fed_tokens))
     slow.settings.text_tokens = fed_tokens  # pyramids are cut to the length of the text
     equal(scored.answers, [slowly(tiny, slow, context, continuation, 0)])
     assert scored.memory.logical_tokens == fed_tokens

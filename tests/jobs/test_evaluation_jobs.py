@@ -16,7 +16,6 @@ from kvlab.jobs.worker import JobTalk
 from kvlab.requests import MethodChoice, Progress
 from kvlab.trace import open_run
 from kvlab.trace.catalogue import list_runs
-from tests.evaluate.conftest import tiny_folder  # noqa: F401
 from tests.jobs.by_hand import cancelled_after, work_off
 
 H2O = MethodChoice(method="h2o", budget=0.3)
@@ -45,7 +44,7 @@ def test_results_stay_in_the_folder_of_runs(name: str):
 
 def test_an_evaluation_is_cancelled_goes_on_and_ends_as_if_never_stopped(
     tmp_path: Path,
-    tiny_folder: Path,  # noqa: F811
+    tiny_folder: Path,
     monkeypatch: pytest.MonkeyPatch,
 ):
     job = EvalJob(name="mine", request=evaluation(tiny_folder))
@@ -79,7 +78,7 @@ def test_an_evaluation_is_cancelled_goes_on_and_ends_as_if_never_stopped(
     assert len(uncut) == 6
 
 
-def test_a_task_that_is_not_there_ends_the_job_with_one_sentence(tmp_path: Path, tiny_folder: Path):  # noqa: F811
+def test_a_task_that_is_not_there_ends_the_job_with_one_sentence(tmp_path: Path, tiny_folder: Path):
     asked = evaluation(tiny_folder).model_copy(update={"tasks": (TaskChoice(task="nope"),)})
     job = jobs.submit(tmp_path, EvalJob(name="mine", request=asked))
     work_off(tmp_path)
@@ -88,7 +87,7 @@ def test_a_task_that_is_not_there_ends_the_job_with_one_sentence(tmp_path: Path,
     assert ended.message.startswith("No task is called 'nope': choose from ")
 
 
-def test_a_prompt_of_an_evaluation_becomes_a_recorded_comparison(tmp_path: Path, tiny_folder: Path):  # noqa: F811
+def test_a_prompt_of_an_evaluation_becomes_a_recorded_comparison(tmp_path: Path, tiny_folder: Path):
     job = jobs.submit(tmp_path, SampleJob(request=evaluation(tiny_folder, samples=2), title="needle 1"))
     work_off(tmp_path)
     assert jobs.status(tmp_path, job).state == "complete", jobs.status(tmp_path, job).message

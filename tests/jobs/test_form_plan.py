@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import subprocess
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from kvlab.catalogue import methods
+from kvlab.cli import commands
 from kvlab.engine.room import holds_of
-from kvlab.jobs import fitting, intake, registry
+from kvlab.errors import UserError
+from kvlab.jobs import fitting, held, intake, registry
 from kvlab.jobs.registry import MethodEntry
-from kvlab.planning import Machine, find_model, make_plan
+from kvlab.planning import Machine, Plan, find_model, make_plan
+from kvlab.planning.seconds import Speed
 from kvlab.requests import CompareRequest, MethodChoice
 
 HERE = Machine("cpu", "cpu", 10**12, 10**12, 10**12)
@@ -42,3 +48,90 @@ def test_the_form_plans_the_store_that_is_chosen(
     if (name, budget, held) == ("snapkv", "0.9", "turbo3"):
         native = fitting.plan_of(900, "mini", [entries[name]], budget, {}, options, tmp_path)
         assert native is not None and form.total < native.total
+
+
+@pytest.fixture
+def asked(entries: dict[str, MethodEntry], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was asked of `kvlab methods`, which answers in this process."""
+    heard: list[str] = []
+
+    def run(*words: str, given: str | None = None) -> subprocess.CompletedProcess[str]:
+        heard.append(given or "")
+        done = CliRunner().invoke(commands, list(words), input=given)
+        return subprocess.CompletedProcess(words, done.exit_code, done.stdout, "")
+
+    monkeypatch.setattr(registry, "methods", lambda: list(entries.values()))
+    monkeypatch.setattr(registry, "run_command", run)
+    monkeypatch.setattr(held, "_answers", {})
+    return heard
+
+
+SETTINGS: list[tuple[str, dict[str, Any]]] = [
+    ("attention-matching", {"study": 200, "on_policy": True}),
+    ("keydiff", {"block": 64}),
+    ("chunkkv", {"decode": "budget", "buffer": 32}),
+    ("keepkv", {"preset": "paper", "window": 9}),
+    ("kvzip", {"piece": 100, "store": "kivi4"}),
+    ("compose", {"score": "ema", "settle": "cam"}),
+]
+
+
+def chosen(settings: list[tuple[str, dict[str, Any]]]) -> list[MethodChoice]:
+    return [MethodChoice(method=name, hyper_parameters=own) for name, own in settings]
+
+
+def test_what_methods_hold_as_they_are_set_is_asked_once_for_all(asked: list[str]) -> None:
+    """The command line asks the method itself."""
+    choices = chosen(SETTINGS)
+    for _ in range(2):
+        holds = held.holds_in(choices)
+        assert [holds(choice) for choice in choices] == [holds_of(choice) for choice in choices]
+    assert len(asked) == 1
+
+
+def test_of_defaults_and_published_settings_nobody_is_asked(entries: dict[str, MethodEntry], asked: list[str]) -> None:
+    published = [(name, {"preset": preset}) for name, entry in entries.items() for preset in entry.presets]
+    choices = chosen([*published, *((name, {"preset": "default", "store": "int8"}) for name in entries)])
+    holds = held.holds_in(choices)
+    assert [holds(choice) for choice in choices] == [holds_of(choice) for choice in choices]
+    assert not asked
+
+
+def test_settings_that_do_not_fit_are_said_where_the_method_says_it(asked: list[str]) -> None:
+    wrong = MethodChoice(method="h2o", hyper_parameters={"colour": "blue"})
+    with pytest.raises(UserError, match="no hyper-parameter 'colour'"):
+        held.holds_in([wrong])(wrong)
+
+
+@pytest.mark.parametrize(
+    ("status", "printed", "said"),
+    [(0, "[]", "no list"), (0, '[{"holds": 3}]', "no list"), (0, "{}", "no list"), (1, "", r"\(out of order\)")],
+)
+def test_an_answer_to_something_else_is_one_sentence_and_not_kept(
+    asked: list[str], monkeypatch: pytest.MonkeyPatch, status: int, printed: str, said: str
+) -> None:
+    (choice,) = chosen(SETTINGS[:1])
+    answer = subprocess.CompletedProcess((), status, printed, "out of order")
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "run_command", lambda *_, **__: answer)
+        with pytest.raises(UserError, match=said):
+            held.holds_in([choice])
+    assert held.holds_in([choice])(choice) == holds_of(choice)
+
+
+def test_the_form_plans_the_settings_that_are_chosen(
+    entries: dict[str, MethodEntry], asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Self-study writes tokens, which takes time; a mass for each query head takes memory in every slot."""
+    monkeypatch.setattr(fitting, "_machine", lambda *_: HERE)
+    monkeypatch.setattr("kvlab.planning.seconds._host_speed", lambda: Speed(operations=1e11, bytes=1e10))
+
+    def form(name: str, **own: Any) -> Plan:
+        made = fitting.plan_of(900, "mini", [entries[name]], "0.2", {name: own}, {"level": "light"}, tmp_path)
+        assert made is not None and made.seconds is not None
+        return made
+
+    studied, plain = (form("attention-matching", study=study).seconds for study in (500, 0))
+    assert studied is not None and plain is not None and studied.low > 2 * plain.low
+    more, less = (form("keepkv", per_head_mass=kept).phases[-1].bytes_on("device") for kept in (True, False))
+    assert more > less

@@ -142,7 +142,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_browser_and_the_worker_refuse_it(
     kind: str, tmp_path: Path, little_memory: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvlab.jobs.fitting.methods", list)
+    monkeypatch.setattr("kvlab.jobs.registry.methods", list)
     monkeypatch.setattr("kvlab.jobs.fitting.task_list", lambda: LISTED)
     with pytest.raises(UserError, match=r"This needs about .* cpu has"):
         fitting.check_work(WORKS[kind], tmp_path)

@@ -97,6 +97,28 @@ def test_what_the_atlas_queues_is_each_person_s_own(
     assert under_own_name(server, work) == work
 
 
+@pytest.mark.parametrize("kind", ["evaluation", "benchmark"])
+def test_results_of_nobody_stay_nobody_s(
+    kind: Literal["evaluation", "benchmark"], server: Path, act_as: Callable[[str, Role], None]
+) -> None:
+    """As of a terminal: who comes first may not add to them and then hide, rename or delete them."""
+    work = eval_job() if kind == "evaluation" else BenchJob(name="it", preset="small")
+    made = server / ("eval/it/part-0.parquet" if kind == "evaluation" else "bench/it.parquet")
+    made.parent.mkdir(parents=True)
+    made.touch()
+    act_as("ben", Role.RUN)
+    assert "it already, of nobody here: choose another name" in sentence(lambda: jobs.submit(server, work))
+    assert under_own_name(server, work).name == "it-2"  # type: ignore[union-attr]
+    assert jobs.list_jobs(server) == [] and load_labels(server, "it", kind).owner == ""
+    act_as("root", Role.ADMINISTER)
+    assert under_own_name(server, work) == work
+    jobs.submit(server, work)
+    assert load_labels(server, "it", kind).owner == ""
+    act_as("ben", Role.RUN)
+    jobs.submit(server, work.model_copy(update={"name": "another"}))
+    assert load_labels(server, "another", kind).owner == "ben"
+
+
 def test_a_model_is_loaded_by_its_short_name_and_called_so(server: Path) -> None:
     assert load_model("own", device="cpu").name == "own"
     assert "leave the revision out" in sentence(lambda: load_model("own", device="cpu", revision="refs/pr/1"))

@@ -1,12 +1,10 @@
-"""The form asks for exactly what was typed, says in one sentence what cannot run, and shows how a job is doing."""
+"""The form asks for exactly what was typed, and says in one sentence what cannot run."""
 
 from __future__ import annotations
 
 import html
-import os
 import re
 import shutil
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -17,10 +15,10 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
 from kvlab.errors import UserError
-from kvlab.jobs import fitting, models, places, registry, store
+from kvlab.jobs import fitting, models, registry
 from kvlab.planning import Machine
 from kvlab.recording import Recording
-from kvlab.requests import LARGEST_PROMPT_BYTES, CompareRequest, MethodChoice, Progress
+from kvlab.requests import LARGEST_PROMPT_BYTES
 from kvlab.trace import catalogue, open_run
 from kvlab.trace.record import write_record
 from kvlab.trace.synthetic import write_synthetic_run
@@ -232,90 +230,6 @@ def test_methods_that_cannot_be_read_are_one_sentence(
     assert messages(open_page("new_run")) == [
         "The list of methods could not be read, as it failed: run it in a terminal."
     ]
-
-
-def a_job(root: Path, prompt: str = NASTY) -> str:
-    return jobs.submit(root, CompareRequest(prompt=prompt, choices=(MethodChoice(method="h2o"),)))
-
-
-def shown(page: AppTest) -> str:
-    assert not page.exception
-    found = [*page.markdown, *page.caption, *page.code, *page.text, *page.info]
-    return "\n".join(str(element.value) for element in found).replace("\\", "")
-
-
-def test_a_waiting_job_shows_its_place_and_can_be_cancelled_by_another_session(runs_root: Path, open_page: Open):
-    first, second = a_job(runs_root), a_job(runs_root, "another")
-    pages = [open_page("new_run", job=job) for job in (first, second)]
-    assert all("Waiting" in shown(page) for page in pages)
-    reopened = open_page("new_run", job=first)
-    next(button for button in reopened.button if button.label == "Cancel").click().run()
-    assert jobs.status(runs_root, first).state == "cancelled"
-    assert "Cancelled" in shown(open_page("new_run", job=first))
-    assert jobs.status(runs_root, second).position == 1
-    assert "Waiting" in shown(pages[1].run())
-
-
-def test_a_running_job_shows_its_stage_and_log(runs_root: Path, open_page: Open):
-    job = a_job(runs_root)
-    with store.database(runs_root) as connection:
-        places.take_place(connection, os.getpid())
-        store.claim(connection, os.getpid())
-        progress = Progress(stage="prefill h2o", done=1, total=4)
-        connection.execute("UPDATE jobs SET progress = ?", (progress.model_dump_json(),))
-    store.log_path(runs_root, job).write_text("a line <b>of</b> the log\n")
-    page = open_page("new_run", job=job)
-    assert "Running" in shown(page)
-    assert "prefill h2o" in page.get("progress")[0].proto.text
-    assert "a line <b>of</b> the log" in [element.value for element in page.code]
-
-
-def test_progress_tells_the_run_the_time_left_and_what_waits(runs_root: Path, open_page: Open):
-    choices = tuple(MethodChoice(method=method, budget=0.25) for method in ("h2o", "keepkv"))
-    job = jobs.submit(runs_root, CompareRequest(prompt="a prompt", choices=choices))
-    write_synthetic_run(runs_root, method="full", comparison_id=job)
-    write_synthetic_run(runs_root, method="h2o", comparison_id=job, status="running")
-    with store.database(runs_root) as connection:
-        places.take_place(connection, os.getpid())
-        store.claim(connection, os.getpid())
-        progress = Progress(stage="h2o", done=1, total=4)
-        connection.execute("UPDATE jobs SET progress = ?, started = ?", (progress.model_dump_json(), time.time() - 200))
-    page = open_page("new_run", job=job)
-    told = page.get("progress")[0].proto.text.replace("\\", "")
-    assert "2 of 3" in told, "the full cache is a run too"
-    assert "about 10 min left" in told, "a quarter took 200 s, so three quarters take 600 s"
-    assert "keepkv" in [element.value for element in page.markdown], "it waits"
-    assert not any("Never begun" in element.value for element in page.caption)
-    with store.database(runs_root) as connection:
-        store.finish(connection, job, "cancelled", "Stopped.")
-    assert any("Never begun: keepkv" in element.value for element in open_page("new_run", job=job).caption)
-
-
-def test_an_ended_job_lists_its_runs_and_leads_to_the_comparison(runs_root: Path, open_page: Open):
-    job = a_job(runs_root)
-    run = write_synthetic_run(runs_root, method="h2o", comparison_id=job)
-    with store.database(runs_root) as connection:
-        connection.execute(
-            "UPDATE jobs SET state = 'complete', started = ?, finished = ?, run_ids = ?",
-            (time.time() - 9, time.time(), f'["{run.name}"]'),
-        )
-    page = open_page("new_run", job=job)
-    assert "Complete" in shown(page)
-    assert "Compare the runs" in [button.label for button in page.button]
-
-
-@pytest.mark.parametrize(("state", "message"), [("failed", "There is no <b>model</b> x."), ("cancelled", "Stopped.")])
-def test_how_a_job_ended_is_one_sentence(runs_root: Path, open_page: Open, state: str, message: str):
-    job = a_job(runs_root)
-    with store.database(runs_root) as connection:
-        store.finish(connection, job, state, message)
-    page = open_page("new_run", job=job)
-    assert message in messages(page) + [element.value.replace("\\", "") for element in page.info]
-
-
-def test_an_unknown_job_is_one_sentence(runs_root: Path, open_page: Open):
-    (found,) = messages(open_page("new_run", job="nope"))
-    assert found.startswith("There is no job nope in")
 
 
 @pytest.mark.parametrize("asked", ["abc", "1.5", "-4", "99999999999999999999"])

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -179,36 +176,6 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
     assert found.low < expected < found.high
     assert found.low * found.high == pytest.approx(expected**2)
     assert "1 earlier run" in found.basis
-
-
-def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here, work = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light")
-    first = duration(work, [Holds()] * 2, here, tmp_path)
-    monkeypatch.setattr(seconds, "_host_speed", lambda: pytest.fail("measured again"))
-    assert duration(work, [Holds()] * 2, here, tmp_path) == first
-    assert first is not None and "no run of this model" in first.basis
-    assert duration(work, [Holds()] * 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
-    three = duration(work, [Holds()] * 2, here, tmp_path, 3)
-    assert three is not None and (three.low, three.high) == pytest.approx((3 * first.low, 3 * first.high))
-
-
-def test_a_device_is_measured_by_one_while_others_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it cannot be written down too."""
-    here, measured, all_there = Machine("cpu", "cpu", GB, GB, GB), [], threading.Barrier(8)
-
-    def measure() -> seconds.Speed:
-        measured.append(1)
-        time.sleep(0.05)
-        return seconds.Speed(operations=1, bytes=1)
-
-    def ask(_: int) -> seconds.Speed | None:
-        all_there.wait()
-        return seconds.known_speed(here, tmp_path / "no folder")
-
-    monkeypatch.setattr(seconds, "_host_speed", measure)
-    with ThreadPoolExecutor(8) as askers:
-        assert len(set(map(str, askers.map(ask, range(8))))) == 1
-    assert len(measured) == 1
 
 
 def test_where_there_are_too_many_logits_the_last_alone_take_time() -> None:

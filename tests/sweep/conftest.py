@@ -12,7 +12,6 @@ from kvlab.evaluate.parse import parse_request
 from kvlab.evaluate.request import EvalRequest
 from kvlab.sweep.planning import make_sweep
 from kvlab.sweep.shards import SweepPlan, write_plan
-from tests.evaluate.conftest import tiny, tiny_folder  # noqa: F401
 from tests.evaluate.test_harness import SETTINGS
 
 TIMED = ["seconds", "prompt_seconds"]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -37,6 +39,8 @@ SEEN = (
     "document.querySelector('[data-testid=\"stApp\"]')?.dataset.testScriptState === 'notRunning'"
 )
 PATIENCE_MS = 120_000
+OWN_FILE = re.compile(r'\s+File ".*/((?:app|pages|kvlab)/[^"]+)", line (\d+), in (.*)')  # in a traceback
+WENT_WRONG = re.compile(r"\w[\w.]*(?:Error|Exception)\b.*")  # its last line
 FIRST_LOADS = 300
 LEVEL_LOADS = 100  # whose middle says where memory stands, whatever is being drawn
 BAR_SECONDS = 8.0  # for 95 of 100 first pictures with 20 readers
@@ -76,6 +80,7 @@ def _measured(
         rows[0].memory = stay.growth()
     for row in rows:
         row.note = stay.slow(row)
+    rows[0].faults += _logged(root)
     rows[-1].note = f"bar of {BAR_SECONDS:g} s {_met(rows[-1])}; {rows[-1].note}"
     return rows
 
@@ -251,7 +256,7 @@ async def _real(stay: Stay, row: Row, browser: Any, chance: random.Random, think
             else:
                 await page.wait_for_function(SEEN, timeout=PATIENCE_MS)
         except Exception as error:
-            _fell(row, name, f"{type(error).__name__} {str(error).splitlines()[0]}")
+            _fell(row, name, f"{type(error).__name__} {str(error).splitlines()[0]}", more=await _seen(page))
             left = 1
         stay.note(row, name, time.monotonic() - begun)
         left -= 1
@@ -262,7 +267,30 @@ async def _real(stay: Stay, row: Row, browser: Any, chance: random.Random, think
         await context.close()
 
 
-def _fell(row: Row, page: str, *said: str) -> None:
+def _fell(row: Row, page: str, *said: str, more: str = "") -> None:
     """A page showed an exception, or nothing."""
     row.exceptions += len(said)
-    row.faults += [f"{page}: {how[:200]}" for how in said]
+    row.faults += [f"{page}: {how[:200]}{more}" for how in said]
+
+
+async def _seen(page: Any) -> str:
+    """What a browser shows instead, as a clause."""
+    with suppress(Exception):
+        words = await page.locator('[data-testid="stApp"]').inner_text(timeout=5_000)
+        return f"; at {page.url} stood: {' '.join(words.split())[-600:]}"
+    return "; and nothing was there"
+
+
+def _logged(root: Path) -> list[str]:
+    """What the server's log has of failures: the line of kvlab's own that each came from, and what it was."""
+    log = root / ".jobs" / "server.log"
+    if not log.exists():
+        return []
+    found, place = Counter[str](), ""
+    for line in log.read_text(errors="replace").splitlines():
+        if own := OWN_FILE.match(line):
+            place = ":".join(own.groups())
+        elif place and WENT_WRONG.match(line):
+            found[f"{place}: {line[:200]}"] += 1
+            place = ""
+    return [f"in the server's log, {count} times: {what}" for what, count in found.items()]

@@ -14,10 +14,12 @@ import sys
 import time
 from pathlib import Path
 
+from websockets import ConnectionClosed
+
 from kvlab.requests import CompareRequest
 from tests.torture.light import Light
 from tests.torture.table import Row
-from tests.torture.two import CHOICES, PATIENCE_SECONDS, PORTS, ROOT, note_ends, served
+from tests.torture.two import CHOICES, PATIENCE_SECONDS, ROOT, Served, note_ends, served
 
 AHEAD = "KVLAB_AHEAD"
 SOURCE = r"""
@@ -64,17 +66,17 @@ def set_back(root: Path, count: int) -> Row:
     ahead.touch()
     shifted = {"LD_PRELOAD": str(shim), AHEAD: str(ahead)}
     runs = root / "runs"
-    with served(runs, shifted):
+    with served(runs, shifted) as now:
         prompts = [*(f"fine {number}" for number in range(count)), "slow"]
         asked = [_asked_ahead(runs, prompt, shifted) for prompt in prompts]
-        _read_all(row, runs, asked[-1])
+        _read_all(row, runs, asked[-1], now)
         ahead.unlink()
-        _read_all(row, runs, asked[-1])
+        _read_all(row, runs, asked[-1], now)
         from kvlab import jobs
 
         asked += [jobs.submit(runs, _request(f"later {number}")) for number in range(count)]
         note_ends(row, runs, asked)
-        _read_all(row, runs, asked[-1])
+        _read_all(row, runs, asked[-1], now)
         row.lost += sum(jobs.status(runs, job).elapsed < 0 for job in asked)
     row.attempts += len(asked)
     row.note = f"{len(asked)} jobs, {row.attempts - len(asked)} pages of two dashboards before, just after and later"
@@ -91,7 +93,7 @@ def _asked_ahead(runs: Path, prompt: str, shifted: dict[str, str]) -> str:
     return subprocess.run(line, env=environment, capture_output=True, text=True, check=True).stdout.strip()
 
 
-def _read_all(row: Row, runs: Path, until_begun: str) -> None:
+def _read_all(row: Row, runs: Path, until_begun: str, now: Served) -> None:
     """Every page of both dashboards, once the job has begun."""
     from kvlab import jobs
     from kvlab.trace.catalogue import list_runs
@@ -100,8 +102,12 @@ def _read_all(row: Row, runs: Path, until_begun: str) -> None:
     while jobs.status(runs, until_begun).state == "queued" and time.monotonic() < until:
         time.sleep(0.2)
     names = [entry.run_id for entry in list_runs(runs)]
-    for port in PORTS:
-        asyncio.run(_read(row, f"http://localhost:{port}", next(name for name in names if "keepkv" in name)))
+    run = next(name for name in names if "keepkv" in name)
+    for dashboard, port in zip(now.dashboards, now.ports, strict=True):
+        try:
+            asyncio.run(_read(row, f"http://localhost:{port}", run))
+        except (OSError, ConnectionClosed) as error:
+            raise RuntimeError(f"a dashboard did not answer (exit status {dashboard.poll()}): {error}") from error
 
 
 async def _read(row: Row, address: str, run: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from kvlab.requests import CompareRequest, MethodChoice
 from tests.torture.commands import WORDS, typed
 from tests.torture.judge import Case, judge
 from tests.torture.table import Row
+from tests.torture.two import free_ports
 
 PATIENCE_SECONDS = 60.0
 METHODS = ("h2o", "keepkv")
@@ -182,9 +182,7 @@ def of_server(root: Path, count: int) -> Row:
     for _ in range(count):
         begun = time.monotonic()
         row.attempts += 1
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        (port,) = free_ports(1)
         line = [sys.executable, "-m", "kvlab", "app", "--runs", str(root), "--port", str(port), "--headless"]
         process = subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         children: list[psutil.Process] = []

@@ -272,6 +272,14 @@ def test_a_running_run_has_none_yet_and_its_growing_parts_are_read(tmp_path: Pat
     assert open_run(path, strict=True).steps.equals(run.steps)
 
 
+def test_arrays_of_a_running_run_are_not_read_beside_older_tables(tmp_path: Path):
+    run = open_run(write_synthetic_run(tmp_path, status="running", **SMALL))
+    assert any((run.path / "arrays").iterdir())
+    assert not run.has_arrays
+    with pytest.raises(UserError, match="still going"):
+        run.keys(0, 0)
+
+
 def test_a_killed_run_says_so_and_is_not_called_damaged(tmp_path: Path):
     record = open_run(write_synthetic_run(tmp_path / "other", **SMALL)).record
     dead = record.model_copy(update={"status": "running", "worker_pid": 2**22 + 1})

@@ -1,7 +1,7 @@
 /* A step scrubber for pages whose figures the server draws: it tells where the reader stopped, and while playing waits
    for each picture before it asks for the next. */
 
-const REST_MS = 160, PLAY_MS = 350;
+const REST_MS = 160, PLAY_MS = 350, LATE_MS = 5000;
 const scrubbers = new WeakMap();
 
 export default function (component) {
@@ -29,7 +29,8 @@ class Scrubber {
   refresh(data) {
     const told = this.data?.step;
     this.data = data;
-    if (data.identity !== this.identity || data.step !== told || this.index === undefined) this.index = Math.max(0, data.steps.indexOf(data.step));
+    const other = data.identity !== this.identity || this.index === undefined;
+    if (other || data.step !== told && !this.onTheWay(data.step)) this.index = Math.max(0, data.steps.indexOf(data.step));
     this.identity = data.identity;
     this.draw();
     if (this.isPlaying) { clearTimeout(this.beat); this.beat = setTimeout(() => this.forward(), PLAY_MS); }
@@ -41,18 +42,31 @@ class Scrubber {
     this.root.dataset.step = step;
   }
 
+  /* One step is told at once; of many that follow one another the last, once they rest. */
   go(index) {
+    const now = performance.now(), rested = !(now - this.went < REST_MS);
+    this.went = now;
     this.index = Math.max(0, Math.min(this.data.steps.length - 1, index));
     this.draw();
     clearTimeout(this.wish);
-    this.wish = setTimeout(() => this.tell(), REST_MS);
+    this.wish = 0;
+    if (rested) this.tell();
+    else this.wish = setTimeout(() => { this.wish = 0; this.tell(); }, REST_MS);
+  }
+
+  /* Whether the reader has gone on from this step, which the server has just drawn, and will hear of it. */
+  onTheWay(step) {
+    if (step === this.asked) this.asked = undefined;
+    return Boolean(this.wish) || this.asked !== undefined && performance.now() - this.went < LATE_MS;
   }
 
   move(by) { this.stop(); this.go(this.index + by); }
 
   tell() {
     const step = this.data.steps[this.index];
-    if (step !== this.data.step) this.component.setStateValue("step", step);
+    if (step === this.data.step && this.asked === undefined) return;
+    this.asked = step;
+    this.component.setStateValue("step", step);
   }
 
   nextEvent() {

@@ -8,9 +8,10 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from typing import Any
 import psutil
 
 from kvlab.bench.clock import spread
+from kvlab.bench.modes.pages_changes import IN_COMPONENT, MARKS, SETTLE_SECONDS, changes, until_changed
 from kvlab.bench.modes.pages_clock import Sight, first_picture
 from kvlab.bench.modes.pages_kept import KEPT_RUNS, kept_pictures, write_kept
 from kvlab.bench.modes.pages_plain import Room, plain_chromium
@@ -27,7 +29,6 @@ from kvlab.bench.rows import Row
 from kvlab.library.shelf import read_all
 from kvlab.trace.large import LARGE_RUNS, write_large_runs
 
-SETTLE_SECONDS = 0.6
 WIDTH, HEIGHT = 1280, 1000
 BLANK = "import streamlit as st\n\nst.title('blank')\n"
 # Page, and what is there once its first picture is: an attribute of a component, or a plot that is drawn.
@@ -38,16 +39,18 @@ PICTURES = {
     "sag": ".js-plotly-plot .main-svg",
     "regret": ".js-plotly-plot .main-svg",
     "lineage": ".js-plotly-plot .main-svg",
+    "difference": ".js-plotly-plot .main-svg",
+    "memory": ".js-plotly-plot .main-svg",
+    "heads": ".js-plotly-plot .main-svg",
+    "autopsy": ".kv-text-panel .t",
+    "compare": ".js-plotly-plot .main-svg",
 }
-# Components live in shadow trees, which a query of the document does not enter.
-IN_COMPONENT = (
-    "[...document.querySelectorAll('div')]"
-    ".map((node) => node.shadowRoot?.querySelector('%s')).find(Boolean)?.dataset.%s"
-)
+WINDOW = IN_COMPONENT % (".kv-map", "dataset.window")
 TARGETS = {
     "first picture": 2000.0,
-    "change of head": 500.0,
-    "change of layer": 500.0,
+    "change of head": 350.0,
+    "change of layer": 350.0,
+    "change of step": 350.0,
     "zoom": 350.0,
     "search": 300.0,
     "memory": 1e9,
@@ -55,7 +58,7 @@ TARGETS = {
 
 
 def measure(request: BenchRequest) -> Iterator[Row]:
-    """Rows of first pictures, changes of head and layer, zooms, and the web process's memory with three runs open."""
+    """Rows of first pictures, changes of head, layer and step, zooms, and the server's memory with three runs open."""
     tokens, layers = request.shortened(request.contexts[0]), max(1, 32 // request.scale)
     known = Row(mode="pages", figure="", model="synthetic", method="", batch=1, context=tokens, unit="ms")
     with ExitStack() as stack:
@@ -69,11 +72,11 @@ def measure(request: BenchRequest) -> Iterator[Row]:
         blank = stack.enter_context(Dashboard(root, root / "blank.py"))
         dashboard = stack.enter_context(Dashboard(root))
         plain = stack.enter_context(plain_chromium(WIDTH, HEIGHT))
-        fresh = _never_here(plain, dashboard, runs, request.repeats)
+        fresh = _never_here(plain, dashboard, runs, layers, request.repeats)
         pictures = _first_pictures(plain, dashboard, blank, runs, layers, request.repeats)
-        browser = stack.enter_context(chromium_at_home(WIDTH, HEIGHT))
-        changes = _changes(browser, dashboard, runs, layers, request.repeats)
-        for figure, taken, note in chain([fresh], pictures, changes):
+        browser = stack.enter_context(chromium_at_home(WIDTH, HEIGHT, bypass_csp=True))
+        turned = _changes(browser, dashboard, runs, layers, request.repeats)
+        for figure, taken, note in chain(fresh, pictures, turned):
             measured = spread(taken)
             row = replace(known, figure=figure, repeats=measured.repeats, median=measured.median, iqr=measured.iqr)
             yield replace(row, note="; ".join(filter(None, (_verdict(figure, measured.median), note))))
@@ -102,15 +105,21 @@ def _kept(known: Row, plain: Room, browser: Any, count: int, repeats: int) -> It
                 yield replace(row, note=f"{_verdict(figure, found.median)}; {note}")
 
 
-def _never_here(plain: Room, dashboard: Dashboard, runs: list[str], repeats: int) -> tuple[str, list[float], str]:
-    server, picture = psutil.Process(dashboard.process.pid), PICTURES["timeline"]
-    # The server's own imports are not the page's.
-    first_picture(plain.never_here(), f"{dashboard.address}/timeline?run={runs[-1]}", picture, server)
-    taken = [
-        first_picture(plain.never_here(), f"{dashboard.address}/timeline?run={run}", picture, server).wall
-        for run in runs[:repeats]
-    ]
-    return "timeline in a browser that was never here", taken, ""
+def _never_here(
+    plain: Room, dashboard: Dashboard, runs: list[str], layers: int, repeats: int
+) -> Iterator[tuple[str, list[float], str]]:
+    """Figures, milliseconds and notes of a browser that has nothing, on layers the server never read."""
+    server = psutil.Process(dashboard.process.pid)
+    for turn, (name, picture) in enumerate(PICTURES.items(), start=layers // 2):
+        address = f"{dashboard.address}/{name}?run={{}}&layer={{}}".format
+        # The server's own imports are not the page's.
+        first_picture(plain.never_here(), address(runs[-1], turn % layers), picture, server)
+        seen = [
+            first_picture(plain.never_here(), address(run, turn % layers), picture, server) for run in runs[:repeats]
+        ]
+        spent = (statistics.median(getattr(sight, of) for sight in seen) for of in ("server", "browser"))
+        note = "CPU {:,.0f} ms server, {:,.0f} ms browser".format(*spent)
+        yield f"first picture in a browser that was never here, {name}", [sight.wall for sight in seen], note
 
 
 def _first_pictures(
@@ -148,67 +157,30 @@ def _load() -> str:
 def _changes(
     browser: Any, dashboard: Dashboard, runs: list[str], layers: int, repeats: int
 ) -> Iterator[tuple[str, list[float], str]]:
-    """Milliseconds from a key or a choice to its picture, on an open page."""
-    for name, run in zip(("timeline", "similarity", "sag"), runs, strict=False):
-        page = _open(browser, dashboard, name, run)
-        yield f"change of head, {name}", [_turn(page, name, "j") for _ in range(repeats + 1)][1:], _load()
-        if layers > 1:
-            places = [1 + place % (layers - 1) for place in range(repeats)]
-            yield f"change of layer, {name}", [_layer(page, name, place) for place in places], _load()
-        page.close()
+    """Milliseconds from a key or a choice to its picture, on open pages; each looks at a run of its own if it can."""
+    for turn, name in enumerate(MARKS):
+        visit = partial(_open, browser, dashboard, name, runs[turn % len(runs)])
+        for figure, taken in changes(visit, name, layers, repeats):
+            yield figure, taken, _load()
     page = _open(browser, dashboard, "similarity", runs[0])
     zooms = [_zoom(page, act) for _ in range(repeats) for act in ("in", "in", "out", "whole")]
     yield "zoom of the similarity map", zooms, _load()
     page.close()
 
 
-def _open(browser: Any, dashboard: Dashboard, name: str, run: str) -> Any:
+def _open(browser: Any, dashboard: Dashboard, name: str, run: str, asked: str = "") -> Any:
     page = browser.new_page()
     page.set_default_timeout(60_000)
-    page.goto(f"{dashboard.address}/{name}?run={run}")
+    page.goto(f"{dashboard.address}/{name}?run={run}{asked}")
     page.wait_for_selector(PICTURES[name], state="attached")
     page.wait_for_function("!document.querySelector('[data-testid=stStatusWidget]')")
     time.sleep(SETTLE_SECONDS)
     return page
 
 
-def _mark(name: str) -> str:
-    """What names the head a page shows, once its picture is there."""
-    return {
-        "timeline": IN_COMPONENT % (".kv-strip", "identity"),
-        "similarity": IN_COMPONENT % (".kv-map", "identity"),
-        "sag": "document.querySelector('.js-plotly-plot').layout.meta.place",
-    }[name]
-
-
-def _turn(page: Any, name: str, key: str) -> float:
-    """From the key to the picture of the next head."""
-    return _until_changed(page, _mark(name), lambda: page.keyboard.press(key))
-
-
-def _layer(page: Any, name: str, layer: int) -> float:
-    """From the choice to the picture of a layer that was not read before."""
-    page.locator("[class*='st-key-pick_layer'] input").fill(str(layer))
-    taken = _until_changed(page, _mark(name), lambda: page.keyboard.press("Enter"))
-    page.locator("h1").first.click()
-    return taken
-
-
 def _zoom(page: Any, act: str) -> float:
     """From the button to the sharp tile."""
-    mark = IN_COMPONENT % (".kv-map", "window")
-    return _until_changed(page, mark, lambda: page.click(f".kv-map [data-act={act}]"))
-
-
-def _until_changed(page: Any, mark: str, act: Callable[[], None]) -> float:
-    """Measured in the browser's own clock, looked at with every frame."""
-    before = page.evaluate(mark)
-    page.evaluate(f"window.kvBefore = {before!r}, window.kvBegun = performance.now()")
-    act()
-    done = page.wait_for_function(f"{mark} !== window.kvBefore && performance.now() - window.kvBegun", polling="raf")
-    taken = float(done.json_value())
-    time.sleep(SETTLE_SECONDS)
-    return taken
+    return until_changed(page, WINDOW, lambda: page.click(f".kv-map [data-act={act}]"))
 
 
 def _verdict(figure: str, value: float) -> str:

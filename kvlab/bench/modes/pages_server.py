@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import socket
 import subprocess
@@ -18,9 +17,8 @@ from typing import Any
 
 import psutil
 
-from kvlab.assets import project_root
 from kvlab.errors import UserError
-from kvlab.lab.serving import server_options
+from kvlab.lab.serving import server_command, server_options
 
 FLAGS = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync")
 READY_SECONDS = 60.0
@@ -28,20 +26,22 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 class Dashboard:
-    """A server of its own over a folder of runs, without a worker; of another script than the dashboard's if given."""
+    """The server that `kvlab app` starts, over a folder of runs and without a worker; or a script's own, if given."""
 
     def __init__(self, root: Path, script: Path | None = None) -> None:
-        self.root = root
-        self.script = script or project_root() / "app" / "main.py"
+        self.root, self.script = root, script
 
     def __enter__(self) -> Dashboard:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        flags = [f"--{name}={value}" for name, value in server_options("127.0.0.1", port, None).items()]
-        line = [sys.executable, "-P", "-m", "streamlit", "run", str(self.script), *flags]
-        environment = os.environ | {"KVLAB_RUNS": str(self.root)}
-        self.process = subprocess.Popen(line, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        line, environment = server_command(self.root, "127.0.0.1", port)
+        if self.script is not None:
+            flags = [f"--{name}={value}" for name, value in server_options("127.0.0.1", port, None).items()]
+            line = [sys.executable, "-P", "-m", "streamlit", "run", str(self.script), *flags]
+        # The dashboard's ends when the pipe closes, and the pipe closes with this process, however that ends.
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self.process = subprocess.Popen(line, env=environment, stdin=subprocess.PIPE, **quiet)  # type: ignore[call-overload]
         self.address = f"http://127.0.0.1:{port}"
         self._wait()
         return self
@@ -83,15 +83,18 @@ def chromium() -> Iterator[Any]:
 
 
 @contextmanager
-def chromium_at_home(width: int, height: int) -> Iterator[Any]:
+def chromium_at_home(width: int, height: int, **given: Any) -> Iterator[Any]:
     """The context of a headless Chromium with a profile on disk, as a person's, which keeps the files it fetched.
+
+    `given` are further options of the context. With `bypass_csp=True` conditions can be waited for in pages of the
+    dashboard, whose content policy refuses to compile them.
 
     Raises:
         UserError: Chromium or playwright is missing.
     """
     with _playwright() as (playwright, found), tempfile.TemporaryDirectory(prefix="kvlab-bench-") as profile:
         options = {"executable_path": found, "args": list(FLAGS), "viewport": {"width": width, "height": height}}
-        context = playwright.chromium.launch_persistent_context(profile, **options)
+        context = playwright.chromium.launch_persistent_context(profile, **(options | given))
         try:
             yield context
         finally:

@@ -110,7 +110,7 @@ def correction(rows: Tensor, alpha: float) -> Tensor:
 def missing(rows: Tensor, alpha: float) -> Tensor:
     """log(1 - alpha^rows) of counts (B, H, S), of which none is taken for one; looked up where all fit a byte."""
     if _fits_byte(alpha):
-        return _every_byte(alpha, rows.device).expand(*rows.shape[:2], -1).gather(2, rows.clamp(0, BYTE).long())
+        return _every_byte(alpha, rows.device).index_select(0, rows.clamp(0, BYTE).long().flatten()).view(rows.shape)
     return _missing(rows.clamp_min(1), alpha)
 
 
@@ -121,9 +121,9 @@ def _fits_byte(alpha: float) -> bool:
 
 @lru_cache
 def _every_byte(alpha: float, device: torch.device) -> Tensor:
-    """(1, 1, 256) `missing` of the counts 0 to 255."""
+    """(256,) `missing` of the counts 0 to 255."""
     with torch.inference_mode(False):
-        return _missing(torch.arange(BYTE + 1, device=device).clamp_min(1), alpha)[None, None]
+        return _missing(torch.arange(BYTE + 1, device=device).clamp_min(1), alpha)
 
 
 def _missing(rows: Tensor, alpha: float) -> Tensor:

@@ -1,0 +1,31 @@
+"""The scorecard counts what ships where a folder's own runs cannot be drawn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvlab.atlas import scorecard
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
+from kvlab.atlas.registry import find
+from kvlab.atlas.sources import Sources
+from kvlab.errors import UserError
+from kvlab.figures.palette import Theme
+
+
+def test_a_run_that_cannot_be_drawn_does_not_end_the_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was killed: its arrays are not there, and never will be."""
+    whole = find("keepkv", "fig-3")
+
+    def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        if sources.shipped is None:
+            raise UserError("The run is still going (or its worker was killed).")
+        return whole.drawing(sources, choice, theme)
+
+    monkeypatch.setattr(scorecard, "EXHIBITS", [whole])
+    without_runs = scorecard.scorecard(tmp_path)
+    assert without_runs[["holds", "fails", "open"]].to_numpy().sum()
+    monkeypatch.setattr(scorecard, "EXHIBITS", [replace(whole, drawing=draw)])
+    assert scorecard.scorecard(tmp_path).equals(without_runs)
