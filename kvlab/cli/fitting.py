@@ -62,10 +62,11 @@ def measure_once(machine: Machine, root: Path) -> None:
     from kvlab.engine.speed import measure
     from kvlab.planning.seconds import keep_speed, known_speed
 
-    if machine.device == "cpu" or not torch.accelerator.is_available() or not root.is_dir():
+    here = torch.accelerator.current_accelerator(check_available=True)
+    if here is None or here.type != machine.device or not root.is_dir():
         return
     known = known_speed(machine, root)
-    if (known is None or not known.holds) and torch.accelerator.current_accelerator().type == machine.device:  # type: ignore[union-attr]
+    if known is None or not known.holds:
         keep_speed(machine, root, measure(torch.device(machine.device)))
 
 
