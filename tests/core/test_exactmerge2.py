@@ -23,7 +23,7 @@ from tests.core.layers import draw
 from tests.core.test_attention_matching import ASKED, BATCH, HEADS, WINDOW, rows_of, solved, view
 from tests.core.test_byte_budgets import live_bytes
 
-RIDGE, UNTOUCHED, WINDOW_WEIGHT, BOX = 0.1, 0.25, 3.0, 3.0
+RIDGE, VALUE_RIDGE, UNTOUCHED, WINDOW_WEIGHT, BOX = 0.1, 0.4, 0.25, 3.0, 3.0
 
 
 def log_mass_of(kept: Tensor, heard: Tensor, whole: Tensor, fixed: int) -> Tensor:
@@ -54,7 +54,8 @@ def test_what_is_packed_is_fitted_to_its_rounded_keys(newest: int) -> None:
     """
     store = replace(STORES["turbo3"], sinks=1, residual=2)
     given = replace(view(), store=store)
-    settle = MatchAttention(ASKED, WINDOW, WINDOW_WEIGHT, True, True, RIDGE, UNTOUCHED, BOX, newest=newest)
+    given_to_both = ASKED, WINDOW, WINDOW_WEIGHT, True, True, RIDGE, UNTOUCHED, BOX
+    settle = MatchAttention(*given_to_both, newest=newest, value_ridge=VALUE_RIDGE)
     plan = settle.settle(given, LowestScore(1, 2))
     after = executor.apply(given.slots.map(torch.clone), plan)
     moved = 0.0
@@ -73,7 +74,7 @@ def test_what_is_packed_is_fitted_to_its_rounded_keys(newest: int) -> None:
         score, fresh = given.slots.score[b, h, stays], value[stays].clone()
         free = score.argsort(descending=True, stable=True).argsort() >= int(UNTOUCHED * len(stays))
         free &= torch.arange(len(stays)) < len(stays) - newest
-        strength = RIDGE * float((shares[:, free] * heard).square().sum()) / int(free.sum())
+        strength = VALUE_RIDGE * float((shares[:, free] * heard).square().sum()) / int(free.sum())
         target = (whole @ value - shares[:, ~free] @ fresh[~free]) * heard
         fresh[free] = solved(shares[:, free] * heard, target, fresh[free], strength)
         torch.testing.assert_close(after.log_mass[b, h, stays].double(), w.log(), rtol=1e-3, atol=2e-4)

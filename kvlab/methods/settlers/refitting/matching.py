@@ -34,10 +34,10 @@ class MatchAttention:
       projected gradient steps, and log w is added to log mass;
     - values: V' minimises ||X V' - A V||^2 + r ||V' - V||^2, X being A_K w with rows of sum 1.
 
-    Each r is `ridge` times the mean square that a slot of K gets. The share `untouched` of K with the highest scores
-    keeps its values. The `newest` slots of the prompt keep mass and value: the tokens to come read them as no reference
-    does. `flat` lets a query count by the sum of its attention over its largest, squared, in the fit of w: what the
-    authors' code does by dividing exp logits by the row's largest.
+    Each r is `ridge`, that of values `value_ridge` where given, times the mean square that a slot of K gets. The share
+    `untouched` of K with the highest scores keeps its values. The `newest` slots of the prompt keep mass and value: the
+    tokens to come read them as no reference does. `flat` lets a query count by the sum of its attention over its largest,
+    squared, in the fit of w: what the authors' code does by dividing exp logits by the row's largest.
     """
 
     references: int = 256
@@ -52,6 +52,7 @@ class MatchAttention:
     flat: bool = False
     rehearsal: Rehearsal | None = None
     newest: int = 0
+    value_ridge: float | None = None
     state: Mapping[str, float] = field(default_factory=dict)
     fills_budget: ClassVar[bool] = True
     mass_of_votes: ClassVar[None] = None  # a slot's own
@@ -113,7 +114,8 @@ class MatchAttention:
         heard, mass = observed.weight.sqrt()[..., None], observed.mass * (stays * weight)[:, :, None]
         kept = mass / (mass.sum(-1, keepdim=True) + observed.beside).clamp_min(TINY)
         gap = (observed.output - kept @ values) * heard
-        return ridge_step(kept * free[:, :, None] * heard, gap, self.ridge, free) * free[..., None]
+        ridge = self.ridge if self.value_ridge is None else self.value_ridge
+        return ridge_step(kept * free[:, :, None] * heard, gap, ridge, free) * free[..., None]
 
 
 def _first(keep: Tensor, most: int) -> Tensor:
