@@ -36,8 +36,8 @@ class MatchAttention:
 
     Each r is `ridge`, that of values `value_ridge` where given, times the mean square that a slot of K gets. The share
     `untouched` of K with the highest scores keeps its values. The `newest` slots of the prompt keep mass and value: the
-    tokens to come read them as no reference does. `flat` lets a query count by the sum of its attention over its largest,
-    squared, in the fit of w: what the authors' code does by dividing exp logits by the row's largest.
+    tokens to come read them as no reference does. `flat` lets a query count by the sum of its attention over its
+    largest, squared, in the fit of w: what the authors' code does by dividing exp logits by the row's largest.
     """
 
     references: int = 256
