@@ -1,7 +1,7 @@
 /* A long text as blocks of words: those in view are made at once, the others as they come near or when the browser rests,
    so that a page of 32,000 tokens is there as soon as one of a hundred. Put before the component that shows a text. */
 
-const BLOCK = 256, AT_ONCE = 512, FIRST_REST_MS = 1500, SPARE_MS = 4;
+const BLOCK = 256, AT_ONCE = 512, FIRST_REST_MS = 1500, SPARE_MS = 4, PAUSE_MS = 60;
 
 class Blocks {
   /* `dress(span, position)` is called once for each word, when it is made. */
@@ -60,17 +60,16 @@ class Blocks {
     return this.spans[position];
   }
 
-  /* The rest of the text, so that the browser's own search finds all of it. */
+  /* The rest of the text, so that the browser's own search finds all of it; slowly, as what the reader does goes before:
+     a browser that waits for the server is idle too, and on a small machine the server is what it would hold up. */
   rest(block) {
     const until = performance.now() + SPARE_MS;
     while (block < this.starts.length && performance.now() < until) this.fill(block++);
-    if (block === this.starts.length) return;
-    this.resting = window.requestIdleCallback ? requestIdleCallback(() => this.rest(block)) : setTimeout(() => this.rest(block), 50);
+    if (block < this.starts.length) this.resting = setTimeout(() => this.rest(block), PAUSE_MS);
   }
 
   dispose() {
     clearTimeout(this.resting);
-    window.cancelIdleCallback?.(this.resting);
     this.watcher.disconnect();
   }
 }

@@ -19,7 +19,12 @@ function number(value) {
 }
 
 class Words extends Pictures {
-  buildText() {
+  hasText(texts) { return this.texts?.length === texts.length && this.texts.every((text, position) => text === texts[position]); }
+
+  buildText(texts) {
+    this.texts = texts;
+    this.tokens = texts.length;
+    this.states = new Uint8Array(this.tokens).fill(255);
     this.blocks?.dispose();
     this.blocks = new Blocks(this.part("text"), this.texts, (span, position) => this.dress(span, position));
     this.spans = this.blocks.spans;

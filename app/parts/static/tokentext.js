@@ -169,9 +169,10 @@ class Panel {
   }
 
   showChosen() {
-    this.root.querySelectorAll(".t.chosen").forEach((span) => span.classList.remove("chosen"));
-    const [from, to] = this.data.chosen ?? [0, -1];
+    const [before, after] = this.shown ?? [0, -1], [from, to] = this.data.chosen ?? [0, -1];
+    for (let at = before; at <= after; at++) this.spans[at]?.classList.remove("chosen");
     for (let at = from; at <= to; at++) this.spans[at]?.classList.add("chosen");
+    this.shown = [from, to];
     this.dim();
   }
 }
