@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -187,9 +188,13 @@ def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: f
     def listen(stage: str, done: int, total: int) -> None:
         errors.print(f"{done + 1} of {total}: {stage}", markup=False)
 
+    begun = time.monotonic()
     try:
         for row in run_requests(requests, seconds=seconds, listener=listen):
             results.add([row])
+            if row.mode == "pages":  # one request of half an hour: each figure is said as it comes
+                said = f"{time.monotonic() - begun:,.0f} s: {row.figure}, {row.median:,.0f} {row.unit}; {row.note}"
+                errors.print(said, markup=False, highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
         errors.print(f"Stopped. What was measured is in {results.path}", markup=False, soft_wrap=True)
         raise typer.Exit(130) from None
