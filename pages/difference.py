@@ -74,7 +74,8 @@ def tokens(a: Run, b: Run, layer: int, head: int) -> None:
 
 def words(a: Run, b: Run, step: int, layer: int, head: int) -> None:
     texts = page.token_texts_of(a, difference.tokens_read(a))
-    codes = difference.classes(kept(a, step), kept(b, step), layer, head, len(texts))
+    of_a, of_b = (difference.kept_at(run, step, gone_of(run)[layer, head][None, None]) for run in (a, b))
+    codes = difference.classes(of_a, of_b, 0, 0, len(texts))
     first, second = names(a, b)
     st.caption(f"A is {plain(first)}, B is {plain(second)}; layer {layer}, head {head}")
     title = f"Tokens that A ({first}) and B ({second}) hold"
@@ -98,7 +99,11 @@ def origin(a: Run, b: Run) -> str:
 
 
 def kept(run: Run, step: int) -> difference.Kept:
-    return difference.kept_at(run, step, gone(run, *page.stamp(run)))
+    return difference.kept_at(run, step, gone_of(run))
+
+
+def gone_of(run: Run) -> difference.Gone:
+    return gone(run, *page.stamp(run))
 
 
 @st.cache_resource(max_entries=4, show_spinner=False)
