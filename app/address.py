@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import streamlit as st
 
 ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
+ROUND_SECONDS = 5.0  # in which an address may be of the round before, where keys go round
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,14 @@ class Way:
     before: frozenset[str | None]
     sent: float
     new: bool = True
+
+    def is_heard(self, asked: str | None) -> bool:
+        """Whether an address that says `asked` shows that the browser has heard of the value.
+
+        A value that the address had before proves nothing for a while: it may be that of the round before.
+        """
+        again = self.value in self.before and time.monotonic() - self.sent < ROUND_SECONDS
+        return not self.new and asked == self.value and not again
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,8 @@ def catch_up() -> None:
     """Call before the page runs: puts what `go_to` asked for into the address, until the browser has heard of it.
 
     Requests sent before that still carry the address from before, as when keys are pressed faster than a page is drawn.
+    What is new is told even where the address says so already: keys that go round come by the same place again, and a
+    browser that is there from the round before may be about to hear of a place in between.
     """
     known, asked = st.session_state.get(ON_THE_WAY, OnTheWay()), st.query_params.to_dict()
     if not known.ways:
@@ -57,12 +68,12 @@ def catch_up() -> None:
     left = {
         name: replace(way, new=False)
         for name, way in known.ways.items()
-        if time.monotonic() - way.sent < LATE_SECONDS and (way.new or asked.get(name) != way.value)
+        if time.monotonic() - way.sent < LATE_SECONDS and not way.is_heard(asked.get(name))
     }
     if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
         left = {}  # somebody followed a link to another place
     for name, way in left.items():
-        remember(name, way.value)
+        remember(name, way.value, again=known.ways[name].new)
     st.session_state[ON_THE_WAY] = OnTheWay(left, known.turned)
 
 
@@ -84,10 +95,10 @@ def asked_for(name: str) -> str | None:
     return way.value if late else asked
 
 
-def remember(name: str, value: str) -> None:
-    """Put a choice into the address, and into the session for other pages."""
+def remember(name: str, value: str, again: bool = False) -> None:
+    """Put a choice into the address (`again` even if it is there), and into the session for other pages."""
     st.session_state[f"chosen_{name}"] = value  # the menu drops the query string, the session does not
-    if st.query_params.get(name) != value:
+    if again or st.query_params.get(name) != value:
         st.query_params[name] = value
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import streamlit as st
@@ -43,7 +44,9 @@ def page_keys(run: Run | None = None, *, steps: bool = True, more: tuple[tuple[s
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
     with context_bar.place(), st.container(key="context-keys", width="content"):
-        _component(key=KEY, data=data, on_turned_change=(lambda: _turn(run)) if run else (lambda: None))
+        _component(key=KEY, data=data, on_turned_change=partial(_turned, run))
+    if run and _turn(run):  # the callback was stopped by the next request, and is not called again
+        st.rerun()
 
 
 def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> tuple[int, int]:
@@ -52,11 +55,18 @@ def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> 
     return layers[place // heads], place % heads
 
 
-def _turn(run: Run) -> None:
-    turned = int(st.session_state[KEY].get("turned") or 0)
-    by = turned - turned_so_far()
+def _turned(run: Run | None) -> None:
+    if run:
+        _turn(run)
+
+
+def _turn(run: Run) -> bool:
+    """Go to where the keys have turned to since they were last asked; whether that is another place."""
+    turned = (st.session_state.get(KEY) or {}).get("turned")
     layers = recorded_layers(run)
     layer, head = place_of(run)
-    if by and layer in layers:
-        layer, head = next_head(layer, head, by, layers, run.record.model.num_key_value_heads)
-        go_to(turned, layer=layer, head=head)
+    if turned is None or turned == turned_so_far() or layer not in layers:
+        return False
+    layer, head = next_head(layer, head, int(turned) - turned_so_far(), layers, run.record.model.num_key_value_heads)
+    go_to(int(turned), layer=layer, head=head)
+    return True

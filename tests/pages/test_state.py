@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from streamlit.runtime.state.query_params import QueryParams
 from streamlit.testing.v1 import AppTest
 
 from kvlab.trace import open_run
@@ -238,6 +239,26 @@ def test_a_request_sent_before_the_browser_heard_of_a_new_place_does_not_undo_it
     assert text(page.run()) == "1 1", "the browser has heard"
     page.query_params["layer"], page.query_params["head"] = "0", "0"
     assert text(page.run()) == "0 0", "from then on an address means what it says: somebody went back"
+
+
+def test_a_place_that_keys_come_by_again_is_told_again(runs_root: Path, monkeypatch: pytest.MonkeyPatch):
+    """The address may be of the round before, and the browser still about to hear of a place in between."""
+    told: list[tuple[str, str]] = []
+    put = QueryParams.__setitem__
+
+    def note(self: QueryParams, name: str, value: str) -> None:
+        told.append((name, value))
+        put(self, name, value)
+
+    monkeypatch.setattr(QueryParams, "__setitem__", note)
+    write_synthetic_run(runs_root, method="keepkv", layers=2, heads=2)
+    page = opened(going_page, layer="1", head="1")
+    told.clear()
+    page.run()
+    assert not told, "nobody has pressed a key"
+    page.session_state["press"] = True
+    assert text(page.run()) == "1 1"
+    assert set(told) == {("layer", "1"), ("head", "1")}
 
 
 def test_a_link_elsewhere_is_followed_though_the_browser_has_not_answered_yet(runs_root: Path):
