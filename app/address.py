@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import streamlit as st
 
 ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
+DRAWN_SECONDS = 2.0  # from the end of a run until the browser shows what its lists say, at most
 ROUND_SECONDS = 5.0  # in which an address may be of the round before, where keys go round
 
 
@@ -32,10 +33,14 @@ class Way:
 
 @dataclass(frozen=True)
 class OnTheWay:
-    """Every such value by its name, and how far keys have turned the heads."""
+    """Every such value by its name, how far keys have turned the heads, and what lists in the bar will say.
+
+    A list may be late where the address is not: it comes with the page, which the next key stops.
+    """
 
     ways: Mapping[str, Way] = field(default_factory=dict)
     turned: int = 0
+    lists: Mapping[str, Way] = field(default_factory=dict)
 
 
 def go_to(turned: int | None = None, **place: int) -> None:
@@ -48,11 +53,19 @@ def go_to(turned: int | None = None, **place: int) -> None:
         other = "head" if "layer" in place else "layer"
         place |= {other: st.session_state.get(f"pick_{other}") or 0}
     asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
-    ways = dict(known.ways)
+    ways = _further(known.ways, place, asked)
+    late = {name: way for name, way in known.lists.items() if _is_undrawn(way)}
+    lists = _further(late, place, {name: str(st.session_state.get(f"pick_{name}")) for name in place})
+    st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned, lists)
+
+
+def _further(known: Mapping[str, Way], place: Mapping[str, int], now: Mapping[str, str]) -> dict[str, Way]:
+    """The ways with those to `place`, from what is said `now` and all that was on the way."""
+    ways = dict(known)
     for name in place:
         before = ways[name].before | {ways[name].value} if name in ways else frozenset()
-        ways[name] = Way(str(place[name]), before | {asked.get(name)}, time.monotonic())
-    st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned)
+        ways[name] = Way(str(place[name]), before | {now.get(name)}, time.monotonic())
+    return ways
 
 
 def catch_up() -> None:
@@ -74,12 +87,43 @@ def catch_up() -> None:
         left = {}  # somebody followed a link to another place
     for name, way in left.items():
         remember(name, way.value, again=known.ways[name].new)
-    st.session_state[ON_THE_WAY] = OnTheWay(left, known.turned)
+    st.session_state[ON_THE_WAY] = replace(known, ways=left)
 
 
 def turned_so_far() -> int:
     """How far keys had turned the heads at the last `go_to` that said so."""
     return st.session_state.get(ON_THE_WAY, OnTheWay()).turned
+
+
+def settled() -> None:
+    """Call when the page has run: its lists of layers and heads are on their way to the browser."""
+    known = st.session_state.get(ON_THE_WAY, OnTheWay())
+    if any(way.new for way in known.lists.values()):
+        lists = {name: replace(way, sent=time.monotonic(), new=False) for name, way in known.lists.items()}
+        st.session_state[ON_THE_WAY] = replace(known, lists=lists)
+
+
+def choose(picked: Mapping[str, object]) -> None:
+    """What lists in the bar say becomes the address, over what is on the way there.
+
+    Nothing does where they are as they were before the browser drew a new place: no reader chose that.
+    """
+    known = st.session_state.get(ON_THE_WAY, OnTheWay())
+    if all(_is_late(known.lists.get(name), str(value)) for name, value in picked.items()):
+        return
+    ways = {name: way for name, way in known.ways.items() if name not in picked}
+    st.session_state[ON_THE_WAY] = replace(known, ways=ways)
+    for name, value in picked.items():
+        if value is not None:
+            remember(name, str(value))
+
+
+def _is_late(way: Way | None, value: str) -> bool:
+    return way is not None and value in way.before | {way.value} and _is_undrawn(way)
+
+
+def _is_undrawn(way: Way) -> bool:
+    return time.monotonic() - way.sent < (LATE_SECONDS if way.new else DRAWN_SECONDS)
 
 
 def on_the_way(name: str) -> str | None:

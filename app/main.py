@@ -13,7 +13,7 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
-from app.address import catch_up, keep_named
+from app.address import catch_up, keep_named, settled
 from app.left_behind import forget_left_behind
 from app.parts import context_bar
 from app.parts.ahead import load_plotly_ahead
@@ -116,6 +116,7 @@ def main() -> None:
     asked = st.query_params.to_dict()
     theme_switch(["", *(one.url_path for found in sections.values() for one in found)])
     page.run()
+    settled()
     say_refused(page.url_path, asked)
     offer(page.url_path)
     copy_link()

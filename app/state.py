@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.address import asked_for, forget, go_to, on_the_way, remember
+from app.address import asked_for, choose, forget, go_to, on_the_way, remember
 from app.opened import open_cached, run_to_open, runs_root, telling_head, telling_pair, telling_step
 from app.parts import context_bar as bar
 from app.parts.text import code, plain
@@ -321,9 +321,7 @@ def _choose(names: tuple[str, ...]) -> None:
             forget(name)
     if "run" in names:
         st.session_state.pop(OPENED, None)
-    for name in names:
-        if st.session_state.get(f"pick_{name}") is not None:
-            remember(name, str(st.session_state[f"pick_{name}"]))
+    choose({name: st.session_state.get(f"pick_{name}") for name in names})
 
 
 def _asked(name: str, known: Mapping[str, Any], sentence: str) -> str | None:

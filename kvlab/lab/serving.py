@@ -19,6 +19,7 @@ OPEN, LOCAL = "KVLAB_OPEN_TO_EVERYONE", "KVLAB_LOCAL"
 LARGEST_UPLOAD_MB = 200
 # A session of a reader who went on takes half a megabyte, and Streamlit would keep 128 for two minutes.
 GONE_SECONDS = 10
+KEPT_RUNS = 20  # more than requests may wait between a browser and its page
 OPEN_TO_EVERYONE = (
     "This dashboard asks nobody who they are: everybody who reaches it reads all prompts, starts runs and deletes them."
 )
@@ -97,6 +98,9 @@ def server_options(host: str, port: int, found: Lab | None) -> dict[str, object]
         "browser.gatherUsageStats": "false",
         # What a browser that is gone has open is kept for it so long; its address, and what it typed, it has itself.
         "server.disconnectedSessionTTL": GONE_SECONDS,
+        # A browser says with a request what it keeps of what it was sent, and gets no more of that than a name; as kept
+        # for 2 runs only, it was gone when keys were pressed faster than pages come, and the page lost its server.
+        "global.maxCachedMessageAge": KEPT_RUNS,
         "runner.postScriptGC": "false",  # all objects after every run of a page; the server does it now and then
     }
     if not is_loopback(host) or found is not None:

@@ -89,6 +89,7 @@ def test_another_address_than_this_machines_has_to_be_told_twice(host: str, loca
     assert "asks nobody who they are" in check_serving(host, None, True)
     assert server_options(host, 1, None)["runner.postScriptGC"] == "false"  # seven tenths of a busy server's time
     assert server_options(host, 1, None)["server.disconnectedSessionTTL"] == 10  # half a megabyte each
+    assert server_options(host, 1, None)["global.maxCachedMessageAge"] == 20  # with 2, fast keys lost a page its server
     assert server_options(host, 1, None)["client.showErrorDetails"] == "none"
     # Its own pool kept what each of many threads had freed: 448 MB where the system's has 349.
     assert server_command(Path("runs"), host, 1)[1]["ARROW_DEFAULT_MEMORY_POOL"] == "system"

@@ -217,7 +217,7 @@ def test_two_runs_open_with_unlike_methods_at_equal_bytes(synthetic_runs: Path):
 def going_page() -> None:
     import streamlit as st
 
-    from app.address import catch_up, go_to
+    from app.address import catch_up, go_to, settled
     from app.state import current_run, pick_head, pick_layer
 
     if st.session_state.pop("press", False):  # what a key does, before the page runs
@@ -225,6 +225,7 @@ def going_page() -> None:
     catch_up()
     run = current_run()
     st.text(f"{pick_layer(run)} {pick_head(run)}")
+    settled()
 
 
 def test_a_request_sent_before_the_browser_heard_of_a_new_place_does_not_undo_it(runs_root: Path):
@@ -239,6 +240,35 @@ def test_a_request_sent_before_the_browser_heard_of_a_new_place_does_not_undo_it
     assert text(page.run()) == "1 1", "the browser has heard"
     page.query_params["layer"], page.query_params["head"] = "0", "0"
     assert text(page.run()) == "0 0", "from then on an address means what it says: somebody went back"
+
+
+def choose(page: AppTest, layer: int, head: int) -> None:
+    page.selectbox(key="pick_layer").set_value(layer)
+    page.selectbox(key="pick_head").set_value(head)
+
+
+def test_lists_that_are_not_drawn_anew_yet_do_not_undo_a_key(runs_root: Path, monkeypatch: pytest.MonkeyPatch):
+    """A key that is pressed while the page is on its way carries what the lists said before."""
+    monkeypatch.setattr("app.address.DRAWN_SECONDS", PATIENCE_SECONDS)
+    write_synthetic_run(runs_root, method="keepkv", layers=3, heads=2)
+    page = opened(going_page, layer="0", head="0")
+    page.session_state["press"] = True
+    assert text(page.run()) == "1 1"
+    choose(page, 0, 0)
+    assert text(page.run()) == "1 1"
+    assert query(page)["layer"] == "1"
+    choose(page, 2, 1)
+    assert text(page.run()) == "2 1", "the lists never said this: somebody chose it"
+
+
+def test_what_is_chosen_in_a_list_after_the_page_is_drawn_counts(runs_root: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("app.address.DRAWN_SECONDS", 0.0)
+    write_synthetic_run(runs_root, method="keepkv", layers=2, heads=2)
+    page = opened(going_page, layer="0", head="0")
+    page.session_state["press"] = True
+    assert text(page.run()) == "1 1"
+    choose(page, 0, 1)
+    assert text(page.run()) == "0 1"
 
 
 def test_a_place_that_keys_come_by_again_is_told_again(runs_root: Path, monkeypatch: pytest.MonkeyPatch):
