@@ -37,6 +37,7 @@ def parts(work: Path) -> dict[str, Callable[[], list[Row]]]:
         "clock": lambda: [_part("clock").set_back(work / "clock", int(number("JOBS", 20)) // 2)],
         "runs": lambda: _part("listed").listed(work / "kept", int(number("KEPT_RUNS", 5000))),
         "paste": lambda: [_paste(work / "paste")],
+        "fingers": lambda: [_part("fingers").fingers(work / "fingers", minutes)],
         "hurried": lambda: _part("browsers").hurried(work / "hurried", readers, minutes),
         "reading": lambda: _part("browsers").reading(work / "reading", readers, minutes),
     }
