@@ -1,0 +1,107 @@
+"""The tables of exactmerge2.md are the rows that come with kvlab, and those go on where they stopped."""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+
+import pyarrow.parquet as pq
+import pytest
+
+from kvlab.assets import project_root
+from kvlab.evaluate.harness import settings_of
+from kvlab.requests import MethodChoice
+
+NOTE = project_root() / "kvlab" / "methods" / "merging" / "exactmerge2.md"
+RIVAL = "kvzip:store=lean4"
+MODELS = {"Mini": "exactmerge2"}  # by the word its tables are headed with: its folder in assets
+Row = dict[str, object]
+
+
+def rows(folder: str) -> list[Row]:
+    return pq.read_table(project_root() / "assets" / folder / "part-000000.parquet").to_pylist()
+
+
+def table(head: str) -> tuple[list[float], list[list[str]]]:
+    """The budgets over the columns of the table whose first cell this is, and its lines."""
+    lines = NOTE.read_text(encoding="utf-8").splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start:]]
+    end = next(number for number, line in enumerate(lines[start:]) if not line.startswith("|"))
+    budgets = [float(word.split()[0]) / 100 for word in cells[0] if word.endswith("%")]
+    return budgets, cells[2:end]
+
+
+def label(row: Row) -> str:
+    options = json.loads(str(row["hyper_parameters"]))
+    return ":".join([str(row["method"]), *(f"{k}={'no' if v is False else v}" for k, v in options.items())])
+
+
+def of(found: list[Row], task: str, budget: float, name: str, seen: bool | None = None) -> list[Row]:
+    return [
+        row
+        for row in found
+        if row["task"] == task
+        and (name == "full" or row["budget"] == budget)
+        and label(row) == name
+        and (seen is None or row["question_aware"] is seen)
+    ]
+
+
+def value(rows: list[Row], name: str) -> float:
+    return statistics.fmean(float(str(row[name])) for row in rows)
+
+
+def said_prompts(cell: str, usual: int) -> int:
+    said = re.search(r"n = (\d+)", cell)
+    return int(said[1]) if said else usual
+
+
+@pytest.mark.parametrize(("head", "folder"), MODELS.items())
+def test_right_answers_are_the_shares_of_the_rows(head: str, folder: str):
+    found, (budgets, lines) = rows(folder), table(f"{head}, right answers")
+    assert len(lines) == 10
+    for task, regime, full, *cells in lines:
+        seen = regime == "in sight"
+        assert int(full) == round(100 * value(of(found, task, 0, "full", seen), "score"))
+        for budget, cell in zip(budgets, cells, strict=True):
+            for said, name in zip(filter(None, cell.split(" (")[0].split(", ")), ("exactmerge2", RIVAL), strict=False):
+                measured = of(found, task, budget, name, seen)
+                assert len({row["index"] for row in measured}) == len(measured) == said_prompts(cell, 60), (task, cell)
+                assert int(said) == round(100 * value(measured, "score")), (task, regime, budget, name)
+
+
+@pytest.mark.parametrize(("head", "folder"), MODELS.items())
+def test_divergences_are_the_means_of_the_rows(head: str, folder: str):
+    found, (budgets, lines) = rows(folder), table(f"{head}, next-token KL")
+    names = [line[0].strip("`") for line in lines if line[0].startswith("`")]
+    assert names[0] == "exactmerge2" and RIVAL in names
+    last = ""
+    for name, *cells in lines:
+        for budget, cell in zip(budgets, cells, strict=True):
+            own = {row["index"]: float(str(row["kl"])) for row in of(found, "next_token_kl", budget, "exactmerge2")}
+            if not cell:
+                continue
+            if name.startswith("`"):
+                measured = of(found, "next_token_kl", budget, name.strip("`"))
+                assert len(measured) == said_prompts(cell, 30), (name, budget)
+                expected = value(measured, "kl")
+            else:  # a difference, prompt by prompt, to the method above
+                pairs = of(found, "next_token_kl", budget, last)
+                expected = statistics.fmean(own[row["index"]] - float(str(row["kl"])) for row in pairs)
+            assert float(cell.split()[0]) == pytest.approx(expected, abs=0.51e-4), (name, budget)
+        last = name.strip("`") if name.startswith("`") else last
+
+
+@pytest.mark.parametrize("folder", MODELS.values())
+def test_every_row_is_of_the_method_as_it_is_now(folder: str):
+    """A default that changes makes the rows those of another method: measure again, or say so."""
+    now = settings_of(MethodChoice(method="exactmerge2"))
+    for row in rows(folder):
+        if label(row) == "exactmerge2":
+            assert json.loads(str(row["settings"])) == now
+
+
+def test_the_rows_are_small_enough_to_come_along():
+    assert sum(file.stat().st_size for file in (project_root() / "assets" / "exactmerge2").glob("*")) < 2 << 20
