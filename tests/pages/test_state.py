@@ -254,6 +254,7 @@ def test_lists_that_are_not_drawn_anew_yet_do_not_undo_a_key(runs_root: Path, mo
     page = opened(going_page, layer="0", head="0")
     page.session_state["press"] = True
     assert text(page.run()) == "1 1"
+    assert text(page.run()) == "1 1", "the browser has heard of the address"
     choose(page, 0, 0)
     assert text(page.run()) == "1 1"
     assert query(page)["layer"] == "1"
