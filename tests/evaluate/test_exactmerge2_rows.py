@@ -15,7 +15,8 @@ from kvlab.requests import MethodChoice
 
 NOTE = project_root() / "kvlab" / "methods" / "merging" / "exactmerge2.md"
 RIVAL = "kvzip:store=lean4"
-MODELS = {"Mini": "exactmerge2", "Mini-60": "exactmerge2/mini-60"}  # by the word its tables are headed with: its folder in assets
+# By the word its tables are headed with: its folder in assets.
+MODELS = {"Mini": "exactmerge2", "Mini-60": "exactmerge2/mini-60"}
 Row = dict[str, object]
 
 
