@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from kvlab.assets import project_root
+from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import settings_of
+from kvlab.models.load import load_model
 from kvlab.requests import MethodChoice
 
 NOTE = project_root() / "kvlab" / "methods" / "merging" / "exactmerge2.md"
@@ -102,6 +104,12 @@ def test_every_row_is_of_the_method_as_it_is_now(folder: str):
     for row in rows(folder):
         if label(row) == "exactmerge2":
             assert json.loads(str(row["settings"])) == now
+
+
+@pytest.mark.parametrize(("model", "folder"), [("mini", "exactmerge2"), ("mini-60", "exactmerge2/mini-60")])
+def test_the_rows_are_of_the_weights_that_come_along(model: str, folder: str):
+    weights = load_model(str(project_root() / "assets" / model), dtype="bfloat16").model
+    assert {row["model_digest"] for row in rows(folder)} == {model_digest(weights)}
 
 
 def test_the_rows_are_small_enough_to_come_along():
