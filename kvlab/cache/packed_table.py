@@ -44,7 +44,7 @@ class PackedTable(SlotTable):
         index = torch.cat([middle, ahead, behind], 2)
         real = torch.cat([coded, ahead < live, behind >= sinks], 2)
         index = index.clamp(0, longest - 1)
-        moved = own.map(lambda tensor: at(tensor, index))
+        moved = native.columns.packed(own.map(lambda tensor: at(tensor, index)))
         moved.position.masked_fill_(~real, FREE)
         states, real = {"keys": moved.keys, "values": moved.values}, there(moved.position[:, :, : self.room])
         self.native = {side: part[:, :, self.room :] for side, part in states.items()}
@@ -264,7 +264,8 @@ class PackedTable(SlotTable):
     ) -> SlotTable:
         """A native table of the valid slots, decoded, for a layer that is settled once more."""
         states = self._held("keys", self.capacity), self._held("values", self.capacity)
-        native = SlotTable(HeldSlots.of(self.slots, *states).decoded(), self.columns)
+        slots = self.slots.with_columns(log_mass=self.slots.log_mass.float())
+        native = SlotTable(HeldSlots.of(slots, *states).decoded(), self.columns)
         native.weighted, native.head_state = self.weighted, self.head_state
         return native.packed(order, room, lengths, streams, width)
 

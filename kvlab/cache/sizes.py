@@ -23,5 +23,6 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
         return Sizes(token, slot, slot, beside=beside, heads=heads)
     own, shared = store_bytes(store, keys.shape[-1], values.shape[-1])
     native, lots = native_slots(store, settings.pipeline, settings.compress_every)
+    slot -= settings.pipeline.columns.lighter
     packed = slot - token + own + shared / store.lot
     return Sizes(token, slot, packed, native, beside + lots * shared, heads)

@@ -16,6 +16,8 @@ LENGTHS_FROM = 512
 TINY = 1e-12
 SHORT_TEXT = torch.iinfo(torch.int16).max  # tokens up to which positions and counts of tokens take 16 bits
 FREE = -1  # position of a slot that is not valid
+# A log mass that is settled once, beside codes: of at most 3 it is off by .001, a fraction of what rounded keys are.
+LIGHT_MASS = torch.float16
 # Head state, (B, H, 2) int64: tokens before the first query that scores are made of, and up to the last one.
 ASKED = "asked"
 
@@ -61,13 +63,23 @@ class Columns:
     A slot is valid if it stands anywhere. Eviction changes no votes, so all slots share one number. A merging method
     has `votes`; its log mass is `mass_of_votes` * log(votes), or a column of its own where that is None. Scores that
     follow from the other columns are worked out by `rate` when a decision wants them, and so is the count of queries
-    that is called `counts`.
+    that is called `counts`. A log mass that does not change while decoding (`settled`) takes 16 bits in a packed table.
     """
 
     votes: bool = True
     mass_of_votes: float | None = None
     rate: Callable[[Slots], Tensor] | None = None
     counts: str | None = None
+    settled: bool = False
+
+    @property
+    def lighter(self) -> int:
+        """Bytes that a slot's metadata takes less in a packed table."""
+        return torch.float32.itemsize - LIGHT_MASS.itemsize if self.settled and self.mass_of_votes is None else 0
+
+    def packed(self, slots: Slots) -> Slots:
+        """Slots as their metadata lies in a packed table."""
+        return slots.with_columns(log_mass=slots.log_mass.to(LIGHT_MASS)) if self.lighter else slots
 
     @property
     def head_bytes(self) -> int:
@@ -93,7 +105,7 @@ class Columns:
         """The slots of a table with their validity, (B, H, S) bool, and their log mass, float32."""
         valid = there(slots.position)
         if not self.mass_of_votes or is_constant(slots.votes):
-            return slots.with_columns(valid=valid)
+            return slots.with_columns(valid=valid, log_mass=slots.log_mass.float())
         return slots.with_columns(valid=valid, log_mass=slots.votes.log().mul_(self.mass_of_votes))
 
     def rated(self, slots: Slots, asked: Tensor | None = None) -> Slots:

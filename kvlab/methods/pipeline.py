@@ -227,13 +227,15 @@ class Pipeline:
         """What a slot has to hold: votes and log mass where the settler merges, scores unless they follow (`rate`).
 
         A settler that merges says so by `merges`, and by `mass_of_votes` how log mass follows from votes. One that
-        gives slots a log mass and leaves every slot its own token says so by `counts`. A scorer that counts the queries
-        a slot was seen by names that state by `counts`, if it is to be worked out.
+        gives slots a log mass and leaves every slot its own token says so by `counts`, one that changes nothing while
+        decoding by `still`. A scorer that counts the queries a slot was seen by names that state by `counts`, if it is
+        to be worked out.
         """
         merges = getattr(self.settle, "merges", False)
         mass = self.settle.mass_of_votes if merges else 0.0  # type: ignore[attr-defined]
         votes, score = merges and getattr(self.settle, "counts", True), self.score
-        return Columns(votes, mass, getattr(score, "rate", None), getattr(score, "counts", None))
+        still = getattr(self.settle, "still", False)
+        return Columns(votes, mass, getattr(score, "rate", None), getattr(score, "counts", None), still)
 
     @property
     def state(self) -> dict[str, float]:

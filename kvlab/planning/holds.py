@@ -21,9 +21,11 @@ class Packed(BaseModel):
     slot_bytes: float  # of each slot, whatever its width
     number_bytes: float  # and for each of the key's numbers
     lot_bytes: float  # of a lot, for each of the key's numbers
+    lighter: int = 0  # bytes that a slot's metadata takes less than in a native table
 
     def sizes(self, token: int, slot: int, width: int, heads: int) -> Sizes:
-        """Sizes of one KV head where a native slot takes `slot`, a `token` of it for key and value."""
+        """Sizes of one KV head where a slot of a native table takes `slot`, a `token` of it for key and value."""
+        slot -= self.lighter
         shared = self.lot_bytes * width
         packed = slot - token + self.slot_bytes + self.number_bytes * width + shared / self.lot
         return Sizes(token, slot, packed, self.native, round(self.lots * shared), heads)

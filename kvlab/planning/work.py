@@ -58,7 +58,7 @@ class Work:
 
     def slot_bytes(self, holds: Holds) -> int:
         """A slot in all KV heads of a layer: key, value and metadata."""
-        return self.model.key_value_heads * self.sizes(holds).slot
+        return self.model.key_value_heads * (self.sizes(holds).slot + (holds.packed.lighter if holds.packed else 0))
 
     def kept_bytes(self, holds: Holds, slots: int) -> int:
         """A table of so many slots in all KV heads of a layer, as the method's store holds it."""

@@ -12,7 +12,10 @@ from torch import Tensor
 
 from kvlab.budget import Budget
 from kvlab.cache import executor, make_cache
+from kvlab.cache.pack import in_order
+from kvlab.cache.table import SlotTable
 from kvlab.methods import make_method
+from kvlab.methods.allocators.model_wide import ModelWide, protected_by
 from kvlab.methods.columns import Columns
 from kvlab.methods.scorers.around.alternating import Alternating
 from kvlab.methods.selectors.lowest_score import LowestScore
@@ -124,7 +127,8 @@ def test_the_newest_slots_are_as_the_model_made_them(newest: int) -> None:
     """Mass and values, in every layer and head; those before them are refitted."""
     model = lab_model("llama", torch.float32)
     ids = torch.randint(3, 97, (1, 60), generator=torch.Generator().manual_seed(6))
-    cache, full = make_cache(model, make_method("exactmerge2", newest=newest), 30), make_cache(model, "full", 1.0)
+    method = make_method("exactmerge2", newest=newest, recent_share=1.0)
+    cache, full = make_cache(model, method, 30), make_cache(model, "full", 1.0)
     with torch.inference_mode():
         model(ids, past_key_values=full)
         model(ids, past_key_values=cache)
@@ -138,6 +142,51 @@ def test_the_newest_slots_are_as_the_model_made_them(newest: int) -> None:
             assert late.sum(-1).eq(4).all()
             assert same[late].all() == (newest == 4)
             assert not same[slots.valid & ~late].all()
+
+
+def test_few_slots_are_not_filled_with_the_newest_tokens() -> None:
+    """Of `recent` tokens no more stay than a share of the slots, rounded down, but always the newest."""
+    model = lab_model("llama", torch.float32)
+    ids = torch.randint(3, 97, (1, 90), generator=torch.Generator().manual_seed(7))
+    for slots, share, most in ((64, 1 / 16, 4), (63, 1 / 16, 3), (20, 1 / 16, 1), (40, 0.5, 8), (12, 1.0, 8)):
+        method = make_method("exactmerge2", recent=8, recent_share=share, sinks=1)
+        pipeline = method.pipeline()
+        assert isinstance(pipeline.allocate, ModelWide) and pipeline.allocate.select is pipeline.select
+        cache = make_cache(model, method, slots)
+        with torch.inference_mode():
+            model(ids, past_key_values=cache)
+        table = cache.compressed_layers()[0].buckets[0].table
+        given = replace(view(), budget=torch.full((1, 1), slots), tokens_seen=torch.tensor([90]))
+        given.slots.position = torch.arange(90).expand(1, 1, 90)
+        assert protected_by(pipeline.select, given)[0, 0].nonzero()[:, 0].tolist() == [0, *range(90 - most, 90)], (
+            slots,
+            share,
+        )
+        assert (table.visible().position == 89).any(-1).all()
+
+
+@pytest.mark.parametrize("store", ["lean4", "int8", "kivi4"])
+def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is off by less than two thousandths, and by nothing natively; whoever reads it gets float32."""
+    model, ids = lab_model("llama", torch.float32), torch.arange(3, 93)[None]
+
+    def table(store: str, **settings: object) -> SlotTable:
+        cache = make_cache(model, make_method("exactmerge2", store=store, **settings), 40)
+        with torch.inference_mode():
+            model(ids, past_key_values=cache)
+        return cache.compressed_layers()[0].buckets[0].table
+
+    light, native, no_mass = table(store), table("native"), table(store, refit="values")
+    assert (light.slots.log_mass.dtype, native.slots.log_mass.dtype) == (torch.float16, torch.float32)
+    assert light.visible().log_mass.dtype == light.whole().log_mass.dtype == torch.float32
+    assert light.slot_bytes() - no_mass.slot_bytes() == 2
+    monkeypatch.setattr("kvlab.methods.columns.LIGHT_MASS", torch.float32)
+    exact = table(store)
+    assert exact.slots.log_mass.abs().max() > 0.1
+    assert torch.equal(light.slots.position, exact.slots.position)
+    torch.testing.assert_close(light.visible().log_mass, exact.visible().log_mass, rtol=0, atol=0.002)
+    again = light.packed(in_order(light.slots), 3, light.live().flatten().tolist())
+    assert again.slots.log_mass.dtype == torch.float32
 
 
 class Given:

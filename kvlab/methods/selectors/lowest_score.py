@@ -19,7 +19,7 @@ class LowestScore:
     """`sinks` first tokens and `recent` last tokens are protected; a fraction is a share of the head's budget.
 
     A share of sinks is rounded up, one of recent tokens down. `of` may make `recent` a share of the text seen so far
-    instead: 1 + int(recent * tokens).
+    instead: 1 + int(recent * tokens). With `most`, no more recent tokens than that share of the head's budget.
 
     When the budget cannot hold both, the recent tokens win, then the sinks: the newest token always stays.
     """
@@ -27,6 +27,7 @@ class LowestScore:
     sinks: float | int = 0
     recent: float | int = 1
     of: Literal["budget", "text"] = "budget"
+    most: float | None = None
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) lowest unprotected slots."""
@@ -55,7 +56,10 @@ class LowestScore:
 
     def _bounds(self, view: View) -> tuple[Tensor, Tensor]:
         """(recent tokens (B, H), sinks (B, H, 1)) protected."""
-        recent = self._recent(view).clamp_min(1).minimum(view.budget)
+        recent = self._recent(view)
+        if self.most is not None:
+            recent = recent.minimum((view.budget * self.most).long())
+        recent = recent.clamp_min(1).minimum(view.budget)
         return recent, (view.budget - recent).minimum(self._sinks(view.budget))[..., None]
 
     def _recent(self, view: View) -> Tensor:
