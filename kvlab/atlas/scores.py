@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import pandas as pd
 from pydantic import JsonValue
@@ -93,6 +94,9 @@ class Experiment:
 
     def rows(self, sources: Sources) -> pd.DataFrame:
         """The rows of one model that belong to the experiment: the model of the run in view, else the most used."""
+        return sources.once(f"rows of {self}", lambda: self._rows(sources))
+
+    def _rows(self, sources: Sources) -> pd.DataFrame:
         rows = sources.evaluations
         if rows.empty:
             return rows
@@ -117,7 +121,7 @@ class Experiment:
     def scores(self, sources: Sources) -> pd.DataFrame:
         """A row a task, arm and budget: `score_table` of the experiment's rows; empty where there are none."""
         rows = self.rows(sources)
-        return score_table(rows) if len(rows) else pd.DataFrame()
+        return sources.once(f"scores of {self}", lambda: score_table(rows)) if len(rows) else pd.DataFrame()
 
     def needs(self, sources: Sources) -> Needs:
         """What is missing while `scores` is empty."""
@@ -205,12 +209,22 @@ MEASURED = ["prompts"] + [
 def named(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows of an evaluation, or of its summary, with the columns `NAMES`."""
     methods, options = rows["method"], rows["hyper_parameters"]
-    arm = [with_options(method, without_preset(_values(text))) for method, text in zip(methods, options, strict=True)]
+    arm = [_arm_words(*of_row) for of_row in zip(methods, options, strict=True)]
     asked = [
-        "all" if method == FULL else Budget.of(budget, unit).words
+        "all" if method == FULL else _asked_words(budget, unit)
         for method, budget, unit in zip(methods, rows["budget"], rows["budget_unit"], strict=True)
     ]
     return rows.assign(arm=arm, options=options, asked=asked)
+
+
+@lru_cache(maxsize=1024)  # thousands of rows have a few dozen
+def _arm_words(method: str, options: str) -> str:
+    return with_options(method, without_preset(_values(options)))
+
+
+@lru_cache(maxsize=1024)
+def _asked_words(budget: float, unit: str) -> str:
+    return Budget.of(budget, unit).words
 
 
 def without_preset(options: Mapping[str, JsonValue]) -> dict[str, JsonValue]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -125,6 +125,16 @@ class Sources:
     def evaluations(self) -> pd.DataFrame:
         """Every row of every evaluation (columns as `kvlab.evaluate.rows.ROWS`), a repeated key once, and `name`."""
         return _evaluations(self.results, _stamps(_files(self.results, EVAL_FOLDER)))
+
+    def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+        """What `make` works out of the evaluations as they were when first asked, made once for a name; not changed."""
+        if name not in self._made:
+            self._made[name] = make()
+        return self._made[name]
+
+    @cached_property
+    def _made(self) -> dict[str, pd.DataFrame]:
+        return {}
 
     @cached_property
     def benchmarks(self) -> pd.DataFrame:
