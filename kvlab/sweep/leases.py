@@ -1,4 +1,4 @@
-"""Who has which shard: a file each, made by `os.link`, renewed by `os.utime`, taken over by `os.rename` once stale.
+"""Who has which shard: a file each, made by `os.link`, renewed by `os.utime`, replaced by `os.replace` once stale.
 
 All three happen in one step on a shared disk as well. Ages are read against a file touched on the same disk, as clocks
 of machines differ. Two workers on one shard would waste work and nothing else: they write the same file. Torch-free.
@@ -7,11 +7,13 @@ of machines differ. Two workers on one shard would waste work and nothing else: 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import platform
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,19 +86,13 @@ class Leases:
 
     def claim(self, name: str) -> Lease | None:
         """Take a shard; None while another worker that lives has it."""
-        lease = self._link(name, tries=1)
-        if lease is None and (lost := self._take_away(self.folder / name)):
-            lease = self._link(name, tries=lost + 1)
-        return lease
-
-    def _link(self, name: str, tries: int) -> Lease | None:
-        mine, path = self.folder / f".{name}.{self.holder.worker}", self.folder / name
-        content = json.dumps(asdict(self.holder) | {"tries": tries, "token": secrets.token_hex(8)})
-        mine.write_text(content, encoding="utf-8")
+        path = self.folder / name
+        lease, mine = self._written(path, tries=1)
         try:
             os.link(mine, path)
+            return lease
         except FileExistsError:
-            return None
+            return self._take_over(path)
         except OSError as error:
             raise UserError(
                 f"{self.folder} lies on a disk without hard links ({error.strerror}), which workers need to share "
@@ -104,26 +100,48 @@ class Leases:
             ) from error
         finally:
             mine.unlink(missing_ok=True)
-        return Lease(path, content, tries)
 
-    def _take_away(self, path: Path) -> int:
-        """Remove a stale lease and return its tries; 0 where it is not stale, or another worker was faster."""
+    def _written(self, path: Path, tries: int) -> tuple[Lease, Path]:
+        """A lease of one's own, and the file it is written to until it is put in its place."""
+        content = json.dumps(asdict(self.holder) | {"tries": tries, "token": secrets.token_hex(8)})
+        mine = path.with_name(f".{path.name}.{self.holder.worker}")
+        mine.write_text(content, encoding="utf-8")
+        return Lease(path, content, tries), mine
+
+    def _take_over(self, path: Path) -> Lease | None:
+        """Put one's own lease in the place of a stale one; None where it is not stale, or another worker was faster."""
         try:
             content = path.read_text(encoding="utf-8")
-            age = disk_time(self.folder) - path.stat().st_mtime
+            now = disk_time(self.folder)
             holder, tries = _read(content)
-            if not (age > self.seconds or (holder is not None and holder.is_dead)):
-                return 0
-            aside = path.with_name(f".{path.name}.{self.holder.worker}.stale")
-            os.rename(path, aside)
-            if aside.read_text(encoding="utf-8") != content:  # a faster worker's new lease: put it back
-                with contextlib.suppress(FileExistsError):
-                    os.link(aside, path)
-                tries = 0
-            aside.unlink()
-            return tries
-        except FileNotFoundError:  # given back, or taken by a faster worker
-            return 0
+            if now - path.stat().st_mtime <= self.seconds and not (holder is not None and holder.is_dead):
+                return None
+            with self._alone(path, content, now) as alone:
+                # Whoever was alone before may have put a lease there since it was read.
+                if not alone or path.read_text(encoding="utf-8") != content:
+                    return None
+                lease, mine = self._written(path, tries + 1)
+                os.replace(mine, path)
+                return lease
+        except FileNotFoundError:  # given back
+            return None
+
+    @contextlib.contextmanager
+    def _alone(self, path: Path, content: str, now: float) -> Iterator[bool]:
+        """Whether no other worker is about to take over the lease of this content; it is never out of its place."""
+        mark = path.with_name(f".{path.name}.{hashlib.sha256(content.encode()).hexdigest()[:16]}.taken")
+        try:
+            mark.open("x").close()
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError):
+                if now - mark.stat().st_mtime > self.seconds:  # of one that was killed on the way
+                    mark.unlink()
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            mark.unlink(missing_ok=True)
 
 
 def _read(content: str) -> tuple[Holder | None, int]:

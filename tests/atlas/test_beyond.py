@@ -70,8 +70,9 @@ def test_what_was_asked_in_sight_says_nothing_of_what_was_not(tmp_path: Path) ->
     seen = evaluated(contest, 0.9, 0.1).assign(question_aware=True, name="mine", settings="{}")
     sources.__dict__["evaluations"] = seen
     assert contest.rows(sources).empty
-    sources.__dict__["evaluations"] = seen.assign(question_aware=False)
-    assert set(contest.rows(sources)["method"]) == {"full", "kvzip", "snapkv"}
+    unseen = Sources(tmp_path)
+    unseen.__dict__["evaluations"] = seen.assign(question_aware=False)
+    assert set(contest.rows(unseen)["method"]) == {"full", "kvzip", "snapkv"}
 
 
 @pytest.mark.parametrize("contest", CONTESTS, ids=lambda one: one.slug)

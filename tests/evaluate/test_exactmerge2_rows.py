@@ -12,6 +12,7 @@ import pytest
 from kvlab.assets import project_root
 from kvlab.evaluate.fingerprint import model_digest
 from kvlab.evaluate.harness import settings_of
+from kvlab.intervals import mean_interval
 from kvlab.models.load import load_model
 from kvlab.requests import MethodChoice
 
@@ -98,6 +99,29 @@ def test_divergences_are_the_means_of_the_rows(head: str, folder: str):
 
 
 @pytest.mark.parametrize("folder", MODELS.values())
+@pytest.mark.parametrize("head", ["Mini, hard cells", "Mini, a single pass"])
+def test_other_methods_are_the_rows_too(head: str):
+    """A column is a task, whether the question was in sight, and a budget; KL where it is text, else shares."""
+    found, lines = rows(MODELS["Mini"]), NOTE.read_text(encoding="utf-8").splitlines()
+    top = next(line for line in lines if line.startswith(f"| {head} |"))
+    columns = [cell.strip().split(", ") for cell in top.strip("|").split("|")[1:]]
+    _, arms = table(head)
+    assert len(arms) >= 6
+    for name, *cells in arms:
+        for (task, *regime, budget), cell in zip(columns, cells, strict=True):
+            if not cell:
+                continue
+            seen, text = regime == ["in sight"], task == "next_token_kl"
+            measured = of(found, task, float(budget.split()[0]) / 100, name.strip("`"), seen)
+            assert len({row["index"] for row in measured}) == len(measured) == said_prompts(cell, 30 if text else 60)
+            interval = mean_interval(
+                [float(str(row["kl" if text else "score"])) for row in measured], kind="any" if text else "score"
+            )
+            said = [float(number) for number in re.findall(r"[\d.]+", cell.split(", n =")[0])]
+            for number, real in zip(said, (interval.mean, interval.low, interval.high), strict=True):
+                assert number == pytest.approx(real if text else 100 * real, abs=0.000051 if text else 0.51)
+
+
 def test_every_row_is_of_the_method_as_it_is_now(folder: str):
     """A default that changes makes the rows those of another method: measure again, or say so."""
     now = settings_of(MethodChoice(method="exactmerge2"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -77,6 +78,45 @@ def test_of_many_that_want_a_stale_lease_one_gets_it(tmp_path: Path) -> None:
             found = list(pool.map(lambda leases, name=f"shard{turn}": leases.claim(name), crowd))
         assert sum(lease is not None for lease in found) == 1
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")], "nothing is left lying about"
+
+
+def test_a_lease_is_never_out_of_its_place_while_it_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a third worker would find none, and make one of its own."""
+    stale = Leases(tmp_path, elsewhere("lost"), 5).claim("shard")
+    assert stale is not None
+    os.utime(stale.path, (1, 1))
+    third, met = Leases(tmp_path, elsewhere("third"), 5), []
+    for name in ("rename", "replace"):
+        done = getattr(os, name)
+
+        def watched(*places: object, done: Callable[..., None] = done) -> None:
+            done(*places)
+            monkeypatch.undo()
+            met.append(third.claim("shard"))
+
+        monkeypatch.setattr(module.os, name, watched)
+    taken = Leases(tmp_path, elsewhere("first"), 5).claim("shard")
+    assert taken is not None and met == [None]
+
+
+def test_a_worker_killed_while_it_takes_over_holds_nobody_up_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale, other = Leases(tmp_path, elsewhere("lost"), 5).claim("shard"), Leases(tmp_path, elsewhere("other"), 5)
+    assert stale is not None
+    os.utime(stale.path, (1, 1))
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    monkeypatch.setattr(module.os, "replace", lambda *_: None)  # killed before it is in its place
+    Leases(tmp_path, elsewhere("killed"), 5).claim("shard")
+    monkeypatch.undo()
+    (mark,) = tmp_path.glob(".shard.*.taken")
+    assert other.claim("shard") is None
+    os.utime(mark, (1, 1))
+    assert other.claim("shard") is None and not mark.exists()
+    taken = other.claim("shard")
+    assert taken is not None and taken.tries == 2
 
 
 def test_a_lease_cut_short_by_a_crash_ends_by_its_age(tmp_path: Path) -> None:
