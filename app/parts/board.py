@@ -29,7 +29,7 @@ from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
-CHART, CELL = "board-chart", "board-cell"
+CHART, CELL, SAID = "board-chart", "board-cell", "board-cell-said"
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def choose_clicked() -> None:
 
 
 def remember_cell() -> None:
-    st.query_params["cell"] = st.session_state[CELL]
+    st.query_params["cell"] = st.session_state[SAID] = st.session_state[CELL]
 
 
 def cell_section(runs: Sequence[Run], board: Board) -> None:
@@ -143,6 +143,9 @@ def chosen_cell(cells: pd.DataFrame, known: pd.DataFrame) -> str:
         st.session_state[CELL] = st.query_params.get("cell", "")
     if st.session_state[CELL] not in cells.index:
         st.session_state[CELL] = analysis.telling_cell((known if len(known) else cells).reset_index())
+    # A request that was sent before the browser heard of the choice brings the address from before.
+    if st.session_state[CELL] == st.session_state.get(SAID) != st.query_params.get("cell"):
+        remember_cell()
     return str(st.session_state[CELL])
 
 
