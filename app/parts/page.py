@@ -70,15 +70,14 @@ def token_texts_of(run: Run, count: int) -> list[str]:
 
 def masses_at(run: Run, layer: int, head: int, step: int) -> tuple[np.ndarray, np.ndarray] | None:
     """True mass of each token and mass of each slot at a step, both (tokens,); None where they were not recorded."""
-    try:
-        true, slot = run.attention(layer, head, thinned=True)
-    except UserError:
-        return None
     place = int(np.searchsorted(head_history(run, layer, head)[0].steps, step))
     row, beside = divmod(place, run.attention_every)
     if beside:
         return None
-    return (true[row], slot[row]) if row < min(len(true), len(slot)) else None
+    try:
+        return run.attention_row(layer, head, row)
+    except UserError:
+        return None
 
 
 def explain_no_masses(run: Run, layer: int, head: int, step: int) -> None:
@@ -86,7 +85,7 @@ def explain_no_masses(run: Run, layer: int, head: int, step: int) -> None:
     every = run.attention_every
     sentence = f"Attention rows were recorded at every {every} steps only: choose step {step - step % every}."
     try:
-        run.attention(layer, head, thinned=True)
+        run.attention_row(layer, head, 0)
     except UserError as error:
         sentence = str(error)
     st.info(plain(sentence), icon=":material/info:")

@@ -10,6 +10,7 @@ from safetensors import SafetensorError, safe_open
 
 from kvlab.errors import UserError
 from kvlab.trace.alive import is_written
+from kvlab.trace.blocks import SUMS
 from kvlab.trace.catalogue import KILLED
 from kvlab.trace.parts import LIST, decodes
 from kvlab.trace.reader import Run
@@ -95,7 +96,12 @@ def _is_damaged(run: Run, name: str) -> bool:
     try:
         run.check_array(file)
         with safe_open(file, framework="numpy") as tensors:
-            kinds = EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)
-            return any(tensors.get_tensor(key).dtype not in kinds for key in tensors.keys())  # noqa: SIM118
+            return any(tensors.get_tensor(key).dtype not in _kinds(name) for key in tensors.keys())  # noqa: SIM118
     except (UserError, OSError, SafetensorError):
         return True
+
+
+def _kinds(name: str) -> tuple[type[np.generic], ...]:
+    if name == Path(SUMS).name:
+        return (np.uint8,)
+    return EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)

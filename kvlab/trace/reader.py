@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
@@ -12,9 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file
 
 from kvlab.errors import UserError
 from kvlab.given import path_of
+from kvlab.trace.blocks import SUMS, Index, is_sound
 from kvlab.trace.checksums import known_checksum
 from kvlab.trace.consistency import check_consistency
 from kvlab.trace.parts import sound_parts
@@ -27,7 +29,7 @@ ORDER = ("step", "layer", "head")
 class Run:
     """One recorded run. `problems` lists, one sentence each, the parts that could not be read and are left out.
 
-    Tables are held against their checksums when the run is opened, an array file when it is first read.
+    Tables are held against their checksums when the run is opened, arrays when they are first read.
 
     Raises:
         UserError: the record contradicts what was recorded.
@@ -121,7 +123,7 @@ class Run:
                 f"Attention rows were recorded at every {self.attention_every} steps only, and this takes those of "
                 "every step: record the run again with fewer layers or heads and every=1."
             )
-        return self._slices("attention", layer, head, "true_mass", "slot_mass", head_axis=1)
+        return self._slices("attention", layer, head, "true_mass", "slot_mass", (slice(None),))
 
     def decision(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Score float32 and whether it stayed (1 or 0) of each prompt token when the prompt was compressed.
@@ -131,9 +133,20 @@ class Run:
         """
         return self._slices("decision", layer, head, "score", "kept")
 
+    def attention_row(self, layer: int, head: int, row: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """One row of both arrays of `attention`, thinned or not, (tokens,) float16; None where they end before it.
+
+        Raises:
+            UserError: they were not recorded.
+        """
+        try:
+            return self._slices("attention", layer, head, "true_mass", "slot_mass", (row,))
+        except IndexError:
+            return None
+
     def history(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Mass and log exp score of each token for the probe's queries, both (rows, tokens) float16."""
-        return self._slices("history", layer, head, "mass", "log_score", head_axis=1)
+        return self._slices("history", layer, head, "mass", "log_score", (slice(None),))
 
     def probe(self, name: str, layer: int) -> dict[str, np.ndarray]:
         """Every tensor of the probe's `hidden` or `sampled` of a layer, float32; see `schema.ARRAYS`.
@@ -171,8 +184,8 @@ class Run:
         """The sound parts of a table, in order."""
         return self._parts[table]
 
-    def check_array(self, path: Path) -> None:
-        """Hold an array file against its checksum, once for each state of the file.
+    def check_array(self, path: Path, read: Mapping[str, Index] | None = None) -> None:
+        """Hold an array file against its checksum, once for each state of the file; of parts, the blocks they lie in.
 
         Raises:
             UserError: it is not as it was written, or is gone.
@@ -181,12 +194,31 @@ class Run:
             return
         written = self.record.checksums.get(f"arrays/{path.name}")
         try:
-            if path.exists() and known_checksum(path) != written:
+            if path.exists() and not self._is_sound(path, written, read):
                 raise UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
         except OSError as error:  # a folder of that name, or one that may not be read
             raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
         if written is not None and not path.exists():
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
+
+    def _is_sound(self, path: Path, written: str | None, read: Mapping[str, Index] | None) -> bool:
+        sums = None if read is None or written is None else self._block_sums.get(path.name)
+        if read is None or sums is None:
+            return known_checksum(path) == written
+        try:
+            return is_sound(path, sums, read)
+        except (ValueError, KeyError, TypeError):  # a header that says something else than what was written
+            return False
+
+    @cached_property
+    def _block_sums(self) -> Mapping[str, np.ndarray]:
+        """SHA-256 of the blocks of each array file; empty where the run has none, or they are damaged themselves."""
+        written = (self.record.checksums or {}).get(SUMS)
+        try:
+            sound = written is not None and known_checksum(self.path / SUMS) == written
+            return load_file(self.path / SUMS) if sound else {}
+        except (OSError, SafetensorError):
+            return {}
 
     def _condition(self, layer: int | None, head: int | None) -> pc.Expression | None:
         self._check_indices(layer, head)
@@ -205,7 +237,7 @@ class Run:
                 raise UserError(f"This run has no {name} {index}: its {name}s are numbered 0 to {count - 1}.")
 
     def _slices(
-        self, name: str, layer: int, head: int, first: str, second: str, head_axis: int = 0
+        self, name: str, layer: int, head: int, first: str, second: str, before: Index = ()
     ) -> tuple[np.ndarray, np.ndarray]:
         self._check_indices(layer, head)
         path = self._array_path(name, layer)
@@ -214,11 +246,14 @@ class Run:
             raise UserError(self._not_asked_for(f"KV head {head}"))
         if self.record.status == "running":
             raise UserError(self._why_no_array(path, layer))
-        index = (slice(None),) * head_axis + (heads.index(head),)
-        self.check_array(path)
+        index = (*before, heads.index(head))
+        self.check_array(path, {first: index, second: index})
         try:
             with safe_open(path, framework="numpy") as tensors:
-                return tensors.get_slice(first)[index], tensors.get_slice(second)[index]
+                parts = tensors.get_slice(first), tensors.get_slice(second)
+                for part in parts:
+                    _check_bounds(before, part.get_shape())
+                return parts[0][index], parts[1][index]
         except (FileNotFoundError, SafetensorError, KeyError) as error:
             raise UserError(self._why_no_array(path, layer)) from error
 
@@ -254,6 +289,12 @@ class Run:
             f"Nothing was recorded of {what}: this run was asked to record {self.record.recording.text} only; "
             "choose one of these, or record it again."
         )
+
+
+def _check_bounds(index: Index, shape: Sequence[int]) -> None:
+    for place, size in zip(index, shape, strict=False):
+        if isinstance(place, int) and place >= size:
+            raise IndexError(f"{place} of {size}")
 
 
 def open_run(path: Path | str, strict: bool = False) -> Run:

@@ -324,6 +324,8 @@ TABLES: dict[str, pa.Schema] = {"tokens": TOKENS, "steps": STEPS, "events": EVEN
 # query. Of unit vectors float16 is 8 times as exact as bfloat16, which takes as much. How far unit * norm is from what
 # was cached stands in `RunRecord.array_error` (at most 1.1e-3 by the format, where norms are between 6e-5 and 65,504).
 #
+# `kvlab.trace.blocks.SUMS` stands beside them: SHA-256 of every 64 KiB of each, so that a head is checked by itself.
+#
 # The probe: one pass of the full cache, written into a comparison's first run only (`Run.has_probe`):
 #   history     "mass", "log_score" (rows, heads, tokens): attention of the last prompt queries (at most 64) and of
 #               every forced token (at most 64), group mean; log_score is the log of the unnormalised exp score, -inf

@@ -1,7 +1,7 @@
 """Writes one run's folder: `run.json`, tables in Parquet parts, arrays as safetensors. Every file appears whole.
 
-A file is hashed when it is written, while the system still holds it in memory; `run.json` names all checksums once the
-run has ended, and is always the last file to change.
+A file is hashed when it is written, while the system still holds it in memory, an array file also block by block
+(`kvlab.trace.blocks`); `run.json` names all checksums once the run has ended, and is always the last file to change.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from kvlab.errors import UserError
 from kvlab.trace import catalogue
 from kvlab.trace.alive import beat
 from kvlab.trace.atomic import replace_file
+from kvlab.trace.blocks import SUMS, block_sums
 from kvlab.trace.checksums import checksum
 from kvlab.trace.record import write_record
 from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatus
@@ -54,6 +55,7 @@ class RunWriter:
         self.before_flush: list[Callable[[], None]] = []  # whoever holds rows back appends them then
         self._part_rows: dict[str, list[int]] = {name: [] for name in TABLES}
         self._checksums: dict[str, str] = {}
+        self._block_sums: dict[str, np.ndarray] = {}
         _make_folder(self.path)
         self._end_beating: Callable[[], None] = lambda: None
         try:
@@ -97,7 +99,9 @@ class RunWriter:
             key: np.ascontiguousarray(array, dtype=kinds.get(array.dtype.kind, np.float16))
             for key, array in arrays.items()
         }
-        self._write(f"arrays/{name}-layer-{layer:03d}.safetensors", lambda temporary: save_file(stored, temporary))
+        file = f"{name}-layer-{layer:03d}.safetensors"
+        self._write(f"arrays/{file}", lambda temporary: save_file(stored, temporary))
+        self._block_sums[file] = block_sums(self.path / "arrays" / file)
 
     def update(self, **fields: Any) -> None:
         """Change fields of the record and rewrite `run.json`; the catalogue follows when the status changes."""
@@ -113,6 +117,8 @@ class RunWriter:
         """Flush, then write the final status: `complete` is never said of rows that are not on disk."""
         try:
             self.flush()
+            if self._block_sums:
+                self._write(SUMS, lambda temporary: save_file(self._block_sums, temporary))
         except UserError as error:
             self._buffers = {name: [] for name in TABLES}
             self.update(status="failed", message=str(error))
