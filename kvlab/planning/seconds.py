@@ -42,7 +42,7 @@ MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
 LASTS = timedelta(days=7)  # measuring takes a second or two, and a machine's neighbours, clock and cooling change
 TRIES, TRIED_SECONDS = 16, 1.0  # the best of so many, for a busy machine is fast now and then
 _measuring = threading.Lock()
-_measured: dict[tuple[Path, str], Speed] = {}
+_measured: dict[str, Speed] = {}  # by this process: a device is as fast whatever folder is asked about
 
 
 class Speed(BaseModel):
@@ -98,7 +98,8 @@ def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, co
 
 
 def known_speed(machine: Machine, root: Path) -> Speed | None:
-    """What was measured of the device before; a CPU is measured now if that was never, long ago or by other versions.
+    """What was measured of the device before, as the folder notes or this process remembers; a CPU is measured now if
+    that was never, long ago or by other versions.
 
     One measures while others who ask wait: several at once would each see a slow machine, and take its memory.
     """
@@ -116,7 +117,7 @@ def _noted(machine: Machine, root: Path) -> Speed | None:
     try:
         return Speed.model_validate(json.loads((root / FILE).read_text(encoding="utf-8"))[_called(machine)])
     except (OSError, ValueError, KeyError, TypeError, ValidationError):
-        return _measured.get((root, _called(machine)))  # of a folder that cannot be written to
+        return _measured.get(_called(machine))
 
 
 def _called(machine: Machine) -> str:
@@ -142,7 +143,7 @@ def _version(name: str) -> str:
 def keep_speed(machine: Machine, root: Path, speed: Speed) -> Speed:
     """Note what a device was measured to do just now beside the runs, where there is a folder of runs."""
     name, speed = _called(machine), speed.model_copy(update={"measured": datetime.now(UTC), "by": _versions()})
-    _measured[root, name] = speed
+    _measured[name] = speed
     if not root.is_dir():
         return speed
     try:

@@ -124,6 +124,7 @@ def test_the_form_plans_the_settings_that_are_chosen(
 ) -> None:
     """Self-study writes tokens, which takes time; a mass for each query head takes memory in every slot."""
     monkeypatch.setattr(fitting, "_machine", lambda *_: HERE)
+    monkeypatch.setattr("kvlab.planning.seconds._measured", {})
     monkeypatch.setattr("kvlab.planning.seconds._host_speed", lambda: Speed(operations=1e11, bytes=1e10))
 
     def form(name: str, **own: Any) -> Plan:

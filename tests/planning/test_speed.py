@@ -19,6 +19,12 @@ from kvlab.planning.work import Work
 GB = 10**9
 
 
+@pytest.fixture(autouse=True)
+def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a process that has measured nothing yet."""
+    monkeypatch.setattr(seconds, "_measured", {})
+
+
 def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here, work = Machine("cpu", "cpu", GB, GB, GB), Work(find_model("mini"), 500, 8, 4, 1, "light")
     first = duration(work, [Holds()] * 2, here, tmp_path)
@@ -26,6 +32,7 @@ def test_without_earlier_runs_the_device_is_measured_once(tmp_path: Path, monkey
     assert duration(work, [Holds()] * 2, here, tmp_path) == first
     assert first is not None and "no run of this model" in first.basis
     assert duration(work, [Holds()] * 2, Machine("cuda", "some GPU", GB, GB, GB), tmp_path) is None
+    assert duration(work, [Holds()] * 2, here, tmp_path / "another folder") == first
     three = duration(work, [Holds()] * 2, here, tmp_path, 3)
     assert three is not None and (three.low, three.high) == pytest.approx((3 * first.low, 3 * first.high))
 
