@@ -25,14 +25,15 @@ COMMON = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+TWO = {"num_hidden_layers": 2}  # are enough where layers are alike, in the matrix that every method goes through
 FAMILIES: dict[str, tuple[str, dict]] = {
     "llama": ("llama", {}),
-    "mistral": ("mistral", {"sliding_window": None}),
-    "mistral-sliding": ("mistral", {"sliding_window": 8}),
-    "qwen2": ("qwen2", {}),
-    "qwen3": ("qwen3", {}),
-    "phi3": ("phi3", {"pad_token_id": 0}),
-    "gemma": ("gemma", {}),
+    "mistral": ("mistral", {"sliding_window": None, **TWO}),
+    "mistral-sliding": ("mistral", {"sliding_window": 8, **TWO}),
+    "qwen2": ("qwen2", TWO),
+    "qwen3": ("qwen3", TWO),
+    "phi3": ("phi3", {"pad_token_id": 0, **TWO}),
+    "gemma": ("gemma", TWO),
     "gemma2": ("gemma2", {"sliding_window": 8, "query_pre_attn_scalar": 16}),
     "gemma3": (
         "gemma3_text",
@@ -42,14 +43,14 @@ FAMILIES: dict[str, tuple[str, dict]] = {
             "query_pre_attn_scalar": 16,
         },
     ),
-    "gpt-neox": ("gpt_neox", {"num_key_value_heads": None, "rotary_pct": 1.0}),
-    "falcon-multi-query": ("falcon", {"new_decoder_architecture": False, "multi_query": True, "alibi": False}),
-    "falcon-grouped": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False}),
+    "gpt-neox": ("gpt_neox", {"num_key_value_heads": None, "rotary_pct": 1.0, **TWO}),
+    "falcon-multi-query": ("falcon", {"new_decoder_architecture": False, "multi_query": True, "alibi": False, **TWO}),
+    "falcon-grouped": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": False, **TWO}),
     "falcon-alibi": (
         "falcon",
-        {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "alibi": True},
+        {"new_decoder_architecture": False, "multi_query": False, "parallel_attn": False, "alibi": True, **TWO},
     ),
-    "falcon-alibi-grouped": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": True}),
+    "falcon-alibi-grouped": ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "alibi": True, **TWO}),
 }
 WINDOWED = {"layer_types": ["sliding_attention", "full_attention", "full_attention"], "sliding_window": 8}
 EXPERTS = {
