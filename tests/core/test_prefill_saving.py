@@ -40,7 +40,7 @@ def reference(family: str, cache: CompressedCache, text: Tensor) -> tuple[Tensor
 
     Layer by layer with transformers' own eager attention and explicit masks, positions and gathers.
     """
-    model = tiny_model(family)
+    model = tiny_model(family, num_hidden_layers=3)
     base, place = model.model, torch.arange(text.shape[1])
     plain, keys = DynamicCache(config=model.config), []
     hidden = base.embed_tokens(text)
@@ -61,7 +61,7 @@ def reference(family: str, cache: CompressedCache, text: Tensor) -> tuple[Tensor
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_equals_a_plain_model_given_fewer_tokens_layer_by_layer(family: str) -> None:
-    lab, text = prepare(tiny_model(family)), ids()
+    lab, text = prepare(tiny_model(family, num_hidden_layers=3)), ids()
     cache = saving(lab)
     with torch.inference_mode():
         logits = lab(text, past_key_values=cache).logits
@@ -196,7 +196,7 @@ def test_prefill_takes_fewer_operations() -> None:
 @pytest.mark.parametrize("family", ["gemma2", "gemma3", "gpt-neox", "falcon-grouped"])
 def test_other_families_are_refused_with_a_sentence(family: str) -> None:
     with pytest.raises(UserError, match="cannot narrow"):
-        saving(prepare(tiny_model(family)))
+        saving(prepare(tiny_model(family, num_hidden_layers=3)))
 
 
 def test_what_does_not_fit_together_is_refused() -> None:
