@@ -25,7 +25,7 @@ from tests.conformance.variants import Variant, every_variant
 from tests.families import EVERY, FAMILIES, padded_rows, tiny_model
 
 PROMPT, PADS, BUDGET = 24, 7, 0.3
-TURNS = (PROMPT, 3, 1, 1, 1, 5, 1, 1)  # tokens of each pass: prompt, append, decode, second turn, decode
+TURNS = (PROMPT, 3, 1, 1, 5, 1)  # tokens of each pass: prompt, append, decode, second turn, decode
 ALIBI = ("falcon-alibi", "falcon-alibi-grouped", "bloom", "mpt")
 NARROWED = ("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma")
 DTYPES = (torch.float32, torch.bfloat16)

@@ -16,7 +16,7 @@ from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import EVERY, FAMILIES, cache_for, tiny_model
 
-PROMPT, STEPS, PADS = 24, 6, 7
+PROMPT, STEPS, PADS = 24, 5, 7
 # The families that test_families.py has a smaller matrix for join in `make conformance`.
 FULL = os.environ.get("KVLAB_CONFORMANCE") == "full"
 CHOSEN = EVERY if FULL else FAMILIES

@@ -30,7 +30,7 @@ PADS = 7
 @cache
 def models() -> tuple[PreTrainedModel, PreTrainedModel]:
     """A model, and the same function with its heads in another order."""
-    plain, turned = (prepare(tiny_model("llama")) for _ in range(2))
+    plain, turned = (prepare(tiny_model("llama", num_hidden_layers=2)) for _ in range(2))
     with torch.no_grad():
         for layer in turned.model.layers:
             own = layer.self_attn
