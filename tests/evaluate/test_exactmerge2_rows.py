@@ -66,7 +66,7 @@ def said_prompts(cell: str, usual: int) -> int:
 @pytest.mark.parametrize(("head", "folder"), MODELS.items())
 def test_right_answers_are_the_shares_of_the_rows(head: str, folder: str):
     found, (budgets, lines) = rows(folder), table(f"{head}, right answers")
-    assert len(lines) == {"Mini": 10, "Mini-60": 4}[head]
+    assert len(lines) == 10
     for task, regime, full, *cells in lines:
         seen = regime == "in sight"
         assert int(full) == round(100 * value(of(found, task, 0, "full", seen), "score"))
