@@ -98,10 +98,10 @@ def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, co
 
 
 def known_speed(machine: Machine, root: Path) -> Speed | None:
-    """What was measured of the device before, as the folder notes or this process remembers; a CPU is measured now if
-    that was never, long ago or by other versions.
+    """What was measured of the device before; a CPU is measured now if that was never, long ago or by other versions.
 
-    One measures while others who ask wait: several at once would each see a slow machine, and take its memory.
+    The folder's note counts before what this process remembers. One measures while others who ask wait: several at
+    once would each see a slow machine, and take its memory.
     """
     known = _noted(machine, root)
     if machine.device != "cpu" or (known is not None and known.holds):

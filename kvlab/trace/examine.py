@@ -96,12 +96,14 @@ def _is_damaged(run: Run, name: str) -> bool:
     try:
         run.check_array(file)
         with safe_open(file, framework="numpy") as tensors:
-            return any(tensors.get_tensor(key).dtype not in _kinds(name) for key in tensors.keys())  # noqa: SIM118
+            names, kinds = tensors.keys(), _kinds(name)
+            return any(tensors.get_tensor(key).dtype not in kinds for key in names)
     except (UserError, OSError, SafetensorError):
         return True
 
 
 def _kinds(name: str) -> tuple[type[np.generic], ...]:
+    """The types that the tensors of an array file may have."""
     if name == Path(SUMS).name:
         return (np.uint8,)
     return EXACT_KINDS if name.split("-layer-")[0] in EXACT_ARRAYS else (np.float16,)

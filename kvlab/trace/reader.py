@@ -125,14 +125,6 @@ class Run:
             )
         return self._slices("attention", layer, head, "true_mass", "slot_mass", (slice(None),))
 
-    def decision(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
-        """Score float32 and whether it stayed (1 or 0) of each prompt token when the prompt was compressed.
-
-        Raises:
-            UserError: it was not recorded.
-        """
-        return self._slices("decision", layer, head, "score", "kept")
-
     def attention_row(self, layer: int, head: int, row: int) -> tuple[np.ndarray, np.ndarray] | None:
         """One row of both arrays of `attention`, thinned or not, (tokens,) float16; None where they end before it.
 
@@ -143,6 +135,14 @@ class Run:
             return self._slices("attention", layer, head, "true_mass", "slot_mass", (row,))
         except IndexError:
             return None
+
+    def decision(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
+        """Score float32 and whether it stayed (1 or 0) of each prompt token when the prompt was compressed.
+
+        Raises:
+            UserError: it was not recorded.
+        """
+        return self._slices("decision", layer, head, "score", "kept")
 
     def history(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Mass and log exp score of each token for the probe's queries, both (rows, tokens) float16."""
@@ -202,7 +202,7 @@ class Run:
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
 
     def _is_sound(self, path: Path, written: str | None, read: Mapping[str, Index] | None) -> bool:
-        sums = None if read is None or written is None else self._block_sums.get(path.name)
+        sums = self._block_sums.get(path.name) if written is not None else None
         if read is None or sums is None:
             return known_checksum(path) == written
         try:
