@@ -14,7 +14,8 @@ from kvlab.fitted.signature import same_weights
 from kvlab.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.methods.pipeline import Pipeline
 
-PROFILES = Kind("profile of head shares", "kvlab profile", {"mini": "profiles/mini.safetensors"})
+SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60")}
+PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)
 
 
 def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeline:
