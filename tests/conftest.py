@@ -18,6 +18,9 @@ settings.register_profile("repeatable", derandomize=True)
 settings.register_profile("explore", derandomize=False, print_blob=True)
 settings.load_profile("repeatable")
 
+# Tests run side by side and their models are tiny: threads of each would only wait for one another.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # Triton looks at this when it is imported, and anything that imports torch may do that.
 os.environ.setdefault("TRITON_INTERPRET", "0" if Path("/dev/nvidiactl").exists() else "1")
 

@@ -39,9 +39,9 @@ def read_arrays(run: Run, layer: int, head: int) -> HeadArrays | None:
         true, slot = run.attention(layer, head)
     except UserError:
         return None
-    return HeadArrays(
-        unit.astype(np.float32) * norm.astype(np.float32)[:, None], *(m.astype(np.float32) for m in (true, slot))
-    )
+    values = unit.astype(np.float32)
+    values *= norm.astype(np.float32)[:, None]
+    return HeadArrays(values, true.astype(np.float32), slot.astype(np.float32))
 
 
 def value_spread(values: np.ndarray, merged: np.ndarray) -> float:
@@ -52,11 +52,11 @@ def value_spread(values: np.ndarray, merged: np.ndarray) -> float:
     """
     if not len(merged):
         return float("nan")
-    some = values[merged]
+    some, squares = values[merged], np.einsum("td,td->t", values, values)
     if len(some) * len(values) > MOST_PAIRS:
         centre = values.mean(0)
-        return float(np.linalg.norm(some - centre, axis=1).max() + np.linalg.norm(values - centre, axis=1).max())
-    squares = (values**2).sum(1)
+        to_centre = np.sqrt(np.maximum(squares - 2 * values @ centre + centre @ centre, 0))
+        return float(to_centre[merged].max() + to_centre.max())
     largest = 0.0
     for start in range(0, len(some), ROWS_AT_ONCE):
         rows = some[start : start + ROWS_AT_ONCE]
