@@ -25,7 +25,7 @@ from tests.conformance.variants import SHORT
 
 PACKING = [name for name, store in STORES.items() if store.packs and not name.startswith("short-")]
 PROMPT, SECOND, STEPS, PADS = 150, 40, 50, 30
-A_LOT = 24  # steps enough, with the second turn, for lots of 16 and 32 to be packed after the prompt
+A_LOT = 12  # steps enough, with the second turn, for lots of 16 and 32 to be packed after the prompt
 
 
 def draw(*shape: int, seed: int = 0) -> Tensor:
@@ -90,7 +90,8 @@ def test_packing_itself_changes_nothing(method: str, store: str) -> None:
     native, plain = natively(method)
     held_by, cache = conversation(method, store, steps=A_LOT)
     assert any(isinstance(table, PackedTable) and table.used for table in cache.compressed_layers()[0].tables)
-    assert (held_by - native).abs().max() < 1e-3
+    log_mass = cache.compressed_layers()[0].tables[0].slots.log_mass
+    assert (held_by - native).abs().max() < (4e-3 if log_mass.dtype.itemsize == 2 else 1e-3)  # beside codes, 16 bits
     for ours, theirs in zip(cache.compressed_layers(), plain.compressed_layers(), strict=True):
         assert (ours.slots.live() == theirs.slots.live()).all()
 
@@ -102,7 +103,7 @@ def test_bytes_are_what_the_tensors_take(method: str, store: str) -> None:
     for layer, told in zip(cache.compressed_layers(), cache.memory().layers, strict=True):
         allocated, live = 0, 0
         for table in layer.tables:
-            assert isinstance(table, PackedTable)
+            assert isinstance(table, PackedTable) and table.used
             tensors = [*table.slots.own().values(), *table.native.values(), *table.head_state.values()]
             tensors += [tensor for coded in table.coded.values() for tensor in coded.values()]
             allocated += sum(tensor.untyped_storage().nbytes() for tensor in tensors)
