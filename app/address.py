@@ -9,18 +9,28 @@ from dataclasses import dataclass, field, replace
 import streamlit as st
 
 ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
+PAGE = "page_in_view"
 DRAWN_SECONDS = 2.0  # from the end of a run until the browser shows what its lists say, at most
 ROUND_SECONDS = 5.0  # in which an address may be of the round before, where keys go round
 
 
 @dataclass(frozen=True)
 class Way:
-    """A value for the address that the browser may not have heard of; `before` is what the address said until then."""
+    """A value for the address that the browser may not have heard of; `before` is what the address said until then.
+
+    `page` is the only page that knows the name; None where all do.
+    """
 
     value: str
     before: frozenset[str | None]
     sent: float
     new: bool = True
+    page: str | None = None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the page in view knows the name."""
+        return self.page is None or self.page == page_in_view()
 
     def is_heard(self, asked: str | None) -> bool:
         """Whether an address that says `asked` shows that the browser has heard of the value.
@@ -59,12 +69,38 @@ def go_to(turned: int | None = None, **place: int) -> None:
     st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned, lists)
 
 
-def _further(known: Mapping[str, Way], place: Mapping[str, int], now: Mapping[str, str]) -> dict[str, Way]:
+def keep(name: str, value: object) -> None:
+    """What the page in view alone knows by this name, a slot or a token, is `value` from now on; for a callback.
+
+    A request that was on its way undoes it as little as what `go_to` was asked for.
+    """
+    asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
+    ways = _further(known.ways, {name: value}, asked, page_in_view())
+    st.session_state[ON_THE_WAY] = replace(known, ways=ways)
+    st.query_params[name] = str(value)
+
+
+def let_go(name: str) -> None:
+    """The page in view has nothing by this name any more; for a callback."""
+    known = st.session_state.get(ON_THE_WAY, OnTheWay())
+    ways = {other: way for other, way in known.ways.items() if other != name}
+    st.session_state[ON_THE_WAY] = replace(known, ways=ways)
+    st.query_params.pop(name, None)
+
+
+def page_in_view() -> str:
+    """The page's name in the address; empty on the first one, and where a page is run alone."""
+    return str(st.session_state.get(PAGE, ""))
+
+
+def _further(
+    known: Mapping[str, Way], place: Mapping[str, object], now: Mapping[str, str], page: str | None = None
+) -> dict[str, Way]:
     """The ways with those to `place`, from what is said `now` and all that was on the way."""
     ways = dict(known)
     for name in place:
         before = ways[name].before | {ways[name].value} if name in ways else frozenset()
-        ways[name] = Way(str(place[name]), before | {now.get(name)}, time.monotonic())
+        ways[name] = Way(str(place[name]), before | {now.get(name)}, time.monotonic(), page=page)
     return ways
 
 
@@ -81,12 +117,14 @@ def catch_up() -> None:
     left = {
         name: replace(way, new=False)
         for name, way in known.ways.items()
-        if time.monotonic() - way.sent < LATE_SECONDS and not way.is_heard(asked.get(name))
+        if way.is_here and time.monotonic() - way.sent < LATE_SECONDS and not way.is_heard(asked.get(name))
     }
     if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
         left = {}  # somebody followed a link to another place
     for name, way in left.items():
-        remember(name, way.value, again=known.ways[name].new)
+        put(name, way.value, again=known.ways[name].new)
+        if way.page is None:
+            st.session_state[f"chosen_{name}"] = way.value
     st.session_state[ON_THE_WAY] = replace(known, ways=left)
 
 
@@ -135,13 +173,19 @@ def on_the_way(name: str) -> str | None:
 def asked_for(name: str) -> str | None:
     """What the address says, or will say as soon as the browser has heard."""
     asked, way = st.query_params.get(name), st.session_state.get(ON_THE_WAY, OnTheWay()).ways.get(name)
-    late = way is not None and asked in way.before and time.monotonic() - way.sent < LATE_SECONDS
-    return way.value if late else asked
+    if way is None or not way.is_here or asked not in way.before:
+        return asked
+    return way.value if time.monotonic() - way.sent < LATE_SECONDS else asked
 
 
-def remember(name: str, value: str, again: bool = False) -> None:
-    """Put a choice into the address (`again` even if it is there), and into the session for other pages."""
+def remember(name: str, value: str) -> None:
+    """Put a choice into the address, and into the session for other pages."""
     st.session_state[f"chosen_{name}"] = value  # the menu drops the query string, the session does not
+    put(name, value)
+
+
+def put(name: str, value: str, again: bool = False) -> None:
+    """Put a choice into the address, `again` even if it is there."""
     if again or st.query_params.get(name) != value:
         st.query_params[name] = value
 

@@ -13,14 +13,13 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
-from app.address import catch_up, keep_named, settled
+from app.address import PAGE, catch_up, keep_named, settled
 from app.left_behind import forget_left_behind
 from app.parts import context_bar
 from app.parts.ahead import load_plotly_ahead
 from app.parts.asked import drop_unusable, say_refused
 from app.parts.copy_link import copy_link
 from app.parts.room import say_room
-from app.parts.slides import PAGE
 from app.parts.story import caption_bar, offer
 from app.parts.theme_switch import theme_switch
 from app.parts.views_from_outside import view_pages

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.address import keep, let_go
 from app.opened import wanted_of
 from app.parts import may, page, view
 from app.parts.asked import asked_numbers
@@ -128,7 +129,7 @@ def pick_place(texts: list[str], words: str, span: tuple[int, int]) -> None:
 
 
 def remember_place() -> None:
-    st.query_params["span"] = "-".join(map(str, st.session_state[PLACE]))
+    keep("span", "-".join(map(str, st.session_state[PLACE])))
 
 
 def name(span: tuple[int, int], texts: list[str]) -> str:
@@ -146,11 +147,11 @@ def asked_span(tokens: int) -> tuple[int, int] | None:
 
 def remember_span() -> None:
     if (chosen := st.session_state[TEXT].get("chosen")) is not None:
-        st.query_params["span"] = "-".join(str(int(edge)) for edge in chosen)
+        keep("span", "-".join(str(int(edge)) for edge in chosen))
 
 
 def forget_span() -> None:
-    st.query_params.pop("span", None)
+    let_go("span")
 
 
 def everywhere(run: Run, table: pd.DataFrame) -> None:

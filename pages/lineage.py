@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.address import keep
 from app.parts import page, view
 from app.parts.asked import asked_number
 from app.parts.figure import show
@@ -85,7 +86,7 @@ def chosen_slot(merged: dict[int, int], texts: list[str]) -> int:
 
 
 def remember_slot() -> None:
-    st.query_params["slot"] = str(st.session_state["lineage-slot"])
+    keep("slot", st.session_state["lineage-slot"])
 
 
 def draw_river(

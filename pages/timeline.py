@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
-from app.address import go_to
+from app.address import go_to, keep
 from app.parts import page, view
 from app.parts.asked import asked_number
 from app.parts.decision import decision_section, played_decision
@@ -229,11 +229,11 @@ def remember_step() -> None:
 
 def remember_token() -> None:
     if (token := st.session_state[STRIP].get("token")) is not None:
-        st.query_params["token"] = str(int(token))
+        keep("token", int(token))
 
 
 def remember_slot() -> None:
-    st.query_params["token"] = str(st.session_state[SLOT])
+    keep("token", st.session_state[SLOT])
 
 
 main()

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
+from app.address import asked_for
 from app.parts.text import code, plain
 
 NUMBER = re.compile(r"[0-9]{1,9}")
@@ -22,12 +23,12 @@ def number_of(text: object) -> int | None:
 
 def asked_number(name: str) -> int | None:
     """The number of this name in the address."""
-    return number_of(st.query_params.get(name))
+    return number_of(asked_for(name))
 
 
 def asked_numbers(name: str, count: int) -> list[int] | None:
     """`count` numbers with dashes between them in the address."""
-    found = [number_of(part) for part in st.query_params.get(name, "").split("-")]
+    found = [number_of(part) for part in (asked_for(name) or "").split("-")]
     numbers = [number for number in found if number is not None]
     return numbers if len(numbers) == len(found) == count else None
 

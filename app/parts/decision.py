@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import streamlit as st
 
+from app.address import keep
 from app.parts import page
 from app.parts.asked import asked_number
 from app.parts.figure import show
@@ -89,12 +90,12 @@ def chosen_frame(count: int) -> int:
 
 def remember_frame() -> None:
     if (step := st.session_state[STRIP].get("step")) is not None:
-        st.query_params["frame"] = str(int(step))
+        keep("frame", int(step))
 
 
 def remember_token() -> None:
     if (token := st.session_state[STRIP].get("token")) is not None:
-        st.query_params["token"] = str(int(token))
+        keep("token", int(token))
 
 
 @st.cache_resource(max_entries=page.OPEN_HEADS, show_spinner=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import streamlit as st
 
+from app.address import asked_for, keep
 from app.parts import page
 from app.parts.exhibit import show_exhibit
 from app.parts.reference import warn_of_reference
@@ -44,7 +45,7 @@ def paper_page(paper: str) -> None:
 
 def _pick(exhibits: dict[str, Exhibit]) -> str:
     """The exhibit the address names, changeable here; the paper's first where it names none that exists."""
-    asked, first = st.query_params.get("exhibit"), next(iter(exhibits))
+    asked, first = asked_for("exhibit"), next(iter(exhibits))
     if asked is not None and asked not in exhibits:
         st.warning(f"Exhibit {code(asked)} is not in this paper: choose one below.")
     # Bound by hand: a bound widget puts its labels into the address, and links are made of slugs.
@@ -61,4 +62,4 @@ def _pick(exhibits: dict[str, Exhibit]) -> str:
 
 
 def _remember() -> None:
-    st.query_params["exhibit"] = st.session_state[PICKED]
+    keep("exhibit", st.session_state[PICKED])

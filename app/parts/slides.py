@@ -8,6 +8,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 import streamlit as st
 
+from app.address import page_in_view
 from app.opened import runs_root
 from app.parts.text import plain
 from app.parts.told import address, of_and_source
@@ -22,7 +23,6 @@ from kvlab.trace.stories import LARGEST_FIGURE, Kind, Slide, Story, View, list_s
 
 STATIC = Path(__file__).parent / "static"
 STORY = "story-name"
-PAGE = "page_in_view"
 
 _present = st.components.v2.component(
     "kvlab_present",
@@ -51,7 +51,9 @@ def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: str) -
     """Put what is seen at the end of the story that was added to last."""
     name = st.session_state.get(STORY) or usual_story()
     try:
-        view = View(page=_page(), query=address(), slide=slide_of(title, shown, reading, source, address(), theme()))
+        view = View(
+            page=page_in_view(), query=address(), slide=slide_of(title, shown, reading, source, address(), theme())
+        )
         story = load_story(runs_root(), name).with_view(view)
         save_story(runs_root(), story)
     except UserError as error:
@@ -82,7 +84,3 @@ def made_file(story: Story, kind: str) -> bytes:
     from app.parts.figure import image_writer  # that part has the button which makes slides
 
     return talk(story, kind, image_writer())
-
-
-def _page() -> str:
-    return str(st.session_state.get(PAGE, ""))

@@ -1,6 +1,7 @@
 """SHA-256 of each block of an array file: what is read of it is held against the sums of its own blocks alone.
 
 One head of a layer is an eighth of its file or less, and the sum of a whole file of 270 MB takes a fifth of a second.
+Whoever writes a run pays once more what the whole file's sum costs: 65 ms for 70 MB beside 63.
 """
 
 from __future__ import annotations

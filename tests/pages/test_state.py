@@ -242,6 +242,46 @@ def test_a_request_sent_before_the_browser_heard_of_a_new_place_does_not_undo_it
     assert text(page.run()) == "0 0", "from then on an address means what it says: somebody went back"
 
 
+def own_page() -> None:
+    """A page that alone knows a slot, chosen in a callback; `at` says which page is in view."""
+    import streamlit as st
+
+    from app.address import PAGE, catch_up, keep, let_go
+    from app.parts.asked import asked_number
+
+    slots = {"slot": lambda: keep("slot", 7), "none": lambda: let_go("slot")}
+    st.session_state[PAGE] = st.session_state.get("at", "lineage")
+    catch_up()
+    st.text(str(asked_number("slot")))
+    for name, does in slots.items():
+        st.button(name, on_click=does, key=name)
+
+
+def test_what_a_page_alone_knows_is_not_undone_by_a_request_sent_before_and_never_told_to_another_page():
+    page = opened(own_page, slot="3")
+    page.button(key="slot").click()
+    assert text(page.run()) == "7"
+    for _ in range(2):  # the old address, as often as it comes
+        page.query_params["slot"] = "3"
+        assert text(page.run()) == "7"
+        assert query(page)["slot"] == "7"
+    page.session_state["at"] = "timeline"
+    del page.query_params["slot"]  # as the menu does
+    assert text(page.run()) == "None"
+    assert "slot" not in query(page)
+    page.session_state["at"] = "lineage"
+    assert text(page.run()) == "None", "somebody went away and came back"
+
+
+def test_what_a_page_has_let_go_of_does_not_come_back():
+    page = opened(own_page)
+    page.button(key="slot").click()
+    assert text(page.run()) == "7"
+    page.button(key="none").click()
+    assert text(page.run()) == "None"
+    assert "slot" not in query(page)
+
+
 def choose(page: AppTest, layer: int, head: int) -> None:
     page.selectbox(key="pick_layer").set_value(layer)
     page.selectbox(key="pick_head").set_value(head)
