@@ -18,7 +18,7 @@ from app.state import chosen_step, current_run, step_reason
 from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
-from kvlab.analysis.lineage.tables import check, events_at, heaviest, slot_table
+from kvlab.analysis.lineage.tables import check, events_at, slot_table
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
 from kvlab.analysis.memory import budgets_by_layer
 from kvlab.figures import lineage as river
@@ -109,21 +109,24 @@ def linked_view(run: Run, layer: int, head: int) -> None:
     slots, happened, flow = st.tabs(
         ["Slots at this step", "Events of this step", "What flowed into a slot"], key="tab", bind="query-params"
     )
+    # Only the open one is made: the other two would take most of the time of a step.
     with slots:
-        table = slots_shown(slot_table(lineage, texts, step, masses))
-        show_table(table, f"Slots of layer {layer}, head {head} after step {step}", height=360)
+        if slots.open:
+            slots_table(lineage, texts, step, masses, f"Slots of layer {layer}, head {head} after step {step}")
     with happened:
-        events_table(events, texts, step)
+        if happened.open:
+            events_table(events, texts, step)
     with flow:
-        lineage_of_slot(run, lineage, events, texts, step, slot)
+        if flow.open:
+            lineage_of_slot(run, lineage, events, texts, step, slot)
 
 
-def slots_shown(table: pd.DataFrame) -> pd.DataFrame:
-    """Of more slots than a table holds those that matter most."""
-    if len(table) <= MOST_ROWS:
-        return table
-    st.caption(f"Of {len(table):,} slots the {MOST_ROWS:,} that stand for most tokens and get most attention.")
-    return heaviest(table, MOST_ROWS)
+def slots_table(lineage: Lineage, texts: list[str], step: int, masses: page.Masses | None, name: str) -> None:
+    """The slots; of more than a table holds those that matter most."""
+    table, count = slot_table(lineage, texts, step, masses, MOST_ROWS), int(lineage.alive(step).sum())
+    if count > len(table):
+        st.caption(f"Of {count:,} slots the {len(table):,} that stand for most tokens and get most attention.")
+    show_table(table, name, height=360)
 
 
 def events_table(events: pd.DataFrame, texts: list[str], step: int) -> None:

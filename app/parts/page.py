@@ -15,6 +15,7 @@ from kvlab.atlas.sources import origin
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 
+Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
 OPEN_HEADS, OPEN_TEXTS = 24, 8
 OPEN_VECTORS = 4  # at 128k tokens and head_dim 128 a head's vectors take 64 MB
 
@@ -68,7 +69,7 @@ def token_texts_of(run: Run, count: int) -> list[str]:
     return _texts(run, *stamp(run), count)
 
 
-def masses_at(run: Run, layer: int, head: int, step: int) -> tuple[np.ndarray, np.ndarray] | None:
+def masses_at(run: Run, layer: int, head: int, step: int) -> Masses | None:
     """True mass of each token and mass of each slot at a step, both (tokens,); None where they were not recorded."""
     place = int(np.searchsorted(head_history(run, layer, head)[0].steps, step))
     row, beside = divmod(place, run.attention_every)

@@ -131,6 +131,10 @@ def test_tables_say_where_each_token_is(tmp_path: Path):
     assert len(slots) == steps.set_index("step").loc[step, "live_slots"]
     assert slots["votes"].sum() == steps.set_index("step").loc[step, "tokens_seen"]
     assert slots["true mass"].sum() == pytest.approx(1, abs=0.01)
+    for few in (1, 7, len(slots)):
+        order = sorted(slots.to_dict("records"), key=lambda slot: (-slot["votes"], -slot["mass"], slot["position"]))
+        shown = slot_table(lineage, texts, step, masses, few)
+        assert shown.to_dict("records") == sorted(order[:few], key=lambda slot: slot["position"])
     fates = token_fates(lineage, texts, step)
     assert len(fates) == 84
     absorbed = fates[fates["state"] == "absorbed"]

@@ -174,7 +174,7 @@ def test_every_widget_follows_the_address(shared_runs: Path, open_page: Open, na
         ("timeline", {}, "pick_layer"),
         ("timeline", {}, "pick_head"),
         ("similarity", {}, "pick_step"),
-        ("timeline", {"step": "9"}, "timeline-slot"),
+        ("timeline", {"step": "9", "tab": "What flowed into a slot"}, "timeline-slot"),
         ("lineage", {}, "lineage-slot"),
         ("difference", {}, "pick_a"),
         ("difference", {}, "pick_b"),

@@ -11,6 +11,7 @@ from streamlit.testing.v1 import AppTest
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
+FLOW = "What flowed into a slot"
 
 
 def texts(page: AppTest) -> str:
@@ -38,15 +39,30 @@ def test_the_chosen_token_opens_the_river_of_its_slot(runs_root: Path, open_page
     path = write_synthetic_run(runs_root, method="keepkv")
     page = open_page("timeline", run=path.name, step="16")
     slot = page.dataframe[0].value.sort_values("votes")["position"].iloc[-1]
-    page = open_page("timeline", run=path.name, step="16", token=str(slot))
+    page = open_page("timeline", run=path.name, step="16", token=str(slot), tab=FLOW)
     assert not page.exception
     assert page.selectbox(key="timeline-slot").value == slot
     assert any("sankey" in spec for spec in charts(page))
 
 
+def test_what_lies_behind_a_tab_is_made_when_it_is_opened(runs_root: Path, open_page: Open):
+    """Tables of slots and of events differ in their columns, and a river in being a chart."""
+    path = write_synthetic_run(runs_root, method="keepkv")
+    firsts = {}
+    for tab in ("Slots at this step", "Events of this step", FLOW):
+        page = open_page("timeline", run=path.name, step="16", tab=tab)
+        assert not page.exception
+        tables, rivers = (
+            [table.value.columns[0] for table in page.dataframe],
+            [c for c in charts(page) if "sankey" in c],
+        )
+        firsts[tab] = tables, len(rivers)
+    assert list(firsts.values()) == [(["position"], 0), (["kind"], 0), ([], 1)]
+
+
 def test_a_slot_chosen_in_the_list_goes_into_the_address(runs_root: Path, open_page: Open):
     path = write_synthetic_run(runs_root, method="keepkv")
-    page = open_page("timeline", run=path.name, step="16")
+    page = open_page("timeline", run=path.name, step="16", tab=FLOW)
     other = page.selectbox(key="timeline-slot").options[1].split(" ")[0]
     page.selectbox(key="timeline-slot").set_value(int(other)).run()
     assert not page.exception

@@ -16,37 +16,34 @@ def token_texts(tokens: pd.DataFrame, count: int) -> list[str]:
 
 
 def slot_table(
-    lineage: Lineage, texts: list[str], step: int, masses: tuple[np.ndarray, np.ndarray] | None = None
+    lineage: Lineage,
+    texts: list[str],
+    step: int,
+    masses: tuple[np.ndarray, np.ndarray] | None = None,
+    most: int | None = None,
 ) -> pd.DataFrame:
     """One row a live slot after `step`: position, text, state, votes, tokens in it, and its masses where recorded.
 
     `masses` is (true mass of each token, mass of each slot) at the step, both (tokens,); the true mass of a slot is
-    that of all its tokens together, and `sag` is what the slot falls short of it.
+    that of all its tokens together, and `sag` is what the slot falls short of it. Of more than `most` slots those with
+    most votes, among those alike in it with most attention, by position.
     """
     owner = lineage.owners(step)
     alive = np.flatnonzero(lineage.alive(step))
     votes = np.bincount(owner[owner >= 0], minlength=lineage.tokens)
-    table = pd.DataFrame(
-        {
-            "position": alive,
-            "text": [texts[position] for position in alive],
-            "state": [STATES[code] for code in states_at(lineage, step)[alive]],
-            "votes": votes[alive],
-            "read at step": lineage.birth[alive],
-        }
-    )
-    if masses is None:
-        return table
-    true_mass, slot_mass = (mass[: lineage.tokens].astype(np.float32) for mass in masses)
-    inside = np.bincount(owner[owner >= 0], weights=true_mass[owner >= 0], minlength=lineage.tokens)
-    mass = slot_mass[alive]
-    return table.assign(**{"mass": mass, "true mass": inside[alive].astype(np.float32), "sag": inside[alive] - mass})
-
-
-def heaviest(slots: pd.DataFrame, most: int) -> pd.DataFrame:
-    """Of `slot_table` the `most` slots with most votes, among those alike in it with most attention, by position."""
-    order = [name for name in ("votes", "mass") if name in slots]
-    return slots.sort_values(order, ascending=False, kind="stable").head(most).sort_values("position")
+    table = pd.DataFrame({"position": alive, "votes": votes[alive], "read at step": lineage.birth[alive]})
+    if masses is not None:
+        true_mass, slot_mass = (mass[: lineage.tokens].astype(np.float32) for mass in masses)
+        inside = np.bincount(owner[owner >= 0], weights=true_mass[owner >= 0], minlength=lineage.tokens)[alive]
+        mass = slot_mass[alive]
+        table = table.assign(**{"mass": mass, "true mass": inside.astype(np.float32), "sag": inside - mass})
+    if most is not None and len(table) > most:
+        order = [name for name in ("votes", "mass") if name in table]
+        table = table.sort_values(order, ascending=False, kind="stable").head(most).sort_values("position")
+    positions = table["position"].to_numpy()
+    table.insert(1, "text", [texts[position] for position in positions])
+    table.insert(2, "state", np.array(STATES)[states_at(lineage, step)[positions]])
+    return table
 
 
 def token_fates(lineage: Lineage, texts: list[str], step: int) -> pd.DataFrame:
