@@ -31,10 +31,18 @@ def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeli
     if not same_weights(made_with, model):
         name = name_of(model, name)
         raise UserError(
-            f"The profile {allocate.profile!r} was not made with these weights of {name}: run "
-            f"`kvlab profile --model {name} --out FILE` and give profile=FILE (profile=even is equal heads)."
+            f"The profile {allocate.profile!r} was not made with these weights of {name}: {_remedy(model, name)} "
+            "(profile=even is equal heads)."
         )
     return replace(pipeline, allocate=replace(allocate, known=known))
+
+
+def _remedy(model: nn.Module, name: str) -> str:
+    """How to come by a profile of this model."""
+    for shipped in PROFILES.shipped:
+        if same_weights(read_profile(PROFILES.path(shipped))[1], model):
+            return f"give profile={shipped}, which was"
+    return f"run `kvlab profile --model {name} --out FILE` and give profile=FILE"
 
 
 def write_profile(path: Path, budgets: list[float], shares: Tensor, model: nn.Module, about: dict[str, str]) -> None:

@@ -15,7 +15,7 @@ from kvlab.errors import UserError
 from kvlab.fitted.profiles import read_profile, write_profile
 from kvlab.methods.allocators.profile import HeadProfile, HeadShares
 from kvlab.methods.compose import compose
-from kvlab.models.load import LoadedModel, prepare
+from kvlab.models.load import LoadedModel, load_model, prepare
 from tests.families import tiny_model
 
 LAYERS, HEADS = 3, 2
@@ -100,6 +100,15 @@ def test_another_models_profile_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not one")
     with pytest.raises(UserError, match="not a profile"):
         make_cache(lab(), "duoattention", 0.3, profile=str(tmp_path / "text"))
+
+
+def test_a_model_that_has_a_profile_is_told_its_name() -> None:
+    from kvlab.assets import asset_path
+
+    known = load_model(str(asset_path("mini-60")), device="cpu")
+    with pytest.raises(UserError, match="give profile=mini-60, which was"):
+        make_cache(known, "duoattention", 0.3)
+    assert make_cache(known, "duoattention", 0.3, profile="mini-60")
 
 
 def test_the_shipped_profile_is_minis() -> None:
