@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
+from app.address import asked_for, keep
 from app.parts import may, page
 from app.parts.facts import FactKeys, fact_picker
 from app.parts.figure import show
@@ -29,7 +30,7 @@ from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
-CHART, CELL, SAID = "board-chart", "board-cell", "board-cell-said"
+CHART, CELL = "board-chart", "board-cell"
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,11 @@ def choose_clicked() -> None:
     """A click on any mark of a cell: its run becomes the cell that is looked into."""
     points = st.session_state[CHART].selection.points
     if points and (told := points[0].get("customdata")):
-        st.session_state[CELL] = told[0]
-        remember_cell()
+        keep("cell", told[0])
 
 
 def remember_cell() -> None:
-    st.query_params["cell"] = st.session_state[SAID] = st.session_state[CELL]
+    keep("cell", st.session_state[CELL])
 
 
 def cell_section(runs: Sequence[Run], board: Board) -> None:
@@ -139,13 +139,9 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
 
 def chosen_cell(cells: pd.DataFrame, known: pd.DataFrame) -> str:
     """The run that was clicked or that the address names, else a telling one, if possible with a known fact."""
-    if st.session_state.get(CELL) not in cells.index:
-        st.session_state[CELL] = st.query_params.get("cell", "")
-    if st.session_state[CELL] not in cells.index:
-        st.session_state[CELL] = analysis.telling_cell((known if len(known) else cells).reset_index())
-    # A request that was sent before the browser heard of the choice brings the address from before.
-    if st.session_state[CELL] == st.session_state.get(SAID) != st.query_params.get("cell"):
-        remember_cell()
+    asked = asked_for("cell")
+    usual = analysis.telling_cell((known if len(known) else cells).reset_index())
+    st.session_state[CELL] = asked if asked in cells.index else usual
     return str(st.session_state[CELL])
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kvlab.attention import seen as seen_module
+from kvlab.attention import passing
 from kvlab.cache import CompressedCache, make_cache, regroup
 from kvlab.cache.grouping import fewest_groups
 from kvlab.growth import BLOCK
@@ -124,7 +124,7 @@ def test_unequal_lengths_are_the_same_through_the_fused_kernel(
         calls.append(given[1].shape[2])
         return ragged_attention(*given)
 
-    monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: counted)
+    monkeypatch.setattr(passing, "one_query_kernel", lambda device: counted)
     fused = cache_for(model(), method, 0.2, **options)
     assert (passes(fused, (1, 5, 1)) - expected).abs().max() < 1e-4
     assert len(set(calls)) > 1, "tables of several lengths went through the kernel"

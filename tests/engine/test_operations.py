@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.attention import seen as seen_module
+from kvlab.attention import passing
 from kvlab.attention.kernels import reference
 from kvlab.cache import deciding, make_cache
 from kvlab.models.load import prepare
@@ -58,7 +58,7 @@ def test_with_kernels_it_takes_fewer(method: str, dtype: torch.dtype, monkeypatc
                 return reference(*given)
 
         decision = lambda work: operations.note("decision")  # noqa: E731
-        monkeypatch.setattr(seen_module, "one_query_kernel", lambda device: attention)
+        monkeypatch.setattr(passing, "one_query_kernel", lambda device: attention)
         monkeypatch.setattr(deciding, "decision_kernel", lambda device: decision)
 
     counts = _counted(method, dtype, arrange)

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from streamlit.runtime.scriptrunner_utils.exceptions import RerunException
+from streamlit.runtime.scriptrunner_utils.script_requests import RerunData
 from streamlit.runtime.state.query_params import QueryParams
 from streamlit.testing.v1 import AppTest
 
@@ -271,6 +273,21 @@ def test_what_a_page_alone_knows_is_not_undone_by_a_request_sent_before_and_neve
     assert "slot" not in query(page)
     page.session_state["at"] = "lineage"
     assert text(page.run()) == "None", "somebody went away and came back"
+
+
+def test_a_choice_counts_where_the_next_request_stopped_its_callback(monkeypatch: pytest.MonkeyPatch):
+    """Streamlit stops a callback at its next access to the address; that request was sent before it could hear."""
+    page, put, first = opened(own_page, slot="3"), QueryParams.__setitem__, iter([True])
+
+    def stopped(self: QueryParams, name: str, value: str) -> None:
+        if next(first, False):
+            raise RerunException(RerunData(query_string="slot=3"))
+        put(self, name, value)
+
+    monkeypatch.setattr(QueryParams, "__setitem__", stopped)
+    page.button(key="slot").click()
+    assert text(page.run()) == "7"
+    assert query(page)["slot"] == "7"
 
 
 def test_what_a_page_has_let_go_of_does_not_come_back():
