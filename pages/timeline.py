@@ -28,6 +28,7 @@ from kvlab.trace.reader import Run
 
 STRIP = "timeline-strip"
 SLOT = "timeline-slot"
+TAB, FLOW = "tab", "What flowed into a slot"
 
 
 def main() -> None:
@@ -106,9 +107,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         title=f"{run.record.label}: what the cache holds",
         source=page.source(run),
     )
-    slots, happened, flow = st.tabs(
-        ["Slots at this step", "Events of this step", "What flowed into a slot"], key="tab", bind="query-params"
-    )
+    slots, happened, flow = st.tabs(["Slots at this step", "Events of this step", FLOW], key=TAB, bind="query-params")
     # Only the open one is made: the other two would take most of the time of a step.
     with slots:
         if slots.open:
@@ -233,6 +232,7 @@ def remember_step() -> None:
 def remember_token() -> None:
     if (token := st.session_state[STRIP].get("token")) is not None:
         keep("token", int(token))
+        st.session_state[TAB] = FLOW
 
 
 def remember_slot() -> None:

@@ -77,6 +77,8 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     settle(page, ".kv-strip")
     page.locator(f".kv-strip .t[data-p='{word}']").click()
     page.wait_for_url(re.compile(f"token={word}"))
+    page.get_by_role("tab", name="What flowed into a slot", selected=True).wait_for()
+    page.get_by_text(f"What flowed into slot {slot}").first.wait_for()
 
 
 def test_playing_moves_on_and_tells_the_address_where_it_stopped(visit: Callable[..., Any], runs: dict[str, Run]):
