@@ -52,12 +52,11 @@ def value_spread(values: np.ndarray, merged: np.ndarray) -> float:
     """
     if not len(merged):
         return float("nan")
-    some, squares = values[merged], np.einsum("td,td->t", values, values)
-    if len(some) * len(values) > MOST_PAIRS:
-        centre = values.mean(0)
-        to_centre = np.sqrt(np.maximum(squares - 2 * values @ centre + centre @ centre, 0))
-        return float(to_centre[merged].max() + to_centre.max())
-    largest = 0.0
+    if len(merged) * len(values) > MOST_PAIRS:
+        away = values - values.mean(0)
+        squares = np.einsum("td,td->t", away, away)
+        return float(np.sqrt(squares[merged].max()) + np.sqrt(squares.max()))
+    some, squares, largest = values[merged], np.einsum("td,td->t", values, values), 0.0
     for start in range(0, len(some), ROWS_AT_ONCE):
         rows = some[start : start + ROWS_AT_ONCE]
         squared = (rows**2).sum(1)[:, None] + squares - 2 * rows @ values.T
