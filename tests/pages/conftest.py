@@ -26,7 +26,7 @@ PATIENCE_SECONDS = 30
 manifest_scanner.scan_component_manifests = functools.cache(manifest_scanner.scan_component_manifests)
 app_test.ScriptCache = functools.cache(ScriptCache)
 
-# It looks every millisecond whether a script has ended, for a tenth of what all of these tests take.
+# It looks every millisecond whether a script has ended, which took a tenth of the time of two files of these tests.
 _ended_in_time = local_script_runner.require_widgets_deltas
 
 
