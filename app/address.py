@@ -122,9 +122,8 @@ def catch_up() -> None:
     if any(asked.get(name) not in way.before | {way.value} for name, way in left.items()):
         left = {}  # somebody followed a link to another place
     for name, way in left.items():
-        put(name, way.value, again=known.ways[name].new)
-        if way.page is None:
-            st.session_state[f"chosen_{name}"] = way.value
+        say = remember if way.page is None else put
+        say(name, way.value, again=known.ways[name].new)
     st.session_state[ON_THE_WAY] = replace(known, ways=left)
 
 
@@ -178,10 +177,10 @@ def asked_for(name: str) -> str | None:
     return way.value if time.monotonic() - way.sent < LATE_SECONDS else asked
 
 
-def remember(name: str, value: str) -> None:
+def remember(name: str, value: str, again: bool = False) -> None:
     """Put a choice into the address, and into the session for other pages."""
     st.session_state[f"chosen_{name}"] = value  # the menu drops the query string, the session does not
-    put(name, value)
+    put(name, value, again)
 
 
 def put(name: str, value: str, again: bool = False) -> None:

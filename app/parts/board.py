@@ -139,10 +139,11 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
 
 def chosen_cell(cells: pd.DataFrame, known: pd.DataFrame) -> str:
     """The run that was clicked or that the address names, else a telling one, if possible with a known fact."""
-    asked = asked_for("cell")
-    usual = analysis.telling_cell((known if len(known) else cells).reset_index())
-    st.session_state[CELL] = asked if asked in cells.index else usual
-    return str(st.session_state[CELL])
+    chosen = asked_for("cell")
+    if chosen not in cells.index:
+        chosen = analysis.telling_cell((known if len(known) else cells).reset_index())
+    st.session_state[CELL] = chosen
+    return str(chosen)
 
 
 def heads_section(run: Run, board: Board, label: str, reader: pd.Series | None) -> None:

@@ -44,7 +44,7 @@ class DuoAttention(Method):
         )
     }
     reasons: ClassVar = {
-        "profile": "a profile belongs to a model's weights; that of mini ships, others come from `kvlab profile`",
+        "profile": "a profile belongs to a model's weights; mini's and mini-60's ship, others are of `kvlab profile`",
         "levels": "heads want shares in between: text KL on mini at 20 % is .013, with two levels .028 (5 prompts)",
         "sinks": "as the other methods here; 128 of a short prompt would be most of the budget",
         "recent": "as in the cut the profile was made by; 256 of a short prompt would be most of the budget",

@@ -86,7 +86,7 @@ class AttentionMatching(Method):
         "keys": "the paper's main runs; matching pursuit is slower and, with equal heads, was no better on mini",
         "allocate": "the cut needs no profile of the model; the published budgets are a profile",
         "ridge": "without one text KL on mini at 20 % is 5.4 instead of .002 (5 prompts, fitted in single precision)",
-        "profile": "a profile belongs to a model's weights; that of mini ships",
+        "profile": "a profile belongs to a model's weights; mini's and mini-60's ship",
         "window": "the next token's queries are like the last ones; text KL on mini is the same without (5 prompts)",
         "untouched": "GRKV's; with 0 text KL on mini at 20 % is .007 instead of .004 (5 prompts, no bias)",
         "queries": "twice as many slow the fit down four times",

@@ -39,7 +39,7 @@ class ExactMerge2(GoesOn):
 
     reasons: ClassVar = {
         "rehearse": "a second reading finds all needles at 5 % where 32 queries find none (8 prompts, question unseen)",
-        "profile": "a profile belongs to a model's weights; that of mini ships",
+        "profile": "a profile belongs to a model's weights; mini's and mini-60's ship",
         "over": "on text the root mean square is closer than the largest: KL .008 and .011 at 20 % (5 prompts)",
         "window": "SnapKV's",
         "refit": "with values alone text KL on mini at 20 % is .004 instead of .002 (5 prompts)",
