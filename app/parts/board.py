@@ -111,14 +111,14 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
     """One cell by name, with what leads on from it: who killed it, the autopsy, and the map of its heads."""
     cells = board.frame.drop_duplicates("run_id").set_index("run_id")
     known = cells[cells["kept"].notna()]
-    run_id = chosen_cell(cells, known)
+    run_id, lines = chosen_cell(cells, known), {line.Index: line for line in cells.itertuples()}
     run, cell = next(run for run in runs if run.record.run_id == run_id), cells.loc[run_id]
     reader = board.readers.iloc[0] if len(board.readers) else None
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small", key="board-cell-row"):
         st.selectbox(
             "Look into (or click a cell)",
             list(cells.index),
-            format_func=lambda name: f"{cells.loc[name, 'label']} · {figures.verdict_words(cells.loc[name], 24)}",
+            format_func=lambda name: f"{lines[name].label} · {figures.verdict_words(lines[name], 24)}",
             key=CELL,
             on_change=remember_cell,
             width=330,

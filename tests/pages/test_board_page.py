@@ -144,6 +144,17 @@ def test_the_cell_looked_into_is_chosen_and_lies_in_the_address(runs: list[Path]
     assert again.selectbox(key="board-cell").value == runs[2].name
 
 
+def test_a_cell_that_is_right_later_than_the_full_cache_says_from_which_token(runs: list[Path], open_page: Open):
+    first = open_run(runs[0]).tokens.query("phase == 'forced'")["text"].iloc[0].strip()  # the others write it later
+    page = add_answer(open_page("compare"), first)
+    answers = set(page.dataframe[0].value["answer"])
+    late = {answer for answer in answers if str(answer).startswith("right, from token")}
+    assert late
+    options = page.selectbox(key="board-cell").options
+    assert all(any(option.endswith(answer) for option in options) for answer in late)
+    assert told(page)
+
+
 def test_what_leads_on_from_a_cell_is_about_the_cell_that_is_named(runs: list[Path], runs_root: Path, open_page: Open):
     page = add_answer(open_page("compare"), own_words(runs[0]), open_run(runs[0]).record.prompt[30:60].strip())
     table = page.dataframe[0].value.set_index("method")["answer"]
