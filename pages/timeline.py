@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
@@ -103,7 +105,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         theme=page_theme(),
         key=STRIP,
         on_step=remember_step,
-        on_token=remember_token,
+        on_token=partial(remember_token, merges=bool((events["target"] >= 0).any())),
         title=f"{run.record.label}: what the cache holds",
         source=page.source(run),
     )
@@ -229,10 +231,12 @@ def remember_step() -> None:
         go_to(step=int(step))
 
 
-def remember_token() -> None:
+def remember_token(merges: bool) -> None:
+    """The clicked token goes into the address; where slots flow into others, that is what opens."""
     if (token := st.session_state[STRIP].get("token")) is not None:
         keep("token", int(token))
-        st.session_state[TAB] = FLOW
+        if merges:
+            st.session_state[TAB] = FLOW
 
 
 def remember_slot() -> None:

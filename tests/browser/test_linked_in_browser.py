@@ -81,6 +81,16 @@ def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(
     page.get_by_text(f"What flowed into slot {slot}").first.wait_for()
 
 
+def test_where_nothing_merges_a_click_leaves_the_open_tab(visit: Callable[..., Any], runs: dict[str, Run]):
+    page = visit(f"timeline?run={runs['h2o'].record.run_id}&layer=0&head=0&step=4")
+    at_step(page, 4)
+    settle(page, ".kv-strip")
+    page.locator(".kv-strip .t[data-p='0']").click()
+    page.wait_for_url(re.compile("token=0"))
+    page.get_by_role("tab", name="Slots at this step", selected=True).wait_for()
+    page.get_by_text("Slots of layer 0, head 0 after step 4").first.wait_for()
+
+
 def test_playing_moves_on_and_tells_the_address_where_it_stopped(visit: Callable[..., Any], runs: dict[str, Run]):
     page = visit(f"timeline?run={runs['h2o'].record.run_id}&layer=0&head=0&step=0")
     at_step(page, 0)
