@@ -24,7 +24,7 @@ from kvlab.analysis.facts import fact_fates, head_shares
 from kvlab.atlas.sources import comparison_origin
 from kvlab.errors import UserError
 from kvlab.figures import board as figures
-from kvlab.figures.words import byte_size
+from kvlab.figures.words import byte_size, plural
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
@@ -87,7 +87,7 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
         "unfinished": "has not written its own text yet",
     }.get(verdict.kind, f"writes “{plain(verdict.wrote)}”")
     count = len(asked.positions)
-    fact = f"The fact behind it is {count} tokens of the prompt" if count else "No fact is marked in the prompt"
+    fact = f"The fact behind it is {plural(count, 'token')} of the prompt" if count else "No fact is marked in the prompt"
     assumed = " (where the prompt holds the answer; none was marked)" if asked.wanted.assumed and count else ""
     rows = analysis.right_ones(table).itertuples()
     got = ", ".join(f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in rows)
