@@ -87,7 +87,7 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
         "unfinished": "has not written its own text yet",
     }.get(verdict.kind, f"writes “{plain(verdict.wrote)}”")
     count = len(asked.positions)
-    fact = f"The fact behind it is {plural(count, 'token')} of the prompt" if count else "No fact is marked in the prompt"
+    fact = f"The fact behind it is {plural(count, 'token')} of the prompt" if count else "The prompt has no fact marked"
     assumed = " (where the prompt holds the answer; none was marked)" if asked.wanted.assumed and count else ""
     rows = analysis.right_ones(table).itertuples()
     got = ", ".join(f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in rows)
