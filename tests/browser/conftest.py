@@ -16,10 +16,12 @@ from typing import Any
 import pytest
 
 from kvlab.assets import project_root
-from kvlab.bench.modes.pages_server import chromium_at_home
+from kvlab.bench.modes.pages_server import FLAGS, chromium_at_home
 from kvlab.trace.synthetic import write_synthetic_run
 
 PATIENCE_SECONDS = 90
+# A process for all tabs keeps the compiled scripts of the tests before: half the processor time of the folder.
+ONE_PROCESS = ("--process-per-site", "--renderer-process-limit=1")
 NASTY = (
     "<script>document.title = 'broken into'</script><img src=x onerror=\"document.title = 'broken into'\"> &amp; end. "
 )
@@ -78,9 +80,9 @@ def wait_for(address: str) -> None:
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Any]:
-    """A Chromium that keeps files and compiled scripts from page to page."""
+    """A Chromium that keeps files and compiled scripts from page to page, and moves nothing for show."""
     pytest.importorskip("playwright.sync_api")
-    with chromium_at_home(1280, 1000) as home:
+    with chromium_at_home(1280, 1000, args=[*FLAGS, *ONE_PROCESS], reduced_motion="reduce") as home:
         yield home
 
 
