@@ -21,7 +21,7 @@ from kvlab.methods.settlers.merging.nearest_merge import join_one
 def decide(work: Work) -> None:
     """Do `work`, of kind `NEAREST` or `SIMILAR`, on contiguous tensors; what it changes is changed in place."""
     flat, (both, source, target) = work.flat, work.pair
-    rating, log_mass, lacking = _rated(work)
+    rating, log_mass, lacking = rated(work)
     _leave(work, rating)
     key = flat["keys"].index_select(0, source)  # (B * H, d)
     likeness = _nearest(work, key)
@@ -58,7 +58,7 @@ def _mixed(own: Tensor, given: Tensor, weight: Tensor) -> Tensor:
     return own.float().lerp(given.float(), weight).to(own.dtype)
 
 
-def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The scores (B, H, S), which the newest query has entered, and what they are made of beside an average.
 
     That is the log mass and what the averages lack for the queries that slots have not seen.

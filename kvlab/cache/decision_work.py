@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -67,6 +68,27 @@ class Work:
     def by_head(self) -> Tensor:
         """The keys (B * H, S, d)."""
         return self.keys.view(-1, *self.keys.shape[2:])
+
+    @cached_property
+    def rows(self) -> dict[str, np.ndarray]:
+        """Columns by name (B * H, S[, d]), and what heads have (B * H,), as arrays of the same memory."""
+        columns = (*COLUMNS, "residual")
+        own = {name: (getattr(self, name), self.position.shape[2:]) for name in columns}
+        of_heads = {name: getattr(self, name) for name in ("recent", "sinks", "dropped", "threshold")}
+        own |= {name: (part, ()) for name, part in of_heads.items()}
+        own |= {"left": (self.pair[1], ()), "merged": (self.joined, ())}
+        heads = self.dropped.numel()
+        return {
+            name: part.numpy().reshape(heads, *slots, *part.shape[3:]) if slots else part.numpy().reshape(heads)
+            for name, (part, slots) in own.items()
+            if part is not None
+        }
+
+    @cached_property
+    def joined(self) -> Tensor:
+        """Room for which heads merge, (B * H,) bool."""
+        with torch.inference_mode(False):
+            return torch.zeros(self.dropped.numel(), dtype=torch.bool)
 
     @cached_property
     def begins(self) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +11,8 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.kernels import SWITCH, kernels_on, launching_on, warn_without
-from kvlab.cache import decision_torch
 from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.on_host import Decide, host_kernel, on_host, takes
 from kvlab.methods.columns import ASKED
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
@@ -33,14 +32,13 @@ if TYPE_CHECKING:
     from kvlab.attention.seen import PassSeen
     from kvlab.cache.bucket import Bucket
 
-Decide = Callable[[Work], None]
 _failed = False  # the kernel could not be made in this process
 
 
 def decides_whole(pipeline: Pipeline, kernel: Decide | None = None) -> bool:
     """Whether `kernel` (default the one of a GPU) knows all four choices, with these settings."""
     score, select, settle = pipeline.score, pipeline.select, pipeline.settle
-    if kernel is decision_torch.decide and not isinstance(settle, NearestMerge | CosineMerge):
+    if kernel is not None and on_host(kernel) and not takes(kernel, settle):
         return False
     if isinstance(settle, NearestMerge):
         known = isinstance(score, EmaScore) and not score.raw and settle.goes_by_scores and not settle.per_head_mass
@@ -67,8 +65,8 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
     if not (view.certain and view.most_excess == 1 and decides_whole(pipeline, kernel)) or view.seen.moves_logits:
         return None
     slots, settle, score = view.slots, pipeline.settle, pipeline.score
-    in_torch = kernel is decision_torch.decide
-    if KEY_LENGTH in slots.extra and not in_torch:  # the kernel measures keys itself, and would leave these as they are
+    host = on_host(kernel)
+    if KEY_LENGTH in slots.extra and not host:  # the kernel measures keys itself, and would leave these as they are
         return None
     bounds = select = pipeline.select
     columns = {"score": slots.score, "votes": slots.votes, "log_mass": slots.log_mass}
@@ -107,7 +105,7 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
         tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, lengths=slots.extra.get(KEY_LENGTH),
         **own,
     )  # fmt: skip
-    if in_torch and not work.keys.is_contiguous():
+    if host and not (work.keys.is_contiguous() and (work.kind != RESIDUAL or work.keys.dtype == torch.float32)):
         return None
     return work if _is_laid_out(work) else None
 
@@ -125,10 +123,10 @@ def _is_laid_out(work: Work) -> bool:
 def decision_kernel(device: torch.device) -> Decide | None:
     """The kernel for `device`, or None where the pipeline decides (see `kvlab.attention.kernels.one_query_kernel`).
 
-    A CPU has one too, in plain torch.
+    A CPU has one too, compiled or in plain torch.
     """
     if device.type == "cpu":
-        return None if os.environ.get(SWITCH) == "off" else decision_torch.decide
+        return None if os.environ.get(SWITCH) == "off" else host_kernel()
     return None if _failed or not kernels_on(device) else _launch
 
 
@@ -169,7 +167,7 @@ def carried_out(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
 def _done(work: Work, kernel: Decide) -> bool:
     """Whether `kernel` could do it."""
     global _failed
-    if kernel is decision_torch.decide:
+    if on_host(kernel):
         kernel(work)
         return True
     if _failed:

@@ -12,6 +12,8 @@ from kvlab.attention.queries import num_key_value_heads
 from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
+from kvlab.cache.fused import decides_whole
+from kvlab.cache.on_host import make_ready
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.prompt_text import tell_text, with_delimiters
 from kvlab.cache.rehearsing import listen, rehearsal_state
@@ -85,6 +87,9 @@ def make_cache(
     if pipeline.rehearsal is not None and settings.compresses:
         listen(language_model)
         settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
+    if settings.compresses and language_model.device.type == "cpu" and decides_whole(pipeline):
+        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        make_ready(pipeline, language_model.dtype, head_dim)
     if pipeline.reads_text and settings.compresses:
         tell_text(language_model)
     return CompressedCache(config, settings)

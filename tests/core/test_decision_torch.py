@@ -1,6 +1,8 @@
-"""Decisions that plain torch takes in place on a CPU against the pipeline's, which are put together as plans."""
+"""Decisions taken in place on a CPU, compiled or in plain torch, against the pipeline's, put together as plans."""
 
 from __future__ import annotations
+
+from types import ModuleType
 
 import pytest
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache
 from kvlab.cache.decision_work import Work
+from kvlab.cache.on_host import compiled
 from kvlab.cache.table import SlotTable
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.attention.ema import EMA
@@ -26,12 +29,27 @@ CASES: list[tuple[str, dict]] = [
     ("d2o", {"smoothing": 1.0, "sinks": 0}),
     ("compose", {"score": "keepkv", "settle": "keepkv", "allocate": "adakv"}),
 ]
+COMPILED: list[tuple[str, dict]] = [
+    *CASES,
+    ("zsmerge", {}),
+    ("zsmerge", {"combine_score": "sum", "residual": 3, "sinks": 0}),
+]
+WHO = [("torch", *case) for case in CASES] + [("compiled", *case) for case in COMPILED]
 MODELS = {
     "grouped queries": {},
     "a head for each query": {"num_key_value_heads": 4},
     "lengths of keys held": {"head_dim": 64, "num_hidden_layers": 2},
 }
 PROMPT, STEPS = 40, 14
+
+
+def _module(who: str) -> ModuleType:
+    if who == "torch":
+        return decision_torch
+    pytest.importorskip("numba", reason="the package numba is not installed: pip install kvlab[cpu]")
+    module = compiled()
+    assert module is not None
+    return module
 
 
 def _decoded(model: torch.nn.Module, cache: CompressedCache) -> Tensor:
@@ -51,9 +69,9 @@ def _decoded(model: torch.nn.Module, cache: CompressedCache) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("shape", MODELS)
-@pytest.mark.parametrize(("method", "options"), CASES)
+@pytest.mark.parametrize(("who", "method", "options"), WHO)
 def test_equals_the_pipeline(
-    method: str, options: dict, shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    who: str, method: str, options: dict, shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, works = prepare(tiny_model("llama", dtype, **MODELS[shape])), []
     close = 1e-4 if dtype == torch.float32 else 2e-2
@@ -62,14 +80,17 @@ def test_equals_the_pipeline(
         works.append(work)
         plain(work)
 
-    plain, caches, logits = decision_torch.decide, [], []
-    monkeypatch.setattr(decision_torch, "decide", watched)
-    monkeypatch.setattr(deciding, "in_torch", watched)
+    module, caches, logits = _module(who), [], []
+    plain = module.decide
+    monkeypatch.setattr(module, "decide", watched)
     for kernel in (None, watched):
         monkeypatch.setattr(deciding, "decision_kernel", lambda device, kernel=kernel: kernel)
         caches.append(make_cache(model, method, 0.4, **options))
         logits.append(_decoded(model, caches[-1]))
     layers = len(caches[0].compressed_layers())
+    if method == "zsmerge" and dtype != torch.float32:
+        assert not works, "the pipeline's: plain torch has no such decision, and other types are plain torch's"
+        return
     assert len(works) >= layers * (STEPS - 3), "hardly a decision was taken in place"
     assert len({id(work) for work in works}) <= len(works) / 2, "a table that stays the same was described anew"
     torch.testing.assert_close(logits[1], logits[0], rtol=close, atol=close)
@@ -109,13 +130,13 @@ def _columns(table: SlotTable) -> list[Tensor]:
     ("method", "added", "odd"),
     [("d2o", 0.0, False), ("d2o", -100.0, True), ("keepkv", 0.0, True)],  # KeepKV's scores are logs of attention
 )
-@pytest.mark.parametrize("who", ["pipeline", "torch", "kernel"])
+@pytest.mark.parametrize("who", ["pipeline", "torch", "compiled", "kernel"])
 def test_a_score_that_is_no_number_counts_as_0_whoever_decides(
     who: str, method: str, added: float, odd: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every second token has such a score; the others lie above 0, so that one of the first leaves, or below."""
     kernel = kernel_module("kvlab.cache.decision_kernel").decide if who == "kernel" else None
-    decide = decision_torch.decide if who == "torch" else kernel
+    decide = _module(who).decide if who in ("torch", "compiled") else kernel
     monkeypatch.setattr(deciding, "decision_kernel", lambda device: decide)
     model, ids = prepare(tiny_model("llama")).to(DEVICE), torch.arange(PROMPT, device=DEVICE)[None] % 90 + 3
     cache = make_cache(model, method, 0.8)

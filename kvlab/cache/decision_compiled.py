@@ -1,0 +1,191 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+"""One decision of a table compiled for a CPU, all in place: the walk over the slots that `decision_torch` makes in steps.
+
+In plain torch a merge takes a product over all keys, its division, two searches and a dozen small operations; here a
+head's slots are read once. Scores stay torch's, whose logarithms and exponentials are faster. The formulas are the
+pipeline's own. Importing this module needs the package `numba` (extra `cpu`), which keeps what it compiled beside the
+source or in the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from numba import njit
+
+from kvlab.cache import decision_torch
+from kvlab.cache.decision_work import RESIDUAL, SIMILAR, Work
+from kvlab.methods.columns import FREE, TINY
+from kvlab.methods.settlers.mass import NEVER_SEEN
+from kvlab.methods.settlers.merging.cosine_merge import NOT_YET
+
+# Sums may be taken in any order; what is no number and what is infinite keeps its meaning.
+HOW = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
+part, compiled = njit(**HOW), njit(cache=True, **HOW)
+
+
+def decide(work: Work) -> None:
+    """Do `work` of kind `NEAREST`, `SIMILAR` or `RESIDUAL` on contiguous tensors; what it changes is changed in place.
+
+    Another type than float32 is plain torch's, which does not know `RESIDUAL`.
+    """
+    if work.keys.dtype != torch.float32:
+        decision_torch.decide(work)
+        return
+    rating, log_mass, lacking = decision_torch.rated(work)
+    rows = work.rows
+    now, heads = work.tokens_seen.numpy(), work.position.shape[1]
+    common = (
+        rows["keys"], rows["values"], rows["position"], rows["votes"], rows["dropped"],
+        now, rows["recent"], rows["sinks"], heads, rows["left"], rows["merged"], rows.get("lengths"),
+    )  # fmt: skip
+    if work.kind == SIMILAR:
+        _similar(*common, rows["score"], rows["threshold"], work.least)
+    elif work.kind == RESIDUAL:
+        _residual(*common, rows["score"], rows["residual"], work.sums)
+    else:
+        assert log_mass is not None and lacking is not None
+        shape = rows["position"].shape
+        own = (one.numpy().reshape(shape) for one in (rating, log_mass, lacking))
+        _near(*common, *own, rows["average"], work.least, work.bias)
+    work.left, work.merged = work.pair[1], work.joined
+
+
+@part
+def _leaving(rating, position, newest, oldest, residual):
+    """The slot of one head that may leave and has the lowest rating (S,); of equals the first."""
+    found, lowest = -1, np.float32(np.inf)
+    for s in range(len(position)):
+        # What is not valid stands before all sinks.
+        if position[s] < oldest or position[s] >= newest or (residual is not None and residual[s]):
+            continue
+        rated = rating[s]
+        if rated != rated:  # what is no number counts as 0
+            rated = np.float32(0)
+        if found < 0 or rated < lowest:
+            found, lowest = s, rated
+    return max(found, 0)
+
+
+@part
+def _product(left, right):
+    total = np.float32(0)
+    for d in range(len(left)):
+        total += left[d] * right[d]
+    return total
+
+
+@part
+def _length(key):
+    return max(np.float32(math.sqrt(_product(key, key))), np.float32(TINY))
+
+
+@part
+def _most_alike(keys, lengths, position, source):
+    """(slot, cosine) of the valid slot (S,) whose key (S, d) is most similar to that of `source`; of equals the first."""
+    found, highest, key = source, np.float32(-np.inf), keys[source]
+    for s in range(len(position)):
+        if position[s] < 0 or s == source:
+            continue
+        like = _product(keys[s], key) / (_length(keys[s]) if lengths is None else lengths[s])
+        if like > highest:
+            found, highest = s, like
+    return found, highest / (_length(key) if lengths is None else lengths[source])
+
+
+@part
+def _merge(keys, values, lengths, target, source, share):
+    """`source` has `share` of what `target` becomes: key and value (S, d), and how long the key is."""
+    for states in (keys, values):
+        own, given = states[target], states[source]
+        for d in range(len(own)):
+            own[d] += np.float32(share) * (given[d] - own[d])
+    if lengths is not None:
+        lengths[target] = _length(keys[target])
+
+
+@part
+def _row_of(columns, row):
+    return None if columns is None else columns[row]
+
+
+@compiled
+def _similar(
+    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, threshold, least
+):  # fmt: skip
+    slots = position.shape[1]
+    for r in range(len(position)):
+        seen, own = position[r], _row_of(lengths, r)
+        source = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
+        seen[source] = FREE
+        target, like = _most_alike(keys[r], own, seen, source)
+        old = threshold[r]
+        threshold[r] = like if old == NOT_YET else old + np.float32(least) * (like - old)
+        left[r], merged[r] = r * slots + source, like >= threshold[r] - np.float32(1e-6)
+        if merged[r]:
+            votes[r, target] += votes[r, source]
+            _merge(keys[r], values[r], own, target, source, 1 / (1 + math.exp(1 - like)))
+        else:
+            dropped[r] += votes[r, source]
+
+
+@compiled
+def _residual(
+    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, residual, sums
+):  # fmt: skip
+    slots = position.shape[1]
+    for r in range(len(position)):
+        seen = position[r]
+        source = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], residual[r])
+        seen[source] = FREE
+        target, highest = source, np.float32(-np.inf)
+        for s in range(slots):
+            if residual[r, s] and seen[s] >= 0:
+                like = _product(keys[r, s], keys[r, source])
+                if like > highest:
+                    target, highest = s, like
+        left[r], merged[r] = r * slots + source, target != source
+        if merged[r]:
+            votes[r, target] += votes[r, source]
+            both, other = score[r, target], score[r, source]
+            score[r, target] = both + other if sums else max(both, other)
+            share = votes[r, source] / votes[r, target]
+            _merge(keys[r], values[r], _row_of(lengths, r), target, source, share)
+        else:
+            dropped[r] += votes[r, source]
+
+
+@part
+def _finite(logit):
+    return np.float32(NEVER_SEEN) if logit != logit or logit == -np.inf else logit
+
+
+@compiled
+def _near(
+    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
+    rating, log_mass, lacking, average, least, bias,
+):  # fmt: skip
+    slots = position.shape[1]
+    for r in range(len(position)):
+        seen, own = position[r], _row_of(lengths, r)
+        source = _leaving(rating[r], seen, now[r // heads] - recent[r], sinks[r], None)
+        seen[source] = FREE
+        target, like = _most_alike(keys[r], own, seen, source)
+        left[r], merged[r] = r * slots + source, like >= least
+        if not merged[r]:
+            dropped[r] += votes[r, source]
+            continue
+        given, taking = _finite(rating[r, source]), _finite(rating[r, target])
+        share = 1 / (1 + math.exp(taking - given))
+        total = max(given, taking) + math.log1p(math.exp(-abs(given - taking)))
+        votes[r, target] += votes[r, source]
+        if bias:
+            bare = taking - log_mass[r, target]
+            heavy = total - (bare + share * (given - log_mass[r, source] - bare))
+        else:
+            heavy = math.log(votes[r, target])
+        average[r, target] = lacking[r, target] + (total - heavy)
+        log_mass[r, target], rating[r, target] = heavy, total
+        _merge(keys[r], values[r], own, target, source, share)

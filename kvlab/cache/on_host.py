@@ -1,0 +1,100 @@
+"""Who takes a decision whole on a CPU: a compiled walk over the slots where `numba` is installed, else plain torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from kvlab.attention.kernels import SWITCH
+from kvlab.cache import decision_torch
+from kvlab.cache.decision_work import NEAREST, RESIDUAL, SIMILAR, Work
+from kvlab.methods.columns import lengths_pay
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
+from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
+from kvlab.methods.settlers.residuals.residual import ResidualMerge
+
+Decide = Callable[[Work], None]
+KINDS = {NearestMerge: NEAREST, CosineMerge: SIMILAR, ResidualMerge: RESIDUAL}
+
+log = logging.getLogger(__name__)
+
+
+def host_kernel() -> Decide:
+    """What decides on a CPU."""
+    module = compiled()
+    return decision_torch.decide if module is None else module.decide  # type: ignore[no-any-return]
+
+
+def on_host(kernel: Decide | None) -> bool:
+    """Whether `kernel` is one for a CPU."""
+    module = compiled.cache_info().currsize and compiled()
+    return kernel is decision_torch.decide or (bool(module) and kernel is module.decide)
+
+
+def takes(kernel: Decide, settle: object) -> bool:
+    """Whether a kernel for a CPU knows what becomes of the slot that leaves."""
+    known = (NearestMerge, CosineMerge) if kernel is decision_torch.decide else tuple(KINDS)
+    return isinstance(settle, known)
+
+
+@lru_cache
+def compiled() -> ModuleType | None:
+    """`kvlab.cache.decision_compiled`, or None where numba is not installed or cannot work here."""
+    if find_spec("numba") is None:
+        return None
+    try:
+        module = import_module("kvlab.cache.decision_compiled")
+        module.decide(_smallest(SIMILAR, torch.zeros(1, 1, 2, 2)))
+    except Exception as error:
+        said = next(iter(str(error).splitlines()), "")
+        log.warning(
+            "Decisions cannot be compiled for this CPU, so plain torch makes them: %s: %s. %s=off keeps it from being "
+            "tried.",
+            *(type(error).__name__, said.rstrip("."), SWITCH),
+        )
+        return None
+    return module
+
+
+def make_ready(pipeline: Pipeline, dtype: torch.dtype, head_dim: int) -> None:
+    """Compile what `pipeline` will need, so that no decode step waits for it.
+
+    About two seconds the first time on a machine, and half a second, for an import, in a process that finds it done.
+    """
+    kind = next((kind for settler, kind in KINDS.items() if isinstance(pipeline.settle, settler)), None)
+    if kind is not None and dtype == torch.float32:
+        _make_ready(kind, head_dim)
+
+
+@lru_cache
+def _make_ready(kind: int, head_dim: int) -> None:
+    if (module := compiled()) is not None:
+        module.decide(_smallest(kind, torch.zeros(1, 1, 2, head_dim)))
+
+
+def _smallest(kind: int, keys: torch.Tensor) -> Work:
+    """A decision about two slots of zeros (1, 1, 2, d), in the types that short texts have."""
+
+    def column(dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.zeros(1, 1, 2, dtype=dtype)
+
+    one = torch.ones(1, 1, dtype=torch.int64)
+    own: dict[int, dict[str, Any]] = {
+        NEAREST: {"average": column(), "asked": torch.zeros(1, 1, 2, dtype=torch.int64)},
+        SIMILAR: {"score": column(), "threshold": torch.zeros(1, 1, 1)},
+        RESIDUAL: {"score": column(), "residual": column(torch.bool)},
+    }
+    return Work(
+        kind=kind, keys=keys, values=keys.clone(), position=torch.arange(2).to(torch.int16)[None, None],
+        mass=column(), tokens_seen=one[0] * 2, recent=one, sinks=one[..., None] * 0, dropped=torch.zeros(1, 1),
+        votes=torch.ones(1, 1, 2, dtype=torch.int16), lengths=column() if lengths_pay(keys, keys) else None,
+        **own[kind],
+    )  # fmt: skip
