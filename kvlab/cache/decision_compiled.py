@@ -16,7 +16,7 @@ import torch
 from numba import njit
 
 from kvlab.cache import decision_torch
-from kvlab.cache.decision_work import RESIDUAL, SIMILAR, Work
+from kvlab.cache.decision_work import EVICT, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.methods.columns import FREE, TINY
 from kvlab.methods.settlers.mass import NEVER_SEEN
 from kvlab.methods.settlers.merging.cosine_merge import NOT_YET
@@ -27,9 +27,9 @@ part, compiled = njit(**HOW), njit(cache=True, **HOW)
 
 
 def decide(work: Work) -> None:
-    """Do `work` of kind `NEAREST`, `SIMILAR` or `RESIDUAL` on contiguous tensors; what it changes is changed in place.
+    """Do `work` on contiguous tensors; what it changes is changed in place.
 
-    Another type than float32 is plain torch's, which does not know `RESIDUAL`.
+    Another type than float32 is plain torch's, which knows `NEAREST` and `SIMILAR` alone.
     """
     if work.keys.dtype != torch.float32:
         decision_torch.decide(work)
@@ -38,13 +38,17 @@ def decide(work: Work) -> None:
     rows = work.rows
     now, heads = work.tokens_seen.numpy(), work.position.shape[1]
     common = (
-        rows["keys"], rows["values"], rows["position"], rows["votes"], rows["dropped"],
+        rows["keys"], rows["values"], rows["position"], rows.get("votes"), rows["dropped"],
         now, rows["recent"], rows["sinks"], heads, rows["left"], rows["merged"], rows.get("lengths"),
     )  # fmt: skip
     if work.kind == SIMILAR:
         _similar(*common, rows["score"], rows["threshold"], work.least)
     elif work.kind == RESIDUAL:
         _residual(*common, rows["score"], rows["residual"], work.sums)
+    elif work.kind == EVICT:
+        _evict(*common, rows["score"])
+    elif work.kind == SPREAD:
+        _spread(*common, rows["score"], work.reach, work.drawn, work.stream, *work.mixes)
     else:
         assert log_mass is not None and lacking is not None
         shape = rows["position"].shape
@@ -61,7 +65,7 @@ def _leaving(rating, position, newest, oldest, residual):
         # What is not valid stands before all sinks.
         if position[s] < oldest or position[s] >= newest or (residual is not None and residual[s]):
             continue
-        rated = rating[s]
+        rated = np.float32(rating[s])
         if rated != rated:  # what is no number counts as 0
             rated = np.float32(0)
         if found < 0 or rated < lowest:
@@ -109,6 +113,64 @@ def _merge(keys, values, lengths, target, source, share):
 @part
 def _row_of(columns, row):
     return None if columns is None else columns[row]
+
+
+@compiled
+def _evict(keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score):
+    slots = position.shape[1]
+    for r in range(len(position)):
+        source = _leaving(score[r], position[r], now[r // heads] - recent[r], sinks[r], None)
+        position[r, source] = FREE
+        left[r] = r * slots + source
+        dropped[r] += 1 if votes is None else votes[r, source]
+
+
+@part
+def _uniform(state, mix_1, mix_2):
+    """A number in [0, 1) from a state of SplitMix64; shifts do not copy the sign."""
+    state = (state ^ ((state >> 30) & ((1 << 34) - 1))) * mix_1
+    state = (state ^ ((state >> 27) & ((1 << 37) - 1))) * mix_2
+    state = state ^ ((state >> 31) & ((1 << 33) - 1))
+    return np.float32((state >> 40) & ((1 << 24) - 1)) / np.float32(16777216)
+
+
+@part
+def _chance(score, position, began, reach, source):
+    """Attention of the slot that leaves over the mean of the next `reach` tokens', between 0 and 1."""
+    around = 0.0
+    for s in range(len(position)):
+        if position[s] > began and position[s] - began <= reach and score[s] > 0:
+            around += score[s]
+    chance = max(score[source], np.float32(0)) / np.float32(around / reach)
+    return np.float32(0) if chance != chance or chance == np.inf else min(chance, np.float32(1))
+
+
+@compiled
+def _spread(
+    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
+    score, reach, drawn, stream, mix_0, mix_1, mix_2,
+):  # fmt: skip
+    slots = position.shape[1]
+    for r in range(len(position)):
+        seen = position[r]
+        source = _leaving(seen, seen, now[r // heads] - recent[r], sinks[r], None)  # the oldest goes
+        began = np.int64(seen[source])
+        chance = _chance(score[r], seen, began, reach, source)
+        if drawn:
+            state = (r % heads) * mix_1 + stream + began * mix_0
+            chance = np.float32(1) if _uniform(state, mix_1, mix_2) < chance else np.float32(0)
+        seen[source] = FREE
+        left[r], merged[r] = r * slots + source, chance > 0
+        if not merged[r]:  # nobody takes where nothing is given
+            dropped[r] += votes[r, source]
+            continue
+        weight = chance / np.float32(reach)
+        for s in range(slots):
+            if seen[s] > began and seen[s] - began <= reach:
+                for d in range(values.shape[2]):
+                    values[r, s, d] += weight * values[r, source, d]
+                if seen[s] - began == 1:
+                    votes[r, s] += votes[r, source]
 
 
 @compiled

@@ -105,7 +105,7 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
         tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, lengths=slots.extra.get(KEY_LENGTH),
         **own,
     )  # fmt: skip
-    if host and not (work.keys.is_contiguous() and (work.kind != RESIDUAL or work.keys.dtype == torch.float32)):
+    if host and not (work.keys.is_contiguous() and (work.kind in (NEAREST, SIMILAR) or work.keys.dtype == torch.float32)):
         return None
     return work if _is_laid_out(work) else None
 

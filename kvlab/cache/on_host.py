@@ -14,15 +14,17 @@ import torch
 
 from kvlab.attention.kernels import SWITCH
 from kvlab.cache import decision_torch
-from kvlab.cache.decision_work import NEAREST, RESIDUAL, SIMILAR, Work
+from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.methods.columns import lengths_pay
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
 from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
+from kvlab.methods.settlers.merging.value_merge import ValueMerge
 from kvlab.methods.settlers.residuals.residual import ResidualMerge
 
 Decide = Callable[[Work], None]
-KINDS = {NearestMerge: NEAREST, CosineMerge: SIMILAR, ResidualMerge: RESIDUAL}
+KINDS = {Evict: EVICT, NearestMerge: NEAREST, CosineMerge: SIMILAR, ResidualMerge: RESIDUAL, ValueMerge: SPREAD}
 
 log = logging.getLogger(__name__)
 
@@ -91,10 +93,12 @@ def _smallest(kind: int, keys: torch.Tensor) -> Work:
         NEAREST: {"average": column(), "asked": torch.zeros(1, 1, 2, dtype=torch.int64)},
         SIMILAR: {"score": column(), "threshold": torch.zeros(1, 1, 1)},
         RESIDUAL: {"score": column(), "residual": column(torch.bool)},
+        EVICT: {"score": column()},
+        SPREAD: {"score": column()},
     }
     return Work(
         kind=kind, keys=keys, values=keys.clone(), position=torch.arange(2).to(torch.int16)[None, None],
         mass=column(), tokens_seen=one[0] * 2, recent=one, sinks=one[..., None] * 0, dropped=torch.zeros(1, 1),
-        votes=torch.ones(1, 1, 2, dtype=torch.int16), lengths=column() if lengths_pay(keys, keys) else None,
+        votes=None if kind == EVICT else torch.ones(1, 1, 2, dtype=torch.int16), lengths=column() if lengths_pay(keys, keys) else None,
         **own[kind],
     )  # fmt: skip
