@@ -37,6 +37,9 @@ class Pass:
     # Where heads lie in tables of their own: which KV head of the layer (B, H) each is, and of how many.
     members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # `kvlab.cache.recalled`
+    # (B, H, d): a key that may soon be held against all others. Beside a single query its `products` cost next to nothing.
+    along: Tensor | None = field(default=None, repr=False)
+    products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S) of `along` and the keys, scaled
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
     _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), learned sinks left out
@@ -62,11 +65,20 @@ class Pass:
             output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
-        self._last_logits = self._logits(0, 1)
+        self._last_logits = self._logits(0, 1) if self.along is None else self._logits_along(self.along)
         mass = probabilities(self._last_logits, self.bias, self.sinks)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
         output = mixed(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
+
+    def _logits_along(self, along: Tensor) -> Tensor:
+        """The logits of a single query, and the products of the key that goes along: keys are read once for both."""
+        if not self.is_plain or isinstance(self.key, HeldStates):
+            return self._logits(0, 1)
+        together = torch.cat([self.query.reshape(*along.shape[:2], -1, along.shape[2]), along[:, :, None]], 2)
+        logits = slot_logits(together.flatten(1, 2)[:, :, None], self.key, first=0, rows=1, scaling=self.scaling)
+        self.products = logits[:, :, -1, 0]
+        return logits[:, :, :-1]
 
     def _kernel(self) -> OneQuery | None:
         """The fused kernel where there is one, which knows logits of one bias a KV head and no more."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -72,6 +73,11 @@ class Bucket:
         """What all tensors that a decision in place reads and writes follow from, but the newest query's attention."""
         table = self.table
         return table.slots, table.width, self.quota and self.quota.slots, self.dropped, *table.head_state.values()
+
+    def work_again(self) -> Work | None:
+        """The last decision that was made in place, if the next one of its kind is made on the same tensors."""
+        known, work = self.last_work
+        return work if work is not None and all(map(operator.is_, self.known_by(), known)) else None
 
     def was_decided(self, work: Work) -> None:
         """Count a decision that was made in place, with every head over its budget before and at it now."""

@@ -10,18 +10,21 @@ source or in the user's cache folder.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numba import njit
 
 from kvlab.cache import decision_torch
-from kvlab.cache.decision_work import EVICT, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.methods.columns import FREE, TINY
+from kvlab.methods.scorers.attention.ema import NEGLIGIBLE, missing
 from kvlab.methods.settlers.mass import NEVER_SEEN
 from kvlab.methods.settlers.merging.cosine_merge import NOT_YET
 
 # Sums may be taken in any order; what is no number and what is infinite keeps its meaning.
+MOST_COUNTED = 2**20  # queries
 HOW = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
 part, compiled = njit(**HOW), njit(cache=True, **HOW)
 
@@ -34,15 +37,19 @@ def decide(work: Work) -> None:
     if work.keys.dtype != torch.float32:
         decision_torch.decide(work)
         return
-    rating, log_mass, lacking = decision_torch.rated(work)
     rows = work.rows
+    if work.average is None:
+        assert work.score is not None
+        (work.score if work.decay == 1.0 else work.score.mul_(work.decay)).add_(work.mass)
     now, heads = work.tokens_seen.numpy(), work.position.shape[1]
     common = (
         rows["keys"], rows["values"], rows["position"], rows.get("votes"), rows["dropped"],
         now, rows["recent"], rows["sinks"], heads, rows["left"], rows["merged"], rows.get("lengths"),
     )  # fmt: skip
+    products = None if work.products is None else work.products.contiguous().numpy().reshape(rows["position"].shape)
+    ahead = rows["guess"], products, 1 / work.scaling
     if work.kind == SIMILAR:
-        _similar(*common, rows["score"], rows["threshold"], work.least)
+        _similar(*common, *ahead, rows["score"], rows["threshold"], work.least)
     elif work.kind == RESIDUAL:
         _residual(*common, rows["score"], rows["residual"], work.sums)
     elif work.kind == EVICT:
@@ -50,27 +57,41 @@ def decide(work: Work) -> None:
     elif work.kind == SPREAD:
         _spread(*common, rows["score"], work.reach, work.drawn, work.stream, *work.mixes)
     else:
-        assert log_mass is not None and lacking is not None
-        shape = rows["position"].shape
-        own = (one.numpy().reshape(shape) for one in (rating, log_mass, lacking))
-        _near(*common, *own, rows["average"], work.least, work.bias)
-    work.left, work.merged = work.pair[1], work.joined
+        assert work.average is not None
+        log_mass = decision_torch.noted(work, work.average).numpy().reshape(rows["position"].shape)
+        own = rows.get("score"), log_mass, rows["average"], rows["asked"], _lacking(work.alpha)
+        _near(*common, *ahead, *own, work.least, work.bias)
+    work.left, work.merged, work.looks_ahead = work.pair[1], work.joined, work.kind in (NEAREST, SIMILAR)
+
+
+@lru_cache
+def _lacking(alpha: float) -> np.ndarray:
+    """(N,) float32: what an average over 0, 1, .. queries lacks, up to where that is nothing."""
+    enough = math.ceil(math.log(NEGLIGIBLE) / math.log(alpha)) if alpha > 0 else 1
+    return missing(torch.arange(min(enough, MOST_COUNTED) + 1), alpha).numpy()
 
 
 @part
 def _leaving(rating, position, newest, oldest, residual):
-    """The slot of one head that may leave and has the lowest rating (S,); of equals the first."""
-    found, lowest = -1, np.float32(np.inf)
+    """The slot of one head that may leave and has the lowest rating (S,), of equals the first.
+
+    And the one that may be it next time, when one more token is no longer among the newest.
+    """
+    found, lowest, second, higher = -1, np.float32(np.inf), -1, np.float32(np.inf)
     for s in range(len(position)):
         # What is not valid stands before all sinks.
-        if position[s] < oldest or position[s] >= newest or (residual is not None and residual[s]):
+        if position[s] < oldest or position[s] > newest or (residual is not None and residual[s]):
             continue
         rated = np.float32(rating[s])
         if rated != rated:  # what is no number counts as 0
             rated = np.float32(0)
-        if found < 0 or rated < lowest:
+        if position[s] < newest and (found < 0 or rated < lowest):
+            if found >= 0 and (second < 0 or lowest < higher):
+                second, higher = found, lowest
             found, lowest = s, rated
-    return max(found, 0)
+        elif second < 0 or rated < higher:
+            second, higher = s, rated
+    return max(found, 0), max(second, 0)
 
 
 @part
@@ -87,16 +108,28 @@ def _length(key):
 
 
 @part
-def _most_alike(keys, lengths, position, source):
-    """(slot, cosine) of the valid slot (S,) whose key (S, d) is most similar to that of `source`; of equals the first."""
+def _most_alike(keys, lengths, position, source, products, scale):
+    """(slot, cosine) of the valid slot (S,) whose key (S, d) is most similar to that of `source`; of equals the first.
+
+    Where there are `products` (S,) of that key and all others, `scale` times too small, keys are not read again.
+    """
     found, highest, key = source, np.float32(-np.inf), keys[source]
     for s in range(len(position)):
         if position[s] < 0 or s == source:
             continue
-        like = _product(keys[s], key) / (_length(keys[s]) if lengths is None else lengths[s])
+        like = _product(keys[s], key) if products is None else products[s] * np.float32(scale)
+        like /= _length(keys[s]) if lengths is None else lengths[s]
         if like > highest:
             found, highest = s, like
     return found, highest / (_length(key) if lengths is None else lengths[source])
+
+
+@part
+def _found_or_searched(keys, lengths, position, source, guess, products, scale):
+    """The same, with what attention brought along if it brought it for the right slot."""
+    if products is not None and guess == source:
+        return _most_alike(keys, lengths, position, source, products, scale)
+    return _most_alike(keys, lengths, position, source, None, scale)
 
 
 @part
@@ -119,7 +152,7 @@ def _row_of(columns, row):
 def _evict(keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score):
     slots = position.shape[1]
     for r in range(len(position)):
-        source = _leaving(score[r], position[r], now[r // heads] - recent[r], sinks[r], None)
+        source, _ = _leaving(score[r], position[r], now[r // heads] - recent[r], sinks[r], None)
         position[r, source] = FREE
         left[r] = r * slots + source
         dropped[r] += 1 if votes is None else votes[r, source]
@@ -153,7 +186,7 @@ def _spread(
     slots = position.shape[1]
     for r in range(len(position)):
         seen = position[r]
-        source = _leaving(seen, seen, now[r // heads] - recent[r], sinks[r], None)  # the oldest goes
+        source, _ = _leaving(seen, seen, now[r // heads] - recent[r], sinks[r], None)  # the oldest goes
         began = np.int64(seen[source])
         chance = _chance(score[r], seen, began, reach, source)
         if drawn:
@@ -175,14 +208,17 @@ def _spread(
 
 @compiled
 def _similar(
-    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, threshold, least
+    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
+    guess, products, scale, score, threshold, least,
 ):  # fmt: skip
     slots = position.shape[1]
     for r in range(len(position)):
         seen, own = position[r], _row_of(lengths, r)
-        source = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
+        source, then = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
         seen[source] = FREE
-        target, like = _most_alike(keys[r], own, seen, source)
+        along = _row_of(products, r)
+        target, like = _found_or_searched(keys[r], own, seen, source, guess[r], along, scale)
+        guess[r] = then
         old = threshold[r]
         threshold[r] = like if old == NOT_YET else old + np.float32(least) * (like - old)
         left[r], merged[r] = r * slots + source, like >= threshold[r] - np.float32(1e-6)
@@ -200,7 +236,7 @@ def _residual(
     slots = position.shape[1]
     for r in range(len(position)):
         seen = position[r]
-        source = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], residual[r])
+        source, _ = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], residual[r])
         seen[source] = FREE
         target, highest = source, np.float32(-np.inf)
         for s in range(slots):
@@ -227,19 +263,26 @@ def _finite(logit):
 @compiled
 def _near(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
-    rating, log_mass, lacking, average, least, bias,
+    guess, products, scale, score, log_mass, average, asked, lacking, least, bias,
 ):  # fmt: skip
-    slots = position.shape[1]
+    slots, most = position.shape[1], len(lacking) - 1
+    rating = np.empty(slots, dtype=np.float32)
     for r in range(len(position)):
-        seen, own = position[r], _row_of(lengths, r)
-        source = _leaving(rating[r], seen, now[r // heads] - recent[r], sinks[r], None)
+        seen, own, time = position[r], _row_of(lengths, r), now[r // heads]
+        for s in range(slots):
+            count = min(max(time - max(np.int64(seen[s]), asked[r, 0]), 0), most)
+            rating[s] = average[r, s] - lacking[count] + log_mass[r, s]
+        if score is not None:
+            score[r] = rating
+        source, then = _leaving(rating, seen, time - recent[r], sinks[r], None)
         seen[source] = FREE
-        target, like = _most_alike(keys[r], own, seen, source)
-        left[r], merged[r] = r * slots + source, like >= least
+        along = _row_of(products, r)
+        target, like = _found_or_searched(keys[r], own, seen, source, guess[r], along, scale)
+        guess[r], left[r], merged[r] = then, r * slots + source, like >= least
         if not merged[r]:
             dropped[r] += votes[r, source]
             continue
-        given, taking = _finite(rating[r, source]), _finite(rating[r, target])
+        given, taking = _finite(rating[source]), _finite(rating[target])
         share = 1 / (1 + math.exp(taking - given))
         total = max(given, taking) + math.log1p(math.exp(-abs(given - taking)))
         votes[r, target] += votes[r, source]
@@ -248,6 +291,8 @@ def _near(
             heavy = total - (bare + share * (given - log_mass[r, source] - bare))
         else:
             heavy = math.log(votes[r, target])
-        average[r, target] = lacking[r, target] + (total - heavy)
-        log_mass[r, target], rating[r, target] = heavy, total
+        lack = min(max(time - max(np.int64(seen[target]), asked[r, 0]), 0), most)
+        average[r, target], log_mass[r, target] = lacking[lack] + (total - heavy), heavy
+        if score is not None:
+            score[r, target] = total
         _merge(keys[r], values[r], own, target, source, share)

@@ -21,7 +21,7 @@ from kvlab.methods.settlers.merging.nearest_merge import join_one
 def decide(work: Work) -> None:
     """Do `work`, of kind `NEAREST` or `SIMILAR`, on contiguous tensors; what it changes is changed in place."""
     flat, (both, source, target) = work.flat, work.pair
-    rating, log_mass, lacking = rated(work)
+    rating, log_mass, lacking = _rated(work)
     _leave(work, rating)
     key = flat["keys"].index_select(0, source)  # (B * H, d)
     likeness = _nearest(work, key)
@@ -58,7 +58,7 @@ def _mixed(own: Tensor, given: Tensor, weight: Tensor) -> Tensor:
     return own.float().lerp(given.float(), weight).to(own.dtype)
 
 
-def rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
+def _rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """The scores (B, H, S), which the newest query has entered, and what they are made of beside an average.
 
     That is the log mass and what the averages lack for the queries that slots have not seen.
@@ -68,14 +68,20 @@ def rated(work: Work) -> tuple[Tensor, Tensor | None, Tensor | None]:
         score = work.score if work.decay == 1.0 else work.score.mul_(work.decay)
         return score.add_(work.mass), None, None
     assert work.asked is not None
+    log_mass = noted(work, work.average)
+    lacking = missing(looked(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
+    rating = (work.average - lacking).add_(log_mass)
+    return (rating if work.score is None else work.score.copy_(rating)), log_mass, lacking
+
+
+def noted(work: Work, average: Tensor) -> Tensor:
+    """The log mass (B, H, S), with which the newest query has entered the running `average`, in place."""
     log_mass = work.log_mass
     if log_mass is None:
         assert work.votes is not None
         log_mass = work.votes.log().mul_(work.mass_of_votes)
-    note_average(work.average, work.mass, log_mass, work.alpha)
-    lacking = missing(looked(work.position, work.asked[..., :1], work.tokens_seen[:, None, None]), work.alpha)
-    rating = (work.average - lacking).add_(log_mass)
-    return (rating if work.score is None else work.score.copy_(rating)), log_mass, lacking
+    note_average(average, work.mass, log_mass, work.alpha)
+    return log_mass
 
 
 def _leave(work: Work, rating: Tensor) -> None:

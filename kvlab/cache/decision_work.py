@@ -54,9 +54,13 @@ class Work:
     mixes: tuple[int, int, int] = MIX
     lengths: Tensor | None = None  # of the keys, where slots hold them
     full: bool = False  # every slot is valid until one of each head leaves
+    # (B, H, S): products of the key of `guess` and all keys, `scaling` times as large, where attention had them made.
+    products: Tensor | None = None
+    scaling: float = 1.0
     # Where plain torch did it, (B * H,): which slot of all heads' left, and bool, which heads have merged.
     left: Tensor | None = None
     merged: Tensor | None = None
+    looks_ahead: bool = False  # whether it was said as well which slot may leave next
 
     @cached_property
     def flat(self) -> dict[str, Tensor]:
@@ -72,17 +76,25 @@ class Work:
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
         """Columns by name (B * H, S[, d]), and what heads have (B * H,), as arrays of the same memory."""
-        columns = (*COLUMNS, "residual")
-        own = {name: (getattr(self, name), self.position.shape[2:]) for name in columns}
-        of_heads = {name: getattr(self, name) for name in ("recent", "sinks", "dropped", "threshold")}
-        own |= {name: (part, ()) for name, part in of_heads.items()}
-        own |= {"left": (self.pair[1], ()), "merged": (self.joined, ())}
-        heads = self.dropped.numel()
+        heads, long = self.dropped.numel(), (*COLUMNS, "residual", "asked")
+        parts = {name: getattr(self, name) for name in (*long, "recent", "sinks", "dropped", "threshold")}
+        parts |= {"left": self.pair[1], "merged": self.joined, "guess": self.guess}
+        there = {name: part for name, part in parts.items() if part is not None}
         return {
-            name: part.numpy().reshape(heads, *slots, *part.shape[3:]) if slots else part.numpy().reshape(heads)
-            for name, (part, slots) in own.items()
-            if part is not None
+            name: part.numpy().reshape(heads, *(part.shape[2:] if name in long else ())) for name, part in there.items()
         }
+
+    @cached_property
+    def guess(self) -> Tensor:
+        """Which slot of each head may leave next, (B * H,), and -1 where nobody has looked."""
+        with torch.inference_mode(False):
+            return torch.full((self.dropped.numel(),), -1, dtype=torch.int64)
+
+    def key_of_guess(self) -> Tensor | None:
+        """(B, H, d): the key of the slot that may leave next; None where nobody has looked."""
+        if self.merged is None or not self.looks_ahead:
+            return None
+        return self.flat["keys"].index_select(0, self.guess + self.begins).view(*self.keys.shape[:2], -1)
 
     @cached_property
     def joined(self) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -148,10 +147,10 @@ def new_work(view: View, pipeline: Pipeline, bucket: Bucket, kernel: Decide) -> 
 
 def work_again(bucket: Bucket, seen: PassSeen, tokens_seen: Tensor) -> Work | None:
     """The same where the last decision about `bucket` was made so, and nothing but `seen` and the time is new."""
-    known, work = bucket.last_work
-    if work is None or _failed or not all(map(operator.is_, bucket.known_by(), known)):
-        return None
-    work.mass, work.tokens_seen = seen.last_mass(), tokens_seen
+    work = None if _failed else bucket.work_again()
+    if work is not None:
+        work.mass, work.tokens_seen = seen.last_mass(), tokens_seen
+        work.products, work.scaling = seen.products, seen.scaling
     return work
 
 
@@ -160,6 +159,7 @@ def carried_out(work: Work | None, bucket: Bucket, kernel: Decide) -> bool:
     if work is None or not _done(work, kernel):
         return False
     bucket.was_decided(work)
+    work.products = None
     work.mass = work.never  # the next step brings its own: nobody holds a table's worth of numbers between two
     return True
 

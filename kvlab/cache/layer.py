@@ -148,6 +148,10 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
             seen.append(PassSeen(part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink))
+        if rows == 1 and not first:
+            for bucket, one in zip(self.buckets, seen, strict=True):
+                work = bucket.work_again()
+                one.along = None if work is None else work.key_of_guess()
         self._keep_queries(seen, real)
         if not self.streams.whole:
             for place, one in enumerate(seen):

@@ -88,8 +88,7 @@ def make_cache(
         listen(language_model)
         settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
     if settings.compresses and language_model.device.type == "cpu" and decides_whole(pipeline):
-        head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        make_ready(pipeline, language_model.dtype, head_dim)
+        make_ready(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         tell_text(language_model)
     return CompressedCache(config, settings)

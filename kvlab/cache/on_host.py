@@ -66,20 +66,25 @@ def compiled() -> ModuleType | None:
     return module
 
 
-def make_ready(pipeline: Pipeline, dtype: torch.dtype, head_dim: int) -> None:
+def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
     """Compile what `pipeline` will need, so that no decode step waits for it.
 
-    About two seconds the first time on a machine, and half a second, for an import, in a process that finds it done.
+    A few seconds the first time on a machine, and half a second, for an import, in a process that finds it done.
     """
     kind = next((kind for settler, kind in KINDS.items() if isinstance(pipeline.settle, settler)), None)
     if kind is not None and dtype == torch.float32:
-        _make_ready(kind, head_dim)
+        _make_ready(kind)
 
 
 @lru_cache
-def _make_ready(kind: int, head_dim: int) -> None:
-    if (module := compiled()) is not None:
-        module.decide(_smallest(kind, torch.zeros(1, 1, 2, head_dim)))
+def _make_ready(kind: int) -> None:
+    """For heads that hold the lengths of their keys and heads that do not."""
+    module = compiled()
+    for head_dim in (2, 128) if module is not None else ():
+        work = _smallest(kind, torch.zeros(1, 1, 2, head_dim))
+        for products in (None, torch.zeros(1, 1, 2)):  # of no slot yet, and of the one that may leave next
+            work.products = products
+            module.decide(work)  # type: ignore[union-attr]
 
 
 def _smallest(kind: int, keys: torch.Tensor) -> Work:
