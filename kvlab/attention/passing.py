@@ -37,9 +37,9 @@ class Pass:
     # Where heads lie in tables of their own: which KV head of the layer (B, H) each is, and of how many.
     members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # `kvlab.cache.recalled`
-    # (B, H, d): a key that may soon be held against all others. Beside a single query its `products` cost next to nothing.
+    # (B, H, d): a key that may soon be held against all others; beside a single query its `products` cost hardly more.
     along: Tensor | None = field(default=None, repr=False)
-    products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S) of `along` and the keys, scaled
+    products: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, S): `along` and keys, scaled
     _last_logits: Tensor | None = field(default=None, repr=False)  # (B, H, G, 1, S), log mass not added
     _last_mass: Tensor | None = field(default=None, repr=False)
     _normalizers: Tensor | None = field(default=None, init=False, repr=False)  # (B, H, G, q), learned sinks left out

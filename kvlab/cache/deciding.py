@@ -14,7 +14,7 @@ from kvlab.cache.bucket import Bucket
 from kvlab.cache.decision_work import Work
 from kvlab.cache.fused import carried_out, decides_whole, decision_kernel, new_work, work_again
 from kvlab.cache.layer_state import LayerState
-from kvlab.cache.on_host import on_host
+from kvlab.cache.on_host import is_recorded, on_host
 from kvlab.cache.passage import Passage
 from kvlab.cache.regroup import settled
 from kvlab.cache.settings import Counter, Held, LayerSettings
@@ -153,7 +153,7 @@ def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
     if not (moment.one and moment.due and layer.waiting == 1) or settings.watched_closely or settings.store.packs:
         return none
     kernel, counts = decision_kernel(layer.device), settings.observer is not None
-    if kernel is None or (counts and not on_host(kernel)):
+    if kernel is None or (counts and not on_host(kernel)) or (is_recorded() and on_host(kernel)):
         return none
     parts = zip(layer.buckets, seen, layer.streams.by_row(layer.tokens_seen), strict=True)
     works = [work_again(*part) for part in parts]

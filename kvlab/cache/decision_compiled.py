@@ -1,10 +1,13 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
-"""One decision of a table compiled for a CPU, all in place: the walk over the slots that `decision_torch` makes in steps.
+"""One decision of a table compiled for a CPU, all in place: a walk over slots which `decision_torch` makes in steps.
 
-In plain torch a merge takes a product over all keys, its division, two searches and a dozen small operations; here a
-head's slots are read once. Scores stay torch's, whose logarithms and exponentials are faster. The formulas are the
-pipeline's own. Importing this module needs the package `numba` (extra `cpu`), which keeps what it compiled beside the
-source or in the user's cache folder.
+In plain torch a merge takes a product over all keys, its division, two searches and a dozen small operations. Here one
+walk finds what leaves and, for the next step, what may leave then: attention, which reads all keys anyway, is given
+that slot's key along with the query, so that its nearest slot is known without reading them again. Where the guess is
+wrong they are read. Running averages stay torch's, whose logarithms are faster. The formulas are the pipeline's own.
+
+Importing this module needs the package `numba` (extra `cpu`), which keeps what it compiled beside the source or in the
+user's cache folder.
 """
 
 from __future__ import annotations
@@ -25,8 +28,9 @@ from kvlab.methods.settlers.merging.cosine_merge import NOT_YET
 
 # Sums may be taken in any order; what is no number and what is infinite keeps its meaning.
 MOST_COUNTED = 2**20  # queries
-HOW = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
-part, compiled = njit(**HOW), njit(cache=True, **HOW)
+FREELY = {"reassoc", "contract", "nsz"}
+part = njit(nogil=True, error_model="numpy", fastmath=FREELY)
+compiled = njit(nogil=True, error_model="numpy", fastmath=FREELY, cache=True)
 
 
 def decide(work: Work) -> None:
@@ -46,7 +50,7 @@ def decide(work: Work) -> None:
         rows["keys"], rows["values"], rows["position"], rows.get("votes"), rows["dropped"],
         now, rows["recent"], rows["sinks"], heads, rows["left"], rows["merged"], rows.get("lengths"),
     )  # fmt: skip
-    products = None if work.products is None else work.products.contiguous().numpy().reshape(rows["position"].shape)
+    products = None if work.products is None else work.products.numpy().reshape(rows["position"].shape)
     ahead = rows["guess"], products, 1 / work.scaling
     if work.kind == SIMILAR:
         _similar(*common, *ahead, rows["score"], rows["threshold"], work.least)
@@ -217,8 +221,8 @@ def _similar(
         source, then = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
         seen[source] = FREE
         along = _row_of(products, r)
-        target, like = _found_or_searched(keys[r], own, seen, source, guess[r], along, scale)
-        guess[r] = then
+        target, like = _found_or_searched(keys[r], own, seen, source, guess[r] - r * slots, along, scale)
+        guess[r] = r * slots + then
         old = threshold[r]
         threshold[r] = like if old == NOT_YET else old + np.float32(least) * (like - old)
         left[r], merged[r] = r * slots + source, like >= threshold[r] - np.float32(1e-6)
@@ -277,8 +281,8 @@ def _near(
         source, then = _leaving(rating, seen, time - recent[r], sinks[r], None)
         seen[source] = FREE
         along = _row_of(products, r)
-        target, like = _found_or_searched(keys[r], own, seen, source, guess[r], along, scale)
-        guess[r], left[r], merged[r] = then, r * slots + source, like >= least
+        target, like = _found_or_searched(keys[r], own, seen, source, guess[r] - r * slots, along, scale)
+        guess[r], left[r], merged[r] = r * slots + then, r * slots + source, like >= least
         if not merged[r]:
             dropped[r] += votes[r, source]
             continue

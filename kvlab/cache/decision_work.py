@@ -86,15 +86,15 @@ class Work:
 
     @cached_property
     def guess(self) -> Tensor:
-        """Which slot of each head may leave next, (B * H,), and -1 where nobody has looked."""
+        """Which slot among those of all heads may leave next, of each head (B * H,)."""
         with torch.inference_mode(False):
-            return torch.full((self.dropped.numel(),), -1, dtype=torch.int64)
+            return torch.zeros(self.dropped.numel(), dtype=torch.int64)
 
     def key_of_guess(self) -> Tensor | None:
         """(B, H, d): the key of the slot that may leave next; None where nobody has looked."""
-        if self.merged is None or not self.looks_ahead:
+        if not self.looks_ahead:
             return None
-        return self.flat["keys"].index_select(0, self.guess + self.begins).view(*self.keys.shape[:2], -1)
+        return self.flat["keys"].index_select(0, self.guess).view(*self.keys.shape[:2], -1)
 
     @cached_property
     def joined(self) -> Tensor:

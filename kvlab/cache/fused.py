@@ -104,9 +104,15 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
         tokens_seen=view.tokens_seen, recent=recent, sinks=sinks, dropped=dropped, lengths=slots.extra.get(KEY_LENGTH),
         **own,
     )  # fmt: skip
-    if host and not (work.keys.is_contiguous() and (work.kind in (NEAREST, SIMILAR) or work.keys.dtype == torch.float32)):
+    if host and not _fits_host(work):
         return None
     return work if _is_laid_out(work) else None
+
+
+def _fits_host(work: Work) -> bool:
+    """Whether a CPU's kernels can take it: plain torch knows two kinds, and a compiled walk wants float32 in memory."""
+    known = work.kind in (NEAREST, SIMILAR) or work.keys.dtype == torch.float32
+    return known and work.keys.is_contiguous() and type(work.keys) is Tensor
 
 
 def _is_laid_out(work: Work) -> bool:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from importlib import import_module
 from importlib.util import find_spec
@@ -27,6 +29,7 @@ Decide = Callable[[Work], None]
 KINDS = {Evict: EVICT, NearestMerge: NEAREST, CosineMerge: SIMILAR, ResidualMerge: RESIDUAL, ValueMerge: SPREAD}
 
 log = logging.getLogger(__name__)
+_recorded = ContextVar("_recorded", default=False)
 
 
 def host_kernel() -> Decide:
@@ -37,8 +40,25 @@ def host_kernel() -> Decide:
 
 def on_host(kernel: Decide | None) -> bool:
     """Whether `kernel` is one for a CPU."""
-    module = compiled.cache_info().currsize and compiled()
-    return kernel is decision_torch.decide or (bool(module) and kernel is module.decide)
+    if kernel is decision_torch.decide or kernel is None:
+        return kernel is not None
+    module = compiled() if compiled.cache_info().currsize else None  # never loaded only to be asked
+    return module is not None and kernel is module.decide
+
+
+@contextmanager
+def recorded() -> Iterator[None]:
+    """For who records torch's operations: nothing is done beside them for a while."""
+    token = _recorded.set(True)
+    try:
+        yield
+    finally:
+        _recorded.reset(token)
+
+
+def is_recorded() -> bool:
+    """Whether somebody records torch's operations."""
+    return _recorded.get()
 
 
 def takes(kernel: Decide, settle: object) -> bool:
@@ -54,7 +74,7 @@ def compiled() -> ModuleType | None:
         return None
     try:
         module = import_module("kvlab.cache.decision_compiled")
-        module.decide(_smallest(SIMILAR, torch.zeros(1, 1, 2, 2)))
+        module.decide(_smallest(SIMILAR, torch.zeros(1, 2, 2, 2)))
     except Exception as error:
         said = next(iter(str(error).splitlines()), "")
         log.warning(
@@ -81,29 +101,30 @@ def _make_ready(kind: int) -> None:
     """For heads that hold the lengths of their keys and heads that do not."""
     module = compiled()
     for head_dim in (2, 128) if module is not None else ():
-        work = _smallest(kind, torch.zeros(1, 1, 2, head_dim))
-        for products in (None, torch.zeros(1, 1, 2)):  # of no slot yet, and of the one that may leave next
+        work = _smallest(kind, torch.zeros(1, 2, 2, head_dim))
+        for products in (None, torch.zeros(1, 2, 2, 2)[:, :, -1]):  # of no slot yet, and as they lie beside logits
             work.products = products
             module.decide(work)  # type: ignore[union-attr]
 
 
 def _smallest(kind: int, keys: torch.Tensor) -> Work:
-    """A decision about two slots of zeros (1, 1, 2, d), in the types that short texts have."""
+    """A decision about two heads of two slots of zeros (1, 2, 2, d), in the types that short texts have."""
 
     def column(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.zeros(1, 1, 2, dtype=dtype)
+        return torch.zeros(1, 2, 2, dtype=dtype)
 
-    one = torch.ones(1, 1, dtype=torch.int64)
+    one = torch.ones(1, 2, dtype=torch.int64)
     own: dict[int, dict[str, Any]] = {
-        NEAREST: {"average": column(), "asked": torch.zeros(1, 1, 2, dtype=torch.int64)},
-        SIMILAR: {"score": column(), "threshold": torch.zeros(1, 1, 1)},
+        NEAREST: {"average": column(), "asked": torch.zeros(1, 2, 2, dtype=torch.int64)},
+        SIMILAR: {"score": column(), "threshold": torch.zeros(1, 2, 1)},
         RESIDUAL: {"score": column(), "residual": column(torch.bool)},
         EVICT: {"score": column()},
         SPREAD: {"score": column()},
     }
     return Work(
-        kind=kind, keys=keys, values=keys.clone(), position=torch.arange(2).to(torch.int16)[None, None],
-        mass=column(), tokens_seen=one[0] * 2, recent=one, sinks=one[..., None] * 0, dropped=torch.zeros(1, 1),
-        votes=None if kind == EVICT else torch.ones(1, 1, 2, dtype=torch.int16), lengths=column() if lengths_pay(keys, keys) else None,
+        kind=kind, keys=keys, values=keys.clone(), position=torch.arange(2).to(torch.int16).repeat(1, 2, 1),
+        mass=column(), tokens_seen=one[0, :1] * 2, recent=one, sinks=one[..., None] * 0, dropped=torch.zeros(1, 2),
+        votes=None if kind == EVICT else torch.ones(1, 2, 2, dtype=torch.int16),
+        lengths=column() if lengths_pay(keys, keys) else None,
         **own[kind],
     )  # fmt: skip

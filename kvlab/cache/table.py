@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import executor
+from kvlab.cache.on_host import is_recorded
 from kvlab.cache.pack import pack
 from kvlab.cache.refill import Refill
 from kvlab.growth import room_to_grow
@@ -123,10 +124,11 @@ class SlotTable:
         `keys`, `values` (B, H, 1, d) at `position` (B,); `extra` is the method's own state of a new slot.
         """
         self.left_bytes = 0
-        if self._freed is not None:
+        freed, self._freed = self._freed, None
+        if freed is not None and not is_recorded():  # replayed, the step would write where this one did
             self._refill = self._refill or Refill(self.slots, extra)
-            self._refill.put(self._freed, keys, values, position)
-            self._freed, self.occupied, self.is_dense = None, self.occupied + 1, self._fills
+            self._refill.put(freed, keys, values, position)
+            self.occupied, self.is_dense = self.occupied + 1, self._fills
             return
         if self.occupied == self.width:
             self._make_room(1, room_to_grow(self.width))

@@ -88,7 +88,7 @@ def _machine() -> dict[str, str]:
         "chromium (image export)": shutil.which("chromium") or shutil.which("google-chrome") or "not found",
         "mps": "yes" if torch.backends.mps.is_available() else "no",
     }
-    return found | _gpus() | {"fused kernels": _fused_kernels()}
+    return found | _gpus() | {"fused kernels": _fused_kernels(), "decisions on a CPU": _on_the_cpu()}
 
 
 def _plugins() -> dict[str, str]:
@@ -130,6 +130,17 @@ def _fused_kernels() -> str:
     lacks = missing()
     ready = f"ready, used on CUDA; {SWITCH}=off keeps plain torch"
     return f"missing {' and '.join(lacks)}: plain torch does their work" if lacks else ready
+
+
+def _on_the_cpu() -> str:
+    """Who takes the decisions of h2o, cam, zsmerge, d2o and keepkv on a CPU."""
+    from kvlab.attention.kernels import SWITCH
+    from kvlab.cache.on_host import compiled
+
+    if os.environ.get(SWITCH) == "off":
+        return f"switched off by {SWITCH}=off"
+    without = "plain torch: pip install 'kvlab[cpu]' has them compiled"
+    return f"compiled; {SWITCH}=off keeps plain torch" if compiled() is not None else without
 
 
 def _self_tests() -> dict[str, str]:

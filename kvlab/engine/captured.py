@@ -18,6 +18,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache
+from kvlab.cache.on_host import recorded
 from kvlab.cache.steady import (
     cannot_repeat,
     count_step,
@@ -66,7 +67,7 @@ class OperationGraph:
             return done[0]
 
         # Without a context of its own, each operation's shape would be noted in a new FakeTensorMode: half of the time.
-        with tracing(TracingContext(FakeTensorMode())):
+        with tracing(TracingContext(FakeTensorMode())), recorded():
             self._graph = make_fx(traced)()
         self.output = done[0].clone()
 

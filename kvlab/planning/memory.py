@@ -6,6 +6,7 @@ Measured against torch's own allocator on CPU (`tests/planning/test_measured.py`
 from __future__ import annotations
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 from kvlab.budget import Amount
 from kvlab.planning.holds import FULL, Holds
@@ -16,6 +17,7 @@ from kvlab.recording import BYTES_A_TOKEN, attention_that_fits, history_that_fit
 
 WHOLE = 1.0
 PROCESS_BYTES = 540_000_000  # Python with torch and transformers: 450 MB on Linux once imported, more once they ran
+COMPILER_BYTES = 140_000_000  # what numba adds to it where decisions of a CPU are compiled
 CONTEXT_BYTES = 600_000_000  # what CUDA and its libraries take of a GPU before the first tensor
 SHADOW = "shadow"
 TOKENS_AT_ONCE, ROOM = 4096, 2  # of the shadow: how long its blocks are, and how many are on the device at once
@@ -29,7 +31,8 @@ SORTED_ROWS, SAMPLES = 4096, 8  # of the probe: hidden states that are sorted, a
 
 def phases(work: Work, choices: list[tuple[str, Holds, Amount]], device: str) -> list[Phase]:
     """Every phase, in order; each `choices` is a label, what the method holds and its budget."""
-    common = standing(work, device)
+    deciding = any(holds.compresses and holds.decode for _, holds, _ in choices)
+    common = standing(work, device, compiles=deciding and find_spec("numba") is not None)
     made = [Phase("loading the weights", (*common, *_loading(work, device))), *_reference(work, common)]
     common = (*common, _reference_rows(work))
     if work.level == "full":
@@ -62,10 +65,12 @@ def _with_slack(made: list[Phase]) -> list[Phase]:
     return found
 
 
-def standing(work: Work, device: str) -> tuple[Part, ...]:
-    """What is there all the time."""
+def standing(work: Work, device: str, compiles: bool = False) -> tuple[Part, ...]:
+    """What is there all the time; `compiles`: a CPU's decisions are compiled."""
     weights = Part("weights", "device", work.weight_bytes, f"{work.model.parameters:,} numbers")
     process = Part("the process", "host", PROCESS_BYTES, "Python, torch and transformers")
+    if compiles and device == "cpu":
+        process = Part("the process", "host", PROCESS_BYTES + COMPILER_BYTES, "Python, torch, transformers and numba")
     context = Part("CUDA itself", "device", CONTEXT_BYTES, "its context and libraries")
     return (weights, process, context) if device == "cuda" else (weights, process)
 

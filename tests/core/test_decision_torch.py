@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache
+from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache, on_host
 from kvlab.cache.decision_work import Work
 from kvlab.cache.on_host import compiled
 from kvlab.cache.table import SlotTable
@@ -127,6 +127,57 @@ def _columns(table: SlotTable) -> list[Tensor]:
     free = table.slots.position < 0
     states = [states.masked_fill(free[..., None], 0) for states in (table.slots.keys, table.slots.values)]
     return states + [column.masked_fill(free, 0) for column in table.slots.own().values()]
+
+
+@pytest.mark.parametrize(("method", "right"), [("d2o", 0.7), ("keepkv", 0.3)])
+def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothing(
+    method: str, right: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its products, without them and with somebody else's slot for a guess the tables are the same."""
+    module, caches, guessed = _module("compiled"), [], []
+    model, plain = prepare(tiny_model("llama", head_dim=64, num_hidden_layers=2)), module.decide
+    for how in ("as it is", "no products", "another slot"):
+
+        def decide(work: Work, how: str = how) -> None:
+            guess = work.guess.clone()
+            if how == "no products":
+                work.products = None
+            brought = work.products is not None
+            plain(work)
+            if how == "another slot":
+                work.guess.sub_(work.begins).add_(1).remainder_(work.position.shape[2]).add_(work.begins)
+            if how == "as it is" and brought:
+                assert work.left is not None
+                guessed.append((guess == work.left).float().mean())
+
+        monkeypatch.setattr(module, "decide", decide)
+        monkeypatch.setattr(deciding, "decision_kernel", lambda device, decide=decide: decide)
+        caches.append(make_cache(model, method, 0.4))
+        _decoded(model, caches[-1])
+    assert len(guessed) > STEPS and torch.stack(guessed).mean() > right
+    for other in caches[1:]:
+        same_tables(other, caches[0], 1e-5)
+
+
+def test_what_cannot_be_compiled_is_told_once_and_plain_torch_decides(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = _module("compiled")
+
+    def broken(work: Work) -> None:
+        raise RuntimeError("this CPU is unknown\nto LLVM")
+
+    monkeypatch.setattr(module, "decide", broken)
+    compiled.cache_clear()
+    try:
+        assert on_host.host_kernel() is decision_torch.decide and on_host.host_kernel() is decision_torch.decide
+        assert caplog.text.count("this CPU is unknown") == 1 and "KVLAB_KERNELS=off" in caplog.text
+        assert "to LLVM" not in caplog.text
+        monkeypatch.setattr(on_host, "find_spec", lambda name: None)
+        compiled.cache_clear()
+        assert on_host.host_kernel() is decision_torch.decide
+    finally:
+        compiled.cache_clear()
 
 
 @pytest.mark.parametrize(
