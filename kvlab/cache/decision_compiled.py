@@ -46,12 +46,16 @@ def decide(work: Work) -> None:
         assert work.score is not None
         (work.score if work.decay == 1.0 else work.score.mul_(work.decay)).add_(work.mass)
     now, heads = work.tokens_seen.numpy(), work.position.shape[1]
+    # Nothing is never None: each type of what is given is compiled anew.
+    lengths, products = rows.get("lengths"), work.products
+    if lengths is None:
+        lengths = np.empty((len(rows["position"]), 0), np.float32)
     common = (
         rows["keys"], rows["values"], rows["position"], rows.get("votes"), rows["dropped"],
-        now, rows["recent"], rows["sinks"], heads, rows["left"], rows["merged"], rows.get("lengths"),
+        now, rows["recent"], rows["sinks"], heads, rows["left"], rows["merged"], lengths,
     )  # fmt: skip
-    products = None if work.products is None else work.products.numpy().reshape(rows["position"].shape)
-    ahead = rows["guess"], products, 1 / work.scaling
+    beside = rows["beside"] if products is None else products.numpy().reshape(rows["position"].shape)
+    ahead = rows["guess"], products is not None, beside, 1 / work.scaling
     if work.kind == SIMILAR:
         _similar(*common, *ahead, rows["score"], rows["threshold"], work.least)
     elif work.kind == RESIDUAL:
@@ -112,28 +116,20 @@ def _length(key):
 
 
 @part
-def _most_alike(keys, lengths, position, source, products, scale):
+def _most_alike(keys, lengths, position, source, brought, products, scale):
     """(slot, cosine) of the valid slot (S,) whose key (S, d) is most similar to that of `source`; of equals the first.
 
-    Where there are `products` (S,) of that key and all others, `scale` times too small, keys are not read again.
+    Where they were `brought`, `products` (S,) of that key and all others, `scale` times too small, are not made again.
     """
-    found, highest, key = source, np.float32(-np.inf), keys[source]
+    found, highest, key, held = source, np.float32(-np.inf), keys[source], len(lengths) > 0
     for s in range(len(position)):
         if position[s] < 0 or s == source:
             continue
-        like = _product(keys[s], key) if products is None else products[s] * np.float32(scale)
-        like /= _length(keys[s]) if lengths is None else lengths[s]
+        like = products[s] * np.float32(scale) if brought else _product(keys[s], key)
+        like /= lengths[s] if held else _length(keys[s])
         if like > highest:
             found, highest = s, like
-    return found, highest / (_length(key) if lengths is None else lengths[source])
-
-
-@part
-def _found_or_searched(keys, lengths, position, source, guess, products, scale):
-    """The same, with what attention brought along if it brought it for the right slot."""
-    if products is not None and guess == source:
-        return _most_alike(keys, lengths, position, source, products, scale)
-    return _most_alike(keys, lengths, position, source, None, scale)
+    return found, highest / (lengths[source] if held else _length(key))
 
 
 @part
@@ -143,13 +139,8 @@ def _merge(keys, values, lengths, target, source, share):
         own, given = states[target], states[source]
         for d in range(len(own)):
             own[d] += np.float32(share) * (given[d] - own[d])
-    if lengths is not None:
+    if len(lengths) > 0:
         lengths[target] = _length(keys[target])
-
-
-@part
-def _row_of(columns, row):
-    return None if columns is None else columns[row]
 
 
 @compiled
@@ -213,15 +204,15 @@ def _spread(
 @compiled
 def _similar(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
-    guess, products, scale, score, threshold, least,
+    guess, brought, products, scale, score, threshold, least,
 ):  # fmt: skip
     slots = position.shape[1]
     for r in range(len(position)):
-        seen, own = position[r], _row_of(lengths, r)
+        seen, own = position[r], lengths[r]
         source, then = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
         seen[source] = FREE
-        along = _row_of(products, r)
-        target, like = _found_or_searched(keys[r], own, seen, source, guess[r] - r * slots, along, scale)
+        right = brought and guess[r] == r * slots + source
+        target, like = _most_alike(keys[r], own, seen, source, right, products[r], scale)
         guess[r] = r * slots + then
         old = threshold[r]
         threshold[r] = like if old == NOT_YET else old + np.float32(least) * (like - old)
@@ -254,7 +245,7 @@ def _residual(
             both, other = score[r, target], score[r, source]
             score[r, target] = both + other if sums else max(both, other)
             share = votes[r, source] / votes[r, target]
-            _merge(keys[r], values[r], _row_of(lengths, r), target, source, share)
+            _merge(keys[r], values[r], lengths[r], target, source, share)
         else:
             dropped[r] += votes[r, source]
 
@@ -267,12 +258,12 @@ def _finite(logit):
 @compiled
 def _near(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
-    guess, products, scale, score, log_mass, average, asked, lacking, least, bias,
+    guess, brought, products, scale, score, log_mass, average, asked, lacking, least, bias,
 ):  # fmt: skip
     slots, most = position.shape[1], len(lacking) - 1
     rating = np.empty(slots, dtype=np.float32)
     for r in range(len(position)):
-        seen, own, time = position[r], _row_of(lengths, r), now[r // heads]
+        seen, own, time = position[r], lengths[r], now[r // heads]
         for s in range(slots):
             count = min(max(time - max(np.int64(seen[s]), asked[r, 0]), 0), most)
             rating[s] = average[r, s] - lacking[count] + log_mass[r, s]
@@ -280,8 +271,8 @@ def _near(
             score[r] = rating
         source, then = _leaving(rating, seen, time - recent[r], sinks[r], None)
         seen[source] = FREE
-        along = _row_of(products, r)
-        target, like = _found_or_searched(keys[r], own, seen, source, guess[r] - r * slots, along, scale)
+        right = brought and guess[r] == r * slots + source
+        target, like = _most_alike(keys[r], own, seen, source, right, products[r], scale)
         guess[r], left[r], merged[r] = r * slots + then, r * slots + source, like >= least
         if not merged[r]:
             dropped[r] += votes[r, source]

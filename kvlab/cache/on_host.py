@@ -98,13 +98,8 @@ def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
 
 @lru_cache
 def _make_ready(kind: int) -> None:
-    """For heads that hold the lengths of their keys and heads that do not."""
-    module = compiled()
-    for head_dim in (2, 128) if module is not None else ():
-        work = _smallest(kind, torch.zeros(1, 2, 2, head_dim))
-        for products in (None, torch.zeros(1, 2, 2, 2)[:, :, -1]):  # of no slot yet, and as they lie beside logits
-            work.products = products
-            module.decide(work)  # type: ignore[union-attr]
+    if (module := compiled()) is not None:
+        module.decide(_smallest(kind, torch.zeros(1, 2, 2, 2)))
 
 
 def _smallest(kind: int, keys: torch.Tensor) -> Work:
