@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -81,3 +82,9 @@ def tiny(tiny_folder: Path) -> LoadedModel:
 
     torch.set_num_threads(1)
     return load_model(str(tiny_folder), device="cpu")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays: collections, one after each run of a page, need not look at it again."""
+    gc.collect()
+    gc.freeze()

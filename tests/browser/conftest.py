@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from kvlab.assets import project_root
-from kvlab.bench.modes.pages_server import FLAGS, chromium_at_home
+from kvlab.bench.modes.pages_server import FLAGS, chromium_at_home, chromium_path
 from kvlab.trace.synthetic import write_synthetic_run
 
 PATIENCE_SECONDS = 90
@@ -82,7 +82,10 @@ def wait_for(address: str) -> None:
 def browser() -> Iterator[Any]:
     """A Chromium that keeps files and compiled scripts from page to page, and moves nothing for show."""
     pytest.importorskip("playwright.sync_api")
-    with chromium_at_home(1280, 1000, args=[*FLAGS, *ONE_PROCESS], reduced_motion="reduce") as home:
+    # The shell is the same engine without the windows that nobody sees here: a quarter less processor time.
+    shell = shutil.which("chromium-headless-shell") or chromium_path()
+    given = {"executable_path": shell, "args": [*FLAGS, *ONE_PROCESS], "reduced_motion": "reduce"}
+    with chromium_at_home(1280, 1000, **given) as home:
         yield home
 
 

@@ -70,8 +70,9 @@ def _decoded(model: torch.nn.Module, cache: CompressedCache) -> Tensor:
     return torch.stack(seen)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", MODELS)
+@pytest.mark.parametrize(
+    ("shape", "dtype"), [*((shape, torch.float32) for shape in MODELS), ("grouped queries", torch.bfloat16)]
+)
 @pytest.mark.parametrize(("who", "method", "options"), WHO)
 def test_equals_the_pipeline(
     who: str, method: str, options: dict, shape: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -125,10 +125,10 @@ def test_a_comparison_is_recorded_there(
     """Prompt, probe, shadow, recorder and every method's run, at the fullest level."""
     choices = [MethodChoice(method=m, budget=0.3, hyper_parameters=ON_ANY_MODEL.get(m, {})) for m in METHODS]
     request = CompareRequest(
-        prompt="The old house stood on the hill. " * 2,
+        prompt="The old house stood on the hill. ",
         model=str(tiny_model_folder),
         choices=tuple(choices),
-        max_new_tokens=3,
+        max_new_tokens=2,
     )
     here = load_model(str(tiny_model_folder))
     vocabulary = here.model.config.vocab_size

@@ -82,7 +82,7 @@ def test_layers_are_watched_in_blocks_that_fit(
         return found
 
     monkeypatch.setattr(less, "_watch", noted)
-    request = LessRequest(model=str(tiny_model_folder), corpus=books, rank=4, minutes=0.05, length=256, device="cpu")
+    request = LessRequest(model=str(tiny_model_folder), corpus=books, rank=4, minutes=0.02, length=256, device="cpu")
     assert len(fit_less(request, tmp_path / "maps.safetensors", say=lambda _: None)) == 3
     assert [block for block, _ in watched] == [[0, 1], [2]]
     assert all(size <= less.MOST_BYTES for _, size in watched)
@@ -94,7 +94,7 @@ def test_a_fit_lowers_the_error_and_its_file_serves_the_method(
     tiny: LoadedModel, tiny_model_folder: Path, books: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "maps.safetensors"
-    arguments = ["--model", str(tiny_model_folder), "--corpus", str(books), "--out", str(out), "--minutes", "0.08"]
+    arguments = ["--model", str(tiny_model_folder), "--corpus", str(books), "--out", str(out), "--minutes", "0.04"]
     result = CliRunner().invoke(
         commands, ["train-less", *arguments, "--length", "256", "--rank", "4", "--device", "cpu"]
     )
