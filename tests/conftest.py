@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,16 @@ def no_waiting_for_the_disk() -> Iterator[None]:
     """Files are still replaced in one step; that they outlive a loss of power, which fsync waits for, no test asks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_measurement_of_this_machine() -> Iterator[None]:
+    """How fast it computes and copies, which every new folder of runs asks once."""
+    from kvlab.planning import seconds
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(seconds, "_host_speed", cache(seconds._host_speed))
         yield
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import pytest
 import torch
+from transformers import PreTrainedModel
 
 from kvlab.cache import make_cache
 from kvlab.methods import registered
@@ -11,6 +14,13 @@ from kvlab.models.load import prepare
 from tests.families import cache_for, tiny_model
 
 METHODS = list(registered())
+SMALL = {"num_hidden_layers": 2}
+
+
+@lru_cache
+def models() -> tuple[PreTrainedModel, PreTrainedModel]:
+    """(plain transformers, the same weights on kvlab's attention)."""
+    return tiny_model("llama", **SMALL), prepare(tiny_model("llama", **SMALL))
 
 
 def inputs() -> dict[str, torch.Tensor]:
@@ -20,40 +30,52 @@ def inputs() -> dict[str, torch.Tensor]:
     return {"input_ids": ids * mask, "attention_mask": mask}
 
 
+@lru_cache
+def plainly(**options: int) -> torch.Tensor:
+    """What plain transformers writes behind `inputs()`."""
+    torch.manual_seed(11)
+    return models()[0].generate(**inputs(), **options, eos_token_id=None)
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("sampled", [False, True], ids=["greedy", "sampled"])
 def test_generate_with_a_full_budget_is_plain_generate(method: str, sampled: bool) -> None:
-    options = {"max_new_tokens": 12, "do_sample": sampled, "eos_token_id": None}
-    model, lab = tiny_model("llama"), prepare(tiny_model("llama"))
+    _, lab = models()
+    options = {"max_new_tokens": 10, "do_sample": sampled}
+    plain = plainly(**options)
     torch.manual_seed(11)
-    plain = model.generate(**inputs(), **options)
-    torch.manual_seed(11)
-    ours = lab.generate(**inputs(), **options, past_key_values=cache_for(lab, method, 1.0))
+    ours = lab.generate(**inputs(), **options, eos_token_id=None, past_key_values=cache_for(lab, method, 1.0))
     assert torch.equal(plain, ours)
+
+
+@lru_cache
+def second_turn() -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """(a text whose middle plain transformers wrote, what it writes behind it)."""
+    first = plainly(max_new_tokens=5, do_sample=False)
+    text = torch.cat([first, torch.full((2, 4), 9)], 1)
+    mask = torch.cat([inputs()["attention_mask"], torch.ones(2, 9, dtype=torch.long)], 1)
+    given = {"input_ids": text, "attention_mask": mask}
+    return given, models()[0].generate(**given, max_new_tokens=5, do_sample=False, eos_token_id=None)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_second_turn_through_generate(method: str) -> None:
-    lab, plain = prepare(tiny_model("llama")), tiny_model("llama")
+    _, lab = models()
     options = {"max_new_tokens": 5, "do_sample": False, "eos_token_id": None}
-    cache = cache_for(lab, method, 1.0)
+    cache, (text, whole) = cache_for(lab, method, 1.0), second_turn()
     first = lab.generate(**inputs(), **options, past_key_values=cache)
-    question = torch.full((2, 4), 9)
-    text = torch.cat([first, question], 1)
-    mask = torch.cat([inputs()["attention_mask"], torch.ones(2, 9, dtype=torch.long)], 1)
-    ours = lab.generate(input_ids=text, attention_mask=mask, **options, past_key_values=cache)
-    whole = plain.generate(input_ids=text, attention_mask=mask, **options)
-    assert torch.equal(ours, whole)
+    assert torch.equal(first, text["input_ids"][:, : first.shape[1]])
+    assert torch.equal(lab.generate(**text, **options, past_key_values=cache), whole)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_beam_search_follows_its_beams(method: str) -> None:
     """Reordering must move metadata with the keys: with a full budget beams equal plain beams."""
-    lab, plain = prepare(tiny_model("llama")), tiny_model("llama")
-    options = {"max_new_tokens": 8, "num_beams": 3, "do_sample": False, "eos_token_id": None}
-    ours = lab.generate(**inputs(), **options, past_key_values=cache_for(lab, method, 1.0))
-    assert torch.equal(ours, plain.generate(**inputs(), **options))
-    compressed = lab.generate(**inputs(), **options, past_key_values=cache_for(lab, method, 0.4))
+    _, lab = models()
+    options = {"max_new_tokens": 6, "num_beams": 3, "do_sample": False}
+    ours = lab.generate(**inputs(), **options, eos_token_id=None, past_key_values=cache_for(lab, method, 1.0))
+    assert torch.equal(ours, plainly(**options))
+    compressed = lab.generate(**inputs(), **options, eos_token_id=None, past_key_values=cache_for(lab, method, 0.4))
     assert compressed.shape == ours.shape
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -38,8 +39,10 @@ def large_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 @pytest.fixture(scope="session")
 def figures(large_runs: list[Run]) -> list[Drawn]:
-    """(name, how to draw it in a theme, its reading, its frame) of every figure."""
-    return [*_of_one_run(large_runs[2]), *_of_a_head(large_runs[2]), *_of_runs(large_runs), *drawn_views(large_runs)]
+    """(name, how to draw it in a theme, its reading, its frame) of every figure; drawn once a theme."""
+    runs = large_runs
+    drawn = [*_of_one_run(runs[2]), *_of_a_head(runs[2]), *_of_runs(runs), *drawn_views(runs)]
+    return [(name, cache(draw), *told) for name, draw, *told in drawn]
 
 
 def _of_a_head(run: Run) -> Iterator[Drawn]:
