@@ -17,8 +17,10 @@ demo: compare
 compare: $(VENV)/.installed
 	$(BIN)/kvlab compare --sample needle_in_a_story --methods $(METHODS) --budgets 0.2 --new-tokens 48 --out $(RUNS)
 
+# A third worker computes where others wait for the processes and the browser they started, most of which read kvlab anew.
 test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(BIN)/python -m compileall -q kvlab app pages
+	$(BIN)/python -m pytest -n 3 --dist worksteal
 
 # Every variant of every method on every family, in both types; `make test` takes two families a variant.
 conformance: $(VENV)/.installed-dev
