@@ -14,6 +14,7 @@ from kvlab.analysis.decision import decision
 from kvlab.analysis.decision import played as analysed
 from kvlab.analysis.lineage import Lineage, fold, states_at
 from kvlab.trace import Run, open_run
+from kvlab.trace.synthetic import write_synthetic_run
 from tests.browser.settle import settle
 
 METHODS = ("full", "h2o", "keepkv")
@@ -51,6 +52,26 @@ def test_every_step_in_the_browser_is_the_step_of_the_fold(
         assert int(page.locator(".kv-strip").get_attribute("data-slots")) == lineage.alive(step).sum()
         page.keyboard.press("ArrowRight")
     page.wait_for_url(re.compile("step=6"))
+
+
+def test_words_far_from_view_look_right_once_they_are_near(visit: Callable[..., Any], served: Path):
+    """What a step changes out of sight is put on as it comes near, whichever way one gets there."""
+    made = write_synthetic_run(served, method="h2o", prompt_tokens=2500, steps=6, comparison_id="far")
+    run = open_run(made)
+    lineage = history(run)
+    page, end = visit(f"timeline?run={run.record.run_id}&layer=0&head=0&step=0"), lineage.tokens
+    first, then = states_at(lineage, 0), states_at(lineage, int(lineage.steps[-1]))
+    changed = np.flatnonzero(first[:2500] != then[:2500])
+    far = int(changed[-1])
+    assert far > 1500, "a word that changes and is not in view"
+    at_step(page, 0)
+    page.wait_for_selector(f".kv-strip .t[data-p='{end - 1}']", state="attached")  # all words are made by and by
+    page.locator(".kv-strip [data-part='last']").click()
+    at_step(page, int(lineage.steps[-1]))
+    for word in (far, 0, int(changed[len(changed) // 2])):
+        shown = page.locator(f".kv-strip .t[data-p='{word}']")
+        shown.scroll_into_view_if_needed()
+        page.wait_for_selector(f".kv-strip .t.s{then[word]}[data-p='{word}']")
 
 
 def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(

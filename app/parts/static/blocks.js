@@ -1,18 +1,21 @@
 /* A long text as blocks of words: those in view are made at once, the others as they come near or when the browser rests,
-   so that a page of 32,000 tokens is there as soon as one of a hundred. Put before the component that shows a text. */
+   so that a page of 32,000 tokens is there as soon as one of a hundred. What words look like changes in view only, and
+   elsewhere as they come near. Put before the component that shows a text. */
 
 const BLOCK = 256, AT_ONCE = 512, FIRST_REST_MS = 1500, SPARE_MS = 4, PAUSE_MS = 60;
 
 class Blocks {
-  /* `dress(span, position)` is called once for each word, when it is made. */
+  /* `dress(span, position)` is called for each word when it is made, and again when its code has changed (see `wear`). */
   constructor(panel, texts, dress) {
     this.panel = panel;
     this.texts = texts;
     this.dress = dress;
     this.spans = new Array(texts.length);
-    this.watcher = new IntersectionObserver((seen) => seen.forEach(({ isIntersecting, target }) => isIntersecting && this.fill(Number(target.dataset.block))), { root: panel, rootMargin: "800px" });
+    this.worn = new Uint8Array(texts.length).fill(255);
+    this.near = new Set();
+    this.watcher = new IntersectionObserver((seen) => seen.forEach((one) => this.seen(one)), { root: panel, rootMargin: "800px" });
     this.cut();
-    for (let block = 0; block < this.starts.length && this.starts[block] < AT_ONCE; block++) this.fill(block);
+    for (let block = 0; block < this.starts.length && this.starts[block] < AT_ONCE; block++) this.come(block);
     this.resting = setTimeout(() => this.rest(0), FIRST_REST_MS);
   }
 
@@ -34,13 +37,45 @@ class Blocks {
     this.panel.replaceChildren(...this.nodes);
   }
 
+  seen({ isIntersecting, target }) {
+    const block = Number(target.dataset.block);
+    if (isIntersecting) this.come(block);
+    else this.near.delete(block);
+  }
+
+  come(block) {
+    this.near.add(block);
+    this.fill(block);
+    this.freshen(block);
+  }
+
+  stop(block) { return this.starts[block + 1] ?? this.texts.length; }
+
   fill(block) {
     const start = this.starts[block];
     if (start >= this.texts.length || this.spans[start]) return;
-    const stop = this.starts[block + 1] ?? this.texts.length, words = document.createDocumentFragment();
-    for (let position = start; position < stop; position++) words.append(this.word(position));
-    this.watcher.unobserve(this.nodes[block]);
+    const words = document.createDocumentFragment();
+    for (let position = start; position < this.stop(block); position++) words.append(this.word(position));
     this.nodes[block].append(words);
+  }
+
+  /* Of each position a number below 255 that decides its looks. For a hundred thousand words at once it would take as long
+     as all else that a change does. */
+  wear(codes) {
+    this.codes = codes;
+    this.near.forEach((block) => this.freshen(block));
+  }
+
+  freshen(block) {
+    if (!this.codes) return;
+    for (let position = this.starts[block]; position < this.stop(block); position++) {
+      if (this.worn[position] !== this.codes[position]) this.put(this.spans[position], position);
+    }
+  }
+
+  put(span, position) {
+    this.dress(span, position);
+    if (this.codes) this.worn[position] = this.codes[position];
   }
 
   word(position) {
@@ -50,7 +85,7 @@ class Blocks {
     span.dataset.p = position;
     if (text.includes("\n")) span.dataset.nl = "";
     this.spans[position] = span;
-    this.dress(span, position);
+    this.put(span, position);
     return span;
   }
 

@@ -154,12 +154,9 @@ class View extends Words {
     this.charts?.unmark();
     this.unlight();
     const states = this.statesAt(step), counts = new Array(7).fill(0);
-    for (let t = 0; t < this.tokens; t++) {
-      counts[states[t]]++;
-      if (states[t] === this.states[t]) continue;
-      this.states[t] = states[t];
-      if (this.spans[t]) this.spans[t].className = `t s${states[t]}`;
-    }
+    for (const state of states) counts[state]++;
+    this.states = states;
+    this.blocks.wear(states);
     this.slots = [];
     for (let t = 0; t < this.tokens; t++) if (states[t] >= SINK && states[t] <= PIVOT) this.slots.push(t);
     this.legend(counts);

@@ -49,10 +49,8 @@ class Panel {
   refresh(data) {
     this.data = data;
     if (this.identity !== data.identity) { this.identity = data.identity; this.build(); }
-    const { codes } = data;
-    const before = this.codes;
-    this.codes = codes;
-    codes.forEach((code, position) => { if (before[position] !== code && this.spans[position]) this.paint(this.spans[position], code); });
+    this.codes = data.codes;
+    this.blocks.wear(data.codes);
     data.classes.forEach(({ colour }, code) => this.root.style.setProperty(`--c${code}`, colour));
     this.legend();
     this.showChosen();
@@ -99,11 +97,12 @@ class Panel {
     node.width = Math.round(width * ratio);
     node.height = Math.round(16 * ratio);
     const context = node.getContext("2d"), columns = Math.min(node.width, this.codes.length);
+    const counts = new Uint32Array(256);
     for (let column = 0; column < columns; column++) {
       const from = Math.floor((column * this.codes.length) / columns), to = Math.floor(((column + 1) * this.codes.length) / columns);
-      const counts = {};
-      for (let at = from; at < to; at++) counts[this.codes[at]] = (counts[this.codes[at]] ?? 0) + 1;
-      const top = Object.keys(counts).reduce((a, b) => (counts[a] >= counts[b] ? a : b));
+      counts.fill(0);
+      for (let at = from; at < to; at++) counts[this.codes[at]]++;
+      const top = counts.indexOf(Math.max(...counts));
       context.fillStyle = this.data.classes[top]?.colour ?? "#888";
       context.fillRect((column * node.width) / columns, 0, Math.ceil(node.width / columns) + 0.5, node.height);
     }
