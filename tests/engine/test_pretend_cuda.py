@@ -128,7 +128,7 @@ def test_a_comparison_is_recorded_there(
         prompt="The old house stood on the hill. ",
         model=str(tiny_model_folder),
         choices=tuple(choices),
-        max_new_tokens=2,
+        max_new_tokens=3,
     )
     here = load_model(str(tiny_model_folder))
     vocabulary = here.model.config.vocab_size
