@@ -76,14 +76,15 @@ class Work:
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
         """Columns by name (B * H, S[, d]), and what heads have (B * H,), as arrays of the same memory."""
-        heads, long = self.dropped.numel(), (*COLUMNS, "residual", "asked", "beside")
-        parts = {name: getattr(self, name) for name in (*long[:-1], "recent", "sinks", "dropped", "threshold")}
+        heads, long = self.dropped.numel(), (*COLUMNS, "residual", "asked")
+        parts = {name: getattr(self, name) for name in (*long, "recent", "sinks", "dropped", "threshold")}
         parts |= {"left": self.pair[1], "merged": self.joined, "guess": self.guess}
         # Of no slot, and as products lie in memory beside a query's logits.
         parts["beside"] = self.mass.new_zeros(heads, 1, 2, 2)[..., 0]
         there = {name: part for name, part in parts.items() if part is not None}
         return {
-            name: part.numpy().reshape(heads, *(part.shape[2:] if name in long else ())) for name, part in there.items()
+            name: part.numpy().reshape(heads, *(part.shape[2:] if name in (*long, "beside") else ()))
+            for name, part in there.items()
         }
 
     @cached_property
