@@ -13,6 +13,7 @@ import psutil
 WORKER = "kvlab.jobs.worker"  # what a worker holds is given back before it loads another model
 SHARE = 0.95  # of what is free: allocators lose some of it between tensors
 CGROUP = Path("/sys/fs/cgroup")
+CPU_FLAGS, TILE_FLAGS = Path("/proc/cpuinfo"), {"amx_tile", "amx_int8", "amx_bf16"}
 SMI = ("nvidia-smi", "--query-gpu=name,memory.total,memory.free", "--format=csv,noheader,nounits")
 MEGABYTE = 2**20
 
@@ -27,6 +28,7 @@ class Machine:
     host_bytes: int
     disk_bytes: int
     devices: int = 1  # of this kind, each taken to have as much
+    packs: bool = False  # whether a CPU multiplies bfloat16 in tiles, for which its kernels pack keys and values
 
     @property
     def shared(self) -> bool:
@@ -46,11 +48,19 @@ def this_machine(
     kind = ("cuda" if found else "cpu") if kind == "auto" else kind
     host, disk = int(SHARE * _host_bytes()), _free_disk(root)
     if kind != "cuda":
-        return Machine(kind, kind, memory or host, memory or host, disk)
+        return Machine(kind, kind, memory or host, memory or host, disk, packs=kind == "cpu" and has_tiles())
     number = int(device.partition(":")[2] or 0)
     name, total, free = found[number] if number < len(found) else ("a GPU that is not here", 0, 0)
     room = total if _workers() else free
     return Machine("cuda", name, memory or int(SHARE * room), host, disk, devices or max(1, len(found)))
+
+
+def has_tiles() -> bool:
+    """Whether this CPU has AMX's tiles, as Intel's servers have since 2023; False where nothing says so."""
+    try:
+        return any(TILE_FLAGS <= set(line.split()) for line in CPU_FLAGS.open() if line.startswith("flags"))
+    except OSError:
+        return False
 
 
 def _host_bytes() -> int:

@@ -174,7 +174,8 @@ def _work(request: CompareRequest, tokens: int, model: Model, machine: Machine) 
     number = model.number_bytes(request.dtype, machine.device)
     weights = model.weight_bytes(number, request.load_in)
     settings = (request.level, request.compress_every, request.prefill_chunk, request.record)
-    return Work(model, tokens, request.max_new_tokens, number, weights, *settings)
+    packs = machine.packs and request.dtype == "bfloat16"  # of itself a CPU computes in float32
+    return Work(model, tokens, request.max_new_tokens, number, weights, *settings, packs=packs)
 
 
 def _planned(request: CompareRequest, tokens: int, model: Model, holds: HoldsOf, machine: Machine) -> Plan:

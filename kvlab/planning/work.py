@@ -21,6 +21,7 @@ FLOAT = 4  # scores, logits and everything measured are float32
 AVERAGED_COPIES, WRITTEN_COPIES, WRITTEN_IN_WINDOW = 5, 3, 3.5
 REFERRED_COPIES = 4.7  # of the attention of queries that a decision refers to: 4.6 and 4.7 of two shapes
 TILES, TILE_ROWS = 2 * 2**20, 128
+PACKED_FROM = 64  # queries of a pass for which torch's kernel packs keys and values where a CPU has tiles
 WORKSPACE = 500_000
 LENGTHS_FROM = 512  # `kvlab.methods.columns`, held equal by a test
 
@@ -38,6 +39,7 @@ class Work:
     compress_every: int = 1
     chunk: int | None = None
     record: Recording = EVERYTHING
+    packs: bool = False  # bfloat16 on a CPU with tiles: keys and values are packed for every query head
 
     @property
     def queries(self) -> int:
@@ -127,8 +129,12 @@ class Work:
         query, hidden = model.heads * model.head_dim * number, model.hidden * number
         state = 2 * model.key_value_heads * model.head_dim * number
         beside = 2 * hidden + 2 * model.head_dim * number
-        # Queries, repeated keys and values, and the output; or queries and keys while they are rotated.
-        repeated = 2 * query + 2 * query * self.tokens // rows if model.group > 1 else 0
+        # Queries, keys and values repeated and packed, and the output; or queries and keys while they are rotated.
+        whole = 2 * query * self.tokens // rows
+        # Decided in blocks, what is packed are the slots of a block: small, and not there with the rest.
+        packs = self.packs and rows >= PACKED_FROM and not (holds and holds.block)
+        copies = (model.group > 1) + packs
+        repeated = 2 * query + copies * whole if copies else 0
         plain = rows * (beside + max(repeated, 3 * query + state)) + WORKSPACE
         if model.written_out and model.full_layers:
             block = min(ROW_BLOCK, rows)
@@ -196,10 +202,13 @@ class Work:
         columns = min(model.window + rows - 1, self.tokens)
         output = self.queries * model.heads * model.head_dim * number
         states = 2 * 2 * model.key_value_heads * self.queries * model.head_dim * number  # as they are, and as stored
-        repeated = 2 * model.heads * columns * model.head_dim * (number if not model.written_out else number + FLOAT)
+        packed = number if self.packs and rows >= PACKED_FROM else 0
+        repeated = 2 * model.heads * columns * model.head_dim * (number + (FLOAT if model.written_out else packed))
         logits = WRITTEN_IN_WINDOW * model.heads * FLOAT if model.written_out else 1  # else the mask
         block = repeated + int(rows * columns * logits)
-        return self.states_bytes() + states + output + max(output, block) + WORKSPACE
+        # Packing is over before the output is joined; what else is beside a block counts as one more output.
+        beside = 0 if packed else output
+        return self.states_bytes() + states + max(2 * output, beside + block) + WORKSPACE
 
     def feed_forward_bytes(self) -> int:
         """Working memory of one layer's feed-forward over the prompt: gate, up, their product, and the states."""

@@ -24,6 +24,7 @@ from kvlab.methods import columns, make_method, registered
 from kvlab.models.load import LoadedModel, load_model, prepare
 from kvlab.planning import disk, limits, memory
 from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
+from kvlab.planning.machine import has_tiles
 from kvlab.planning.model import model_from
 from kvlab.planning.work import LENGTHS_FROM, Work
 from kvlab.requests import CompareRequest, MethodChoice
@@ -75,7 +76,8 @@ def work_for(loaded: LoadedModel, tokens: int, level: str = "light", new_tokens:
     parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
     model = model_from(loaded.name, loaded.model.config.to_dict(), parameters)
     number = loaded.model.dtype.itemsize
-    return Work(model, tokens, new_tokens, number, model.weight_bytes(number), level)  # type: ignore[arg-type]
+    packs = has_tiles() and loaded.model.dtype == torch.bfloat16
+    return Work(model, tokens, new_tokens, number, model.weight_bytes(number), level, packs=packs)  # type: ignore[arg-type]
 
 
 def held_by(method: str) -> Holds:
@@ -87,6 +89,7 @@ def test_shared_numbers_are_the_cache_s_own() -> None:
     assert LENGTHS_FROM == columns.LENGTHS_FROM
     assert limits.ROW_BLOCK == ROW_BLOCK
     assert make_method("full").holds() == FULL.model_dump()
+    assert has_tiles() == torch.cpu._is_amx_tile_supported()
 
 
 @pytest.mark.parametrize("method", ["full", *WITH_BUDGET])

@@ -62,16 +62,18 @@ def test_of_each_kind_of_method(shape: str, method: str, block: int) -> None:
     assert share(model, method, tokens, **options) == pytest.approx(1.0, abs=0.1)
 
 
-@pytest.mark.parametrize("family", ["gemma3", "gemma2", "gpt-oss", "ministral"])
+@pytest.mark.parametrize("family", ["gemma3", "gemma2", "gpt-oss", "ministral", "ministral in bfloat16"])
 @pytest.mark.parametrize(("window", "tokens", "heads"), [(64, 3000, 8), (1024, 1500, 16)])
 def test_with_sliding_layers(family: str, window: int, tokens: int, heads: int) -> None:
     """Their attention goes by row blocks and their windows are short; logits that no kernel takes are written out."""
+    family, _, half = family.partition(" in ")
     own = {"query_pre_attn_scalar": 32} if "gemma" in family else {}
     model = tiny_model(
         family, hidden_size=64, intermediate_size=64, num_attention_heads=heads, head_dim=32, sliding_window=window,
         max_position_embeddings=4096, vocab_size=300,
         layer_types=["full_attention", "sliding_attention", "sliding_attention"], **own,
     )  # fmt: skip
+    model = model.to(torch.bfloat16) if half else model
     assert share(prepare(model), "snapkv", tokens) == pytest.approx(1.0, abs=0.1)
 
 
