@@ -58,7 +58,7 @@ def this_machine(
 def has_tiles() -> bool:
     """Whether this CPU has AMX's tiles, as Intel's servers have since 2023; False where nothing says so."""
     try:
-        return any(TILE_FLAGS <= set(line.split()) for line in CPU_FLAGS.open() if line.startswith("flags"))
+        return any(set(line.split()) >= TILE_FLAGS for line in CPU_FLAGS.open() if line.startswith("flags"))
     except OSError:
         return False
 
