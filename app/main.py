@@ -13,6 +13,10 @@ if str(ROOT) not in sys.path:
     # Pages import `app.state`; Streamlit puts this file's own folder on the path, not the one above it.
     sys.path.insert(0, str(ROOT))
 
+from app import reading
+
+reading.wait()
+
 from app.address import PAGE, catch_up, keep_named, settled
 from app.left_behind import forget_left_behind
 from app.parts import context_bar

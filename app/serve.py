@@ -5,24 +5,25 @@ Killed outright, `kvlab app` cannot stop what it started: so the server itself w
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import gc
 import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 
-from streamlit import runtime
 from streamlit.web import cli
+
+ROOT = Path(__file__).resolve().parents[1]
+if str(ROOT) not in sys.path:
+    sys.path.insert(0, str(ROOT))
+
+from app import reading
 
 COLLECT_SECONDS = 10.0
 ARENA_MAX, ARENAS = -8, 2  # glibc's name of the setting, and the heaps that all threads share
 MMAP_THRESHOLD, OWN_PAGES = -3, 64 << 10  # and the bytes from which a block has pages of its own
-PAGES = Path(__file__).resolve().parents[1] / "pages"
 
 
 def end_with_the_pipe() -> None:
@@ -55,26 +56,6 @@ def collect_now_and_then() -> None:
             seen = young
 
 
-def read_ahead() -> None:
-    """Once the server is there, read what pages are made of: the first ones asked for need not wait for all of it."""
-    while not runtime.exists():
-        time.sleep(0.1)
-    from kvlab.jobs import registry
-
-    registry.prefetch()
-    for name in dict.fromkeys(name for page in sorted(PAGES.glob("*.py")) for name in imported(page)):
-        import_module(name)
-
-
-def imported(script: Path) -> Iterator[str]:
-    """The modules that a script imports from when it begins."""
-    for line in ast.parse(script.read_text(encoding="utf-8")).body:
-        if isinstance(line, ast.ImportFrom) and line.module and not line.level:
-            yield line.module
-        elif isinstance(line, ast.Import):
-            yield from (one.name for one in line.names)
-
-
 if __name__ == "__main__":
     # Uvicorn would take the address in X-Forwarded-For for the caller's own; the gate asks for the connection's.
     os.environ["FORWARDED_ALLOW_IPS"] = ""
@@ -83,7 +64,8 @@ if __name__ == "__main__":
     if (library := glibc()) is not None:
         library.mallopt(ARENA_MAX, ARENAS)
         library.mallopt(MMAP_THRESHOLD, OWN_PAGES)
-    for work in (end_with_the_pipe, collect_now_and_then, read_ahead):
+    for work in (end_with_the_pipe, collect_now_and_then):
         threading.Thread(target=work, daemon=True).start()
+    reading.begin()
     sys.argv = ["streamlit", "run", str(Path(__file__).with_name("served.py")), *sys.argv[1:]]
     sys.exit(cli.main())
