@@ -48,6 +48,8 @@ class Dashboard:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.process.terminate()
+        if self.process.stdin is not None:  # the dashboard's would wait for a connection that a browser left half open
+            self.process.stdin.close()
         self.process.wait(READY_SECONDS)
 
     def memory(self) -> int:
