@@ -30,7 +30,7 @@ from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
-CHART, CELL, CLICKED = "board-chart", "board-cell", "board-clicked"
+CHART, CELL = "board-chart", "board-cell"
 
 
 @dataclass(frozen=True)
@@ -97,23 +97,14 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
 
 
 def choose_clicked() -> None:
-    """A click on any mark of a cell: its run becomes the cell that is looked into, and the list is made anew.
-
-    A request already on its way still carries what the list said before, which would look like a choice of it.
-    """
+    """A click on any mark of a cell: its run becomes the cell that is looked into."""
     points = st.session_state[CHART].selection.points
     if points and (told := points[0].get("customdata")):
         keep("cell", told[0])
-        st.session_state[CLICKED] = st.session_state.get(CLICKED, 0) + 1
 
 
-def remember_cell(key: str) -> None:
-    keep("cell", st.session_state[key])
-
-
-def cell_key() -> str:
-    """The list's: another after each click on the chart."""
-    return f"{CELL}-{st.session_state[CLICKED]}" if CLICKED in st.session_state else CELL
+def remember_cell() -> None:
+    keep("cell", st.session_state[CELL])
 
 
 def cell_section(runs: Sequence[Run], board: Board) -> None:
@@ -128,9 +119,8 @@ def cell_section(runs: Sequence[Run], board: Board) -> None:
             "Look into (or click a cell)",
             list(cells.index),
             format_func=lambda name: f"{lines[name].label} · {figures.verdict_words(lines[name], 24)}",
-            key=cell_key(),
+            key=CELL,
             on_change=remember_cell,
-            args=(cell_key(),),
             width=330,
         )
         if cell["verdict"] in ("nearly", "wrong") and board.asked.reference.kind == "right":
@@ -152,7 +142,7 @@ def chosen_cell(cells: pd.DataFrame, known: pd.DataFrame) -> str:
     chosen = asked_for("cell")
     if chosen not in cells.index:
         chosen = analysis.telling_cell((known if len(known) else cells).reset_index())
-    st.session_state[cell_key()] = chosen
+    st.session_state[CELL] = chosen
     return str(chosen)
 
 
