@@ -27,7 +27,7 @@ from kvlab.planning.holds import FULL, SHORT_TEXT, Holds
 from kvlab.planning.machine import has_tiles
 from kvlab.planning.model import model_from
 from kvlab.planning.work import LENGTHS_FROM, Work
-from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.requests import CompareRequest, MethodChoice, RecordLevel
 from kvlab.stores import STORES
 from kvlab.trace import open_run
 from tests.families import ON_ANY_MODEL
@@ -72,12 +72,12 @@ def model_of(name: str, tokenizer: Any = None) -> tuple[LoadedModel, int]:
     return LoadedModel(prepare(LlamaForCausalLM(config).to(dtype).eval()), tokenizer, name), tokens
 
 
-def work_for(loaded: LoadedModel, tokens: int, level: str = "light", new_tokens: int = NEW) -> Work:
+def work_for(loaded: LoadedModel, tokens: int, level: RecordLevel = "light", new_tokens: int = NEW) -> Work:
     parameters = sum(parameter.numel() for parameter in loaded.model.parameters())
     model = model_from(loaded.name, loaded.model.config.to_dict(), parameters)
     number = loaded.model.dtype.itemsize
     packs = has_tiles() and loaded.model.dtype == torch.bfloat16
-    return Work(model, tokens, new_tokens, number, model.weight_bytes(number), level, packs=packs)  # type: ignore[arg-type]
+    return Work(model, tokens, new_tokens, number, model.weight_bytes(number), level, packs=packs)
 
 
 def held_by(method: str) -> Holds:
