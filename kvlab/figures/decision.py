@@ -15,7 +15,9 @@ from kvlab.figures.template import finish
 from kvlab.figures.words import number, plural, visible
 
 LOOK = {"kept": ("kept", "circle"), "merged": ("pivot", "x-thin-open"), "dropped": ("evicted", "line-ns-open")}
-MOST_POINTS = 3000  # drawn: all near the line, those chosen, and the others evenly thinned
+# Drawn: all near the line, those chosen, and the others evenly thinned. So few are drawn sooner as marks of the page
+# than it takes to make a WebGL context for them, .4 to .6 s without a GPU.
+MOST_POINTS = 2000
 
 
 def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: Theme = "light") -> go.Figure:
@@ -29,7 +31,7 @@ def scores_at_decision(frame: pd.DataFrame, chosen: Sequence[int] = (), theme: T
         part = shown[shown["fate"] == fate]
         state, symbol = LOOK[fate]
         colour = pick(STATE_COLOURS[state] if fate != "dropped" else HUES["grey"], theme)
-        figure.add_scattergl(
+        figure.add_scatter(
             x=part["token"],
             y=part["rank"],
             name=f"{fate} ({int((frame['fate'] == fate).sum()):,})",
