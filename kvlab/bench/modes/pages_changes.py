@@ -56,10 +56,13 @@ def changes(visit: Callable[[str], Any], name: str, layers: int, repeats: int) -
         yield f"change of step, {name}", [_step(page, mark.step) for _ in range(repeats + 1)][1:]
     if mark.place:
         yield f"change of head, {name}", [_turn(page, mark.place) for _ in range(repeats + 1)][1:]
-        if layers > 1:
-            places = [place % layers for place in range(1, repeats + 1)]
-            yield f"change of layer, {name}", [_layer(page, mark.place, place) for place in places]
     page.close()
+    if mark.place and layers > 1:
+        page = visit("&layer=0&head=0" + mark.asked)  # the keys may have turned into another layer
+        page.wait_for_function(mark.place)
+        places = [place % layers for place in range(1, repeats + 1)]
+        yield f"change of layer, {name}", [_layer(page, mark.place, place) for place in places]
+        page.close()
 
 
 def until_changed(page: Any, mark: str, act: Callable[[], None]) -> float:
