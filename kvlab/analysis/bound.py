@@ -25,7 +25,10 @@ COLUMNS = ("step", "sag", "perturbation", "output_error", "regret", "merged", "e
 
 
 class HeadArrays(NamedTuple):
-    """Values (tokens, head_dim) as they are, true masses and slot masses (steps, tokens), all float32."""
+    """Values (tokens, head_dim) as they are and true masses (steps, tokens), float32.
+
+    Slot masses (steps, tokens) are float16, as recorded: they are asked only where a run predicts no scores.
+    """
 
     values: np.ndarray
     true_mass: np.ndarray
@@ -41,7 +44,7 @@ def read_arrays(run: Run, layer: int, head: int) -> HeadArrays | None:
         return None
     values = unit.astype(np.float32)
     values *= norm.astype(np.float32)[:, None]
-    return HeadArrays(values, true.astype(np.float32), slot.astype(np.float32))
+    return HeadArrays(values, true.astype(np.float32), slot)
 
 
 def value_spread(values: np.ndarray, merged: np.ndarray) -> float:
@@ -70,6 +73,7 @@ def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
     The simplest predictor, which every method that merges by present attention makes use of: the absolute errors
     over the slots alive before, divided by what they really got.
     """
+    slot_mass = slot_mass.astype(np.float32)
     before, now = slot_mass[:-1], slot_mass[1:]
     alive = before > 0
     error = (np.abs(now - before) * alive).sum(1) / np.maximum((now * alive).sum(1), 1e-12)
@@ -97,15 +101,14 @@ def bound_over_steps(
     table = steps[["step", "output_error", "regret", "merged"]].reset_index(drop=True)
     table = table.assign(sag=steps["sag"].abs().to_numpy(), perturbation=changed.to_numpy())
     count = len(table)
-    epsilon, gamma, length = np.full(count, np.nan), float("nan"), np.full(count, np.nan)
+    epsilon, gamma, length = steps["score_error"].to_numpy(np.float64), float("nan"), np.full(count, np.nan)
     if arrays is not None:
         joined = events[events["target"] >= 0]
         gamma = value_spread(arrays.values, np.unique(joined[["source", "target"]].to_numpy()))
         rows = min(count, len(arrays.true_mass))
         length[:rows] = np.linalg.norm(arrays.true_mass[:rows] @ arrays.values, axis=1)
-        epsilon[:rows] = persistence_error(arrays.slot_mass[:rows])
-    if steps["score_error"].notna().any():
-        epsilon = steps["score_error"].to_numpy(np.float64)
+        if np.isnan(epsilon).all():
+            epsilon = np.append(persistence_error(arrays.slot_mass[:rows]), np.full(count - rows, np.nan))
     bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)
     return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound, query_heads))[
         list(COLUMNS)
