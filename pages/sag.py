@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.later import let_it_out
 from app.parts.recorded import full_run
 from app.parts.tokentext import along_text
 from app.state import theme as page_theme
@@ -48,6 +49,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
     reading = figures.read_sag_against_bound(table, predicts(run))
     name = page.file_name(run, f"sag-bound-layer-{layer}-head-{head}")
     show(figure, table, reading, "sag-bound", name, page.source(run))
+    let_it_out()
     how_it_is_computed(run)
 
 

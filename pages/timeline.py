@@ -12,7 +12,7 @@ from app.parts import page, view
 from app.parts.asked import asked_number
 from app.parts.decision import decision_section, played_decision
 from app.parts.figure import show
-from app.parts.later import after_the_first_picture
+from app.parts.later import after_the_first_picture, let_it_out
 from app.parts.tables import MOST_ROWS, show_table
 from app.parts.tokenstrip import tokenstrip
 from app.parts.tokentext import along_text
@@ -109,6 +109,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
         title=f"{run.record.label}: what the cache holds",
         source=page.source(run),
     )
+    let_it_out()
     slots, happened, flow = st.tabs(["Slots at this step", "Events of this step", FLOW], key=TAB, bind="query-params")
     # Only the open one is made: the other two would take most of the time of a step.
     with slots:

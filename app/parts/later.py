@@ -5,6 +5,7 @@ The browser shows nothing of a page's charts before it has drawn all that have a
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,19 @@ import streamlit as st
 
 STATIC = Path(__file__).parent / "static"
 WAITING = "waits-for-the-first-picture-"
+HEAD_START_SECONDS = 0.05
 
 _component = st.components.v2.component(
     "kvlab_later", html="<span></span>", js=(STATIC / "later.js").read_text(encoding="utf-8")
 )
+
+
+def let_it_out() -> None:
+    """Call behind what the reader waits for, before what takes time: what was drawn so far reaches the browser first.
+
+    The thread that sends it gets its turn only when the one that draws pauses; 1.6 MB came 80 ms later without.
+    """
+    time.sleep(HEAD_START_SECONDS)
 
 
 @st.fragment

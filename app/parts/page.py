@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.opened import stamp as stamp
 from app.parts.figure import forget_shown
+from app.parts.sent_texts import SentTexts
 from app.parts.text import plain
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
@@ -17,6 +18,7 @@ from kvlab.trace.reader import Run
 
 Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
 OPEN_HEADS, OPEN_TEXTS = 24, 8
+OPEN_LAYERS = 2  # a million events take 73 MB
 OPEN_VECTORS = 4  # at 128k tokens and head_dim 128 a head's vectors take 64 MB
 
 
@@ -103,9 +105,16 @@ def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
 def _head_history(_run: Run, path: str, written: int, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
-    events = _run.select("events", layer, head)
+    # Of a layer's events: what has to be read and decoded for a head is that of all its heads.
+    of_layer = _layer_events(_run, path, written, layer)
+    events = of_layer[of_layer["head"] == head].sort_values("step", kind="stable", ignore_index=True)
     lineage = fold(events, _head_steps(_run, path, written, layer, head))
     return lineage, events, _texts(_run, path, written, lineage.tokens)
+
+
+@st.cache_resource(max_entries=OPEN_LAYERS, show_spinner=False)
+def _layer_events(_run: Run, path: str, written: int, layer: int) -> pd.DataFrame:
+    return _run.select("events", layer, ordered=False)
 
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
@@ -114,8 +123,8 @@ def _head_steps(_run: Run, path: str, written: int, layer: int, head: int) -> pd
 
 
 @st.cache_resource(max_entries=OPEN_TEXTS, show_spinner=False)
-def _texts(_run: Run, path: str, written: int, count: int) -> list[str]:
-    return token_texts(_run.tokens, count)
+def _texts(_run: Run, path: str, written: int, count: int) -> SentTexts:
+    return SentTexts(token_texts(_run.tokens, count))
 
 
 @st.cache_resource(max_entries=OPEN_VECTORS, show_spinner=False)

@@ -11,6 +11,7 @@ import numpy as np
 import streamlit as st
 
 from app.parts.packing import UNPACK, packed
+from app.parts.sent_texts import SHELF, texts_for
 from app.parts.shown import Offer, titled
 from kvlab.analysis.lineage.fold import Lineage
 from kvlab.figures.palette import Theme
@@ -33,7 +34,7 @@ _component = st.components.v2.component(
     "kvlab_tokenstrip",
     html=(STATIC / "tokenstrip.html").read_text(encoding="utf-8"),
     css="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("stepbar.css", "tokenstrip.css")),
-    js="\n".join([UNPACK, *((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)]),
+    js="\n".join([UNPACK, SHELF, *((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)]),
 )
 
 
@@ -64,7 +65,7 @@ def tokenstrip(
     """
     make = partial(history_of, lineage, texts, step, selected, phases)
     titled(Offer(title, make, READING, source, pictured=True, steps=len(lineage.steps)), key)
-    data = history_data(lineage, texts) | state_looks(theme) | _masses(masses, lineage.tokens)
+    data = texts_for(key, texts) | history_data(lineage) | state_looks(theme) | _masses(masses, lineage.tokens)
     data |= {
         "identity": identity,
         "step": step,
@@ -79,5 +80,5 @@ def tokenstrip(
 def _masses(masses: tuple[np.ndarray, np.ndarray] | None, tokens: int) -> dict[str, np.ndarray]:
     if masses is None:
         return {}
-    true, slot = (mass[:tokens].astype(np.float32) for mass in masses)
+    true, slot = (mass[:tokens].astype(np.float16).view(np.uint16) for mass in masses)  # browsers know no float16
     return {"trueMass": true, "slotMass": slot}

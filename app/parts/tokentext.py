@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.parts.packing import UNPACK, packed
+from app.parts.sent_texts import SHELF, texts_for
 from app.parts.shown import Offer, titled
 from app.state import theme as page_theme
 from kvlab.analysis.difference import NAMES
@@ -22,14 +23,13 @@ from kvlab.report.views import state_classes as state_classes
 STATIC = Path(__file__).parent / "static"
 READING = "Every token of the text, shaded by what became of it."
 DIFFERENCE_CUES: tuple[Cue, ...] = ("none", "under", "dashed", "strike", "faint")
+SCRIPTS = ("charts.js", "blocks.js", "tokentext.js")
 
 _component = st.components.v2.component(
     "kvlab_tokentext",
     html=(STATIC / "tokentext.html").read_text(encoding="utf-8"),
     css=(STATIC / "tokentext.css").read_text(encoding="utf-8"),
-    js="\n".join(
-        [UNPACK, *((STATIC / name).read_text(encoding="utf-8") for name in ("charts.js", "blocks.js", "tokentext.js"))]
-    ),
+    js="\n".join([UNPACK, SHELF, *((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS)]),
 )
 
 
@@ -72,8 +72,7 @@ def tokentext(
     titled(Offer(title, make, READING, source, pictured=True), key)
     hint = "Hover a word or a chart: both light the same token."
     theme = page_theme()
-    data = {
-        "texts": texts,
+    data = texts_for(key, texts) | {
         "codes": codes.astype(np.uint8),
         "classes": [{"name": one.name, "colour": pick(one.colour, theme), "cue": one.cue} for one in classes],
         "identity": identity,

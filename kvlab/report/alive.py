@@ -16,8 +16,8 @@ from kvlab.report.views import History, Passages, Shown, Table, Text, history_da
 
 # What each component of the page is made of, in the order its parts need; see app/parts/tokentext.py, tokenstrip.py.
 SCRIPTS: dict[type[Shown], tuple[str, ...]] = {
-    Text: ("charts.js", "blocks.js", "tokentext.js"),
-    History: ("charts.js", "focus.js", "blocks.js", "tokenstrip-head.js", "tokenstrip-pictures.js",
+    Text: ("texts.js", "charts.js", "blocks.js", "tokentext.js"),
+    History: ("texts.js", "charts.js", "focus.js", "blocks.js", "tokenstrip-head.js", "tokenstrip-pictures.js",
               "tokenstrip-words.js", "stepbar.js", "tokenstrip.js"),
 }  # fmt: skip
 STYLES: dict[type[Shown], tuple[str, ...]] = {Text: ("tokentext.css",), History: ("stepbar.css", "tokenstrip.css")}
@@ -68,8 +68,9 @@ def data(shown: Shown, theme: Theme, identity: str) -> dict[str, Any] | None:
             "chosen": shown.chosen, "choosing": False, "scroll": shown.chosen[0] if shown.chosen else None,
         }  # fmt: skip
     elif isinstance(shown, History):
-        given = history_data(shown.lineage(), shown.texts) | state_looks(theme) | {
-            "identity": identity, "step": shown.step, "selected": shown.selected, "why": "", "phases": shown.phases,
+        given = history_data(shown.lineage()) | state_looks(theme) | {
+            "texts": shown.texts, "identity": identity,
+            "step": shown.step, "selected": shown.selected, "why": "", "phases": shown.phases,
             "massesStep": None,
         }  # fmt: skip
     else:

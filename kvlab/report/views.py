@@ -143,12 +143,11 @@ def state_classes() -> tuple[TokenClass, ...]:
     return tuple(TokenClass(name=STATE_NAMES[state], colour=STATE_COLOURS[state], cue=cue) for state, cue in looks)
 
 
-def history_data(lineage: Lineage, texts: Sequence[str]) -> dict[str, Any]:
+def history_data(lineage: Lineage) -> dict[str, Any]:
     """What the browser needs to derive every step: the vectors of the lineage, with -1 for never."""
     picture = mosaic(lineage, MOSAIC_ROWS)
     rows, columns = picture.shape
     return {
-        "texts": list(texts),
         **{name: _small(never_as(getattr(lineage, name))) for name in ("birth", "leave", "death", "absorb")},
         "parent": lineage.parent.astype(np.int32),
         "steps": lineage.steps.tolist(),
@@ -171,7 +170,8 @@ def state_looks(theme: Theme) -> dict[str, Any]:
 
 def _small(steps: np.ndarray) -> np.ndarray:
     """Steps in as few bytes as hold them."""
-    return steps.astype(np.int16 if steps.max(initial=0) <= np.iinfo(np.int16).max else np.int32)
+    kinds = (np.int8, np.int16, np.int32)
+    return steps.astype(next(kind for kind in kinds if steps.max(initial=0) <= np.iinfo(kind).max))
 
 
 def _ever(steps: Sequence[int]) -> np.ndarray:

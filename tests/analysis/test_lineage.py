@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvlab.analysis.lineage import NEVER, State, fold, states_at
 from kvlab.analysis.lineage.mosaic import MAX_CELLS, mosaic, state_counts
+from kvlab.analysis.lineage.states import regions, regions_at
 from kvlab.analysis.lineage.tables import check, event_steps, events_at, slot_table, token_fates, token_texts
 from kvlab.analysis.lineage.tree import MAX_LEAVES, lineage_tree, members, merged_slots
 from kvlab.trace import open_run
@@ -88,6 +89,15 @@ def test_the_mosaic_of_single_tokens_is_the_states_of_every_step(history: tuple)
     assert picture.shape == (lineage.tokens, len(steps))
     for step in steps["step"]:
         assert (picture[step].to_numpy() == states_at(lineage, step)).all()
+
+
+@given(histories())
+def test_regions_of_many_steps_are_those_of_each(history: tuple):
+    events, steps, _ = history
+    lineage = fold(events, steps)
+    for asked in (lineage.steps, lineage.steps[::2], lineage.steps[1:2], lineage.steps[:0]):
+        sinks, recent = regions_at(lineage, asked)
+        assert list(zip(sinks, recent, strict=True)) == [regions(lineage, step) for step in asked.tolist()]
 
 
 def synthetic(root: Path, **options: object) -> tuple:

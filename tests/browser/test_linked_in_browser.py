@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from kvlab.analysis.decision import decision
 from kvlab.analysis.decision import played as analysed
 from kvlab.analysis.lineage import Lineage, fold, states_at
+from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 from tests.browser.settle import settle
@@ -72,6 +74,26 @@ def test_words_far_from_view_look_right_once_they_are_near(visit: Callable[..., 
         shown = page.locator(f".kv-strip .t[data-p='{word}']")
         shown.scroll_into_view_if_needed()
         page.wait_for_selector(f".kv-strip .t.s{then[word]}[data-p='{word}']")
+
+
+def test_the_text_of_a_run_is_sent_once(visit: Callable[..., Any], served: Path):
+    """Another head brings its own history, and the words that are there stay."""
+    made = write_synthetic_run(served, method="h2o", prompt_tokens=2600, steps=4, comparison_id="once", seed=3)
+    run, came = open_run(made), []
+    texts = token_texts(run.tokens, history(run).tokens)
+    page = visit(f"timeline?run={run.record.run_id}&layer=0&head=0&step=0")
+    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(frame)))
+    page.reload()
+    at_step(page, 0)
+    sent = json.dumps(texts[:40])[1:-1].encode()
+    assert sum(sent in frame for frame in came if isinstance(frame, bytes)) == 1
+    came.clear()
+    page.keyboard.press("j")
+    page.wait_for_selector(".kv-strip[data-identity*='/0/1/']", state="attached")
+    assert any(len(frame) > 2600 for frame in came), "the history of the other head"
+    assert not any(sent in frame for frame in came if isinstance(frame, bytes))
+    page.wait_for_selector(f".kv-strip .t[data-p='{len(texts) - 1}']", state="attached")  # made by and by
+    assert page.locator(".kv-strip .t").all_text_contents() == [text or "∅" for text in texts]
 
 
 def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(

@@ -8,6 +8,7 @@ import struct
 import numpy as np
 
 from app.parts.packing import ALIGNED, packed
+from app.parts.sent_texts import SentTexts
 
 
 def _read(data: bytes) -> dict:
@@ -21,7 +22,7 @@ def _read(data: bytes) -> dict:
     return found
 
 
-FORMATS = {"uint8": "B", "int16": "h", "int32": "i", "float32": "f"}
+FORMATS = {"uint8": "B", "int8": "b", "uint16": "H", "int16": "h", "int32": "i", "float32": "f"}
 
 
 def test_numbers_and_texts_come_back_as_they_were():
@@ -31,6 +32,8 @@ def test_numbers_and_texts_come_back_as_they_were():
         "none": None,
         "codes": np.array([[1, 2], [3, 255]], np.uint8),
         "leave": np.array([-1, 300, 7], np.int16),
+        "birth": np.array([-1, 127], np.int8),
+        "true": np.array([0.1, 6e-8], np.float16).view(np.uint16),
         "parent": np.array([70_000, -1], np.int32),
         "mass": np.array([0.5, 0.25, 1e-6], np.float32),
         "empty": np.zeros(0, np.int16),
@@ -38,5 +41,12 @@ def test_numbers_and_texts_come_back_as_they_were():
     found = _read(packed(given))
     assert found.keys() == given.keys()
     assert all(found[name] == given[name] for name in ("texts", "step", "none"))
-    for name in ("codes", "leave", "parent", "mass", "empty"):
+    for name in ("codes", "leave", "birth", "true", "parent", "mass", "empty"):
         assert found[name] == given[name].ravel().tolist()
+
+
+def test_texts_are_named_by_what_they_say():
+    texts = ["a", "b\0", "\ud800"]
+    assert SentTexts(texts).name == SentTexts(list(texts)).name
+    assert len({SentTexts(other).name for other in (texts, ["a", "b", "\0\ud800"], texts[:2], [])}) == 4
+    assert _read(SentTexts(texts).packed) == {"name": SentTexts(texts).name, "texts": texts}

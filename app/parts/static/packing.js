@@ -1,6 +1,6 @@
 /* Reads what app/parts/packing.py packed: JSON, and vectors behind it. */
 
-const VECTORS = { uint8: Uint8Array, int16: Int16Array, int32: Int32Array, float32: Float32Array };
+const VECTORS = { uint8: Uint8Array, int8: Int8Array, uint16: Uint16Array, int16: Int16Array, int32: Int32Array, float32: Float32Array };
 
 const unpacked = new WeakMap();
 

@@ -18,8 +18,15 @@ function number(value) {
   return Math.abs(value) >= 1e-3 ? Number(value.toPrecision(3)).toString() : value.toExponential(1);
 }
 
+/* The number that these 16 bits are in half precision; masses are recorded so. */
+function half(bits) {
+  const exponent = (bits >> 10) & 31, fraction = bits & 1023;
+  const size = exponent ? 2 ** (exponent - 15) * (1 + fraction / 1024) : fraction * 2 ** -24;
+  return bits >> 15 ? -size : size;
+}
+
 class Words extends Pictures {
-  hasText(texts) { return this.texts?.length === texts.length && this.texts.every((text, position) => text === texts[position]); }
+  hasText(texts) { return this.texts === texts || this.texts?.length === texts.length && this.texts.every((text, position) => text === texts[position]); }
 
   buildText(texts) {
     this.texts = texts;
@@ -80,8 +87,8 @@ class Words extends Pictures {
   massFacts(position, owner) {
     const { massesStep, trueMass, slotMass } = this.data;
     if (massesStep !== this.step) return "";
-    const parts = [`true mass ${number(trueMass[position])}`];
-    if (owner >= 0) parts.push(`its slot receives ${number(slotMass[owner])}`);
+    const parts = [`true mass ${number(half(trueMass[position]))}`];
+    if (owner >= 0) parts.push(`its slot receives ${number(half(slotMass[owner]))}`);
     return parts.join(", ");
   }
 

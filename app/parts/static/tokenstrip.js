@@ -7,13 +7,18 @@ const PLAY_MS = 220, TELL_MS = 250;
 const views = new WeakMap();
 
 export default function (component) {
-  const { parentElement } = component, data = unpack(component.data);
-  let view = views.get(parentElement);
-  if (!view) { view = new View(parentElement); views.set(parentElement, view); }
+  const { parentElement } = component;
+  withTexts(parentElement, unpack(component.data), (data) => draw(component, data));
+  return () => { awaitNoTexts(parentElement); views.get(parentElement)?.dispose(); views.delete(parentElement); };
+}
+
+function draw(component, data) {
+  const { parentElement } = component;
+  if (!views.has(parentElement)) views.set(parentElement, new View(parentElement));
+  const view = views.get(parentElement);
   view.attach(component);
   if (view.identity !== data.identity) view.load(data);
   view.refresh(data);
-  return () => { view.dispose(); views.delete(parentElement); };
 }
 
 class View extends Words {

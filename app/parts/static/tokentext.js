@@ -4,12 +4,17 @@
 const panels = new WeakMap();
 
 export default function (component) {
-  const { parentElement } = component, data = unpack(component.data);
-  let panel = panels.get(parentElement);
-  if (!panel) { panel = new Panel(parentElement); panels.set(parentElement, panel); }
+  const { parentElement } = component;
+  withTexts(parentElement, unpack(component.data), (data) => draw(component, data));
+  return () => { awaitNoTexts(parentElement); panels.get(parentElement)?.dispose(); panels.delete(parentElement); };
+}
+
+function draw(component, data) {
+  const { parentElement } = component;
+  if (!panels.has(parentElement)) panels.set(parentElement, new Panel(parentElement));
+  const panel = panels.get(parentElement);
   panel.component = component;
   panel.refresh(data);
-  return () => { panel.dispose(); panels.delete(parentElement); };
 }
 
 function element(tag, className, text) {

@@ -91,7 +91,7 @@ def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarr
     main = events.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
     source = main["source"].to_numpy(np.int64)
     leave[source] = main["step"].to_numpy()
-    kind[source] = main["kind"].map({name: index for index, name in enumerate(KINDS)}).fillna(0).to_numpy(np.uint8)
+    kind[source] = pd.Index(KINDS).get_indexer(pd.Index(main["kind"])).clip(0)
     parent[source] = main["target"].to_numpy()
     return leave, kind, parent
 

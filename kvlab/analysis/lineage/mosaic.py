@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.analysis.blocks import block_edges
 from kvlab.analysis.lineage.fold import Lineage
-from kvlab.analysis.lineage.states import State, regions
+from kvlab.analysis.lineage.states import State, regions_at
 
 MAX_CELLS = 768
 
@@ -37,11 +37,13 @@ def state_counts(lineage: Lineage) -> pd.DataFrame:
 
 def _counts(lineage: Lineage, rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """(states, blocks, steps): each token adds one over the steps of its five spans, found by a running sum."""
-    block = np.searchsorted(rows, np.arange(lineage.tokens), side="right") - 1
+    block = np.repeat(np.arange(len(rows) - 1), np.diff(rows))
     own_stop = np.minimum(lineage.leave, np.maximum(lineage.absorb, lineage.birth))
     borders = [np.full(lineage.tokens, -1), lineage.birth, own_stop, lineage.leave, lineage.death]
     shape = len(rows) - 1, len(columns) + 1
-    begun = [np.bincount(block * shape[1] + np.searchsorted(columns, start), minlength=shape[0] * shape[1])
+    last = int(columns.max(initial=0)) + 1  # a table of all steps is read ten times as fast as they are searched for
+    place = np.searchsorted(columns, np.arange(last + 1))
+    begun = [np.bincount(block * shape[1] + place[start.clip(0, last)], minlength=shape[0] * shape[1])
              for start in borders]  # fmt: skip
     begun.append(np.zeros_like(begun[0]))  # nothing follows being evicted
     changes = np.stack([start - stop for start, stop in pairwise(begun)]).reshape(5, *shape)
@@ -49,11 +51,10 @@ def _counts(lineage: Lineage, rows: np.ndarray, columns: np.ndarray) -> np.ndarr
 
 
 def _mark_regions(states: np.ndarray, lineage: Lineage, starts: np.ndarray, columns: np.ndarray) -> None:
-    for column, step in enumerate(columns):
-        sink_stop, recent_start = regions(lineage, int(step))
-        own = states[:, column] == State.KEPT
-        states[own & (starts >= recent_start), column] = State.RECENT
-        states[own & (starts < sink_stop), column] = State.SINK
+    sink_stop, recent_start = regions_at(lineage, columns)
+    own = states == State.KEPT
+    states[own & (starts[:, None] >= recent_start)] = State.RECENT
+    states[own & (starts[:, None] < sink_stop)] = State.SINK
 
 
 def _evenly(count: int, limit: int) -> np.ndarray:

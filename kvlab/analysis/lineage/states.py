@@ -52,3 +52,15 @@ def regions(lineage: Lineage, step: int) -> tuple[int, int]:
     if not len(left):
         return 0, lineage.tokens
     return min(int(left[0]), SINKS), int(left[-1]) + 1
+
+
+def regions_at(lineage: Lineage, steps: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both numbers of `regions` after each of the increasing `steps`, (steps,) each, by one pass over the tokens."""
+    left = np.flatnonzero(lineage.leave <= steps.max(initial=-1))
+    since = np.searchsorted(steps, lineage.leave[left])
+    first, last = np.full(len(steps), lineage.tokens), np.full(len(steps), -1)
+    np.minimum.at(first, since, left)
+    np.maximum.at(last, since, left)
+    first, last = np.minimum.accumulate(first), np.maximum.accumulate(last)
+    none = last < 0
+    return np.where(none, 0, first.clip(max=SINKS)), np.where(none, lineage.tokens, last + 1)
