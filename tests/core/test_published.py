@@ -1,16 +1,19 @@
-"""Published settings stand in TOML files: what one says is what Python would say, and a bad one is refused."""
+"""Published settings stand in TOML files: each is a method's, its texts are used, and a bad one is refused."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from kvlab.errors import UserError
+from kvlab.methods import registered
 from kvlab.methods.presets import Preset
-from kvlab.methods.published import published
+from kvlab.methods.published import SHARED, published
 
+FILES = sorted(SHARED.parent.glob("*/*.toml"))
 GOOD = """
 paper = "https://example.org"
 
@@ -95,3 +98,19 @@ def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.toml").write_bytes(b"\xff")
     with pytest.raises(UserError, match=re.escape(f"{tmp_path / 'mine.toml'} is no TOML")):
         published(str(tmp_path / "mine.py"))
+
+
+def test_each_file_is_a_methods() -> None:
+    with_settings = {name for name, method in registered().items() if method.presets or method.reasons}
+    assert sorted(path.stem for path in FILES) == sorted(name.replace("-", "_") for name in with_settings)
+
+
+def test_every_text_is_used() -> None:
+    """A text that no {word} stands for is said nowhere."""
+    used: set[str] = set()
+    for path in FILES:
+        text = path.read_text(encoding="utf-8")
+        words = set(re.findall(r"{(\w+)}", text))
+        assert tomllib.loads(text).get("texts", {}).keys() <= words, path
+        used |= words
+    assert tomllib.loads(SHARED.read_text(encoding="utf-8"))["texts"].keys() <= used
