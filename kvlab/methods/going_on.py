@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -10,11 +9,6 @@ from pydantic import Field
 
 from kvlab.methods.base import Method
 from kvlab.methods.pipeline import Pipeline
-
-GOING_ON: Mapping[str, str] = {
-    "decode": "it compresses the prompt only, as published; `budget` is for long generations",
-    "buffer": "R-KV's, which so compares itself with SnapKV; only felt with `decode=budget`",
-}
 
 
 class GoesOn(Method):

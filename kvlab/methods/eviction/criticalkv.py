@@ -7,15 +7,12 @@ from pydantic import Field
 from kvlab.methods.allocators.adaptive import HeadAdaptive
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
-from kvlab.methods.eviction.window_scored import POOLED_EDGES, SHARED_HEADS, WindowEvicting
-from kvlab.methods.going_on import GOING_ON
+from kvlab.methods.eviction.window_scored import WindowEvicting
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.selectors.critical import Critical
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
-
-PRESS = "kvpress, criticalkv_press.py"
 
 
 @register
@@ -29,37 +26,7 @@ class CriticalKV(WindowEvicting):
     name: ClassVar[str] = "criticalkv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "CriticalKV"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2502.03805"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the two stages, on SnapKV; the authors' code is that in kvpress",
-            {
-                "first": (0.5, f"{PRESS}, first_stage_ratio"),
-                "epsilon": (1e-4, f"{PRESS}, epsilon"),
-            },
-            SHARED_HEADS,
-        ),
-        "ada": Preset(
-            "CriticalAdaKV: heads compete first",
-            {
-                "first": (0.5, f"{PRESS}, CriticalAdaKVPress, first_stage_ratio"),
-                "epsilon": (1e-4, f"{PRESS}, CriticalAdaKVPress, epsilon"),
-                "adaptive": (True, f"{PRESS}, CriticalAdaKVPress"),
-                "floor": (0.2, f"{PRESS}, CriticalAdaKVPress, alpha_safeguard"),
-            },
-            f"{SHARED_HEADS} The floor is kept outright there; here it is mixed into the counts, as in AdaKV's code.",
-        ),
-    }
-    reasons: ClassVar = {
-        "adaptive": "the plain form is compared with SnapKV; `preset=ada` has the other",
-        "floor": "AdaKV's own",
-        "window": "SnapKV's, whose score it takes here",
-        "kernel": "SnapKV's",
-        "pooling": "SnapKV's",
-        "edges": POOLED_EDGES,
-        **GOING_ON,
-    }
+    paper, presets, reasons = published(__file__)
 
     first: float = Field(0.5, ge=0, le=1, description="share of the budget that goes by the score alone")
     epsilon: float = Field(1e-4, ge=0, description="added to scores before the value weighs them")

@@ -7,15 +7,13 @@ from pydantic import Field
 from kvlab.methods.allocators.adaptive import HeadAdaptive
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
-from kvlab.methods.going_on import GOING_ON, GoesOn
+from kvlab.methods.going_on import GoesOn
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.to_come.expected import ExpectedAttention as Expected
 from kvlab.methods.scorers.to_come.expected import Weight
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
-
-PRESS = "kvpress, expected_attention_press.py"
 
 
 @register
@@ -30,39 +28,7 @@ class ExpectedAttention(GoesOn):
     name: ClassVar[str] = "expected-attention"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "ExpectedAttention"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2510.00636"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the expected contribution to the residual stream",
-            {
-                "covariance": (True, "the closed form of a Gaussian's expected exponential"),
-                "weight": ("output", "the contribution of a slot is its attention times the length of W_o v"),
-                "adaptive": (True, "its experiments add AdaKV's budgets by head"),
-            },
-        ),
-        "code": Preset(
-            "the class as it stands",
-            {
-                "n_future": (512, f"{PRESS}, n_future_positions"),
-                "sinks": (4, f"{PRESS}, n_sink"),
-                "covariance": (True, f"{PRESS}, use_covariance"),
-                "weight": ("value", f"{PRESS}, use_vnorm: the length of v, not projected"),
-                "epsilon": (0.0, f"{PRESS}, epsilon"),
-                "adaptive": (False, f"{PRESS}: equal heads by itself"),
-                "decode": ("keep", f"{PRESS}: the prompt, unless wrapped in decoding_press.py"),
-            },
-        ),
-    }
-    reasons: ClassVar = {
-        "n_future": "the code's",
-        "sinks": "the code's",
-        "weight": "the code's: no projection of every value is needed",
-        "epsilon": "the code's; with AdaKV kvpress evaluates .01",
-        "adaptive": "the code's; heads compete in the paper's experiments",
-        "floor": "AdaKV's own",
-        **GOING_ON,
-    }
+    paper, presets, reasons = published(__file__)
 
     n_future: int = Field(512, ge=1, description="positions ahead over which the rotation is averaged")
     sinks: int = Field(4, ge=0, description="first tokens left out of the Gaussian, which always stay")

@@ -7,7 +7,7 @@ from pydantic import Field
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.contents.keys_alone import UnusualKeys
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
@@ -24,23 +24,7 @@ class KeyDiff(Method):
     name: ClassVar[str] = "keydiff"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "KeyDiff"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2504.15364"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's rule",
-            {
-                "sinks": (0, "keys alone decide; kvpress, keydiff_press.py"),
-                "recent": (1, "keys alone decide; the newest token must stay here"),
-                "block": (128, "block-wise: cache and block are cut back to the budget after every 128 tokens"),
-            },
-            "kvpress decides about the prompt at once, unless told otherwise.",
-        )
-    }
-    reasons: ClassVar = {
-        **dict.fromkeys(("sinks", "recent"), "the paper's"),
-        "block": "the prompt decided about at once, as the other methods here; the paper's blocks bound its memory",
-    }
+    paper, presets, reasons = published(__file__)
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")

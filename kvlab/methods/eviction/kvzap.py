@@ -8,19 +8,12 @@ from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.allocators.threshold import AboveThreshold
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.to_come.predicted import PredictedScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 
-TRAINED = (
-    "Its networks are fitted to KVzip+ scores of Nemotron's pretraining sample, 4,500 texts of 750 to 1,250 tokens; "
-    "`kvlab fit` takes books, and fits the same linear or two-layer networks in minutes. There generated tokens are "
-    "judged too, as they leave the window; here they stay."
-)
-HEADS = "networks belong to a model's weights; those of mini ship, others come from `kvlab fit --method kvzap`"
 FILE_HELP = "networks: mini, a file of `kvlab fit --method kvzap`, or untrained (random)"
-PRESS = "kvpress, dms_press.py (ThresholdPress)"
 
 
 @register
@@ -35,23 +28,7 @@ class KVzap(Method):
     name: ClassVar[str] = "kvzap"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "KVzap"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2601.07891"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the published window, under a budget",
-            {
-                "sinks": (0, "nothing but scores and the window"),
-                "recent": (128, "the sliding window; kvpress, sliding_window_size"),
-            },
-            f"A threshold on the score decides there: `kvzap-threshold`. {TRAINED}",
-        )
-    }
-    reasons: ClassVar = {
-        "heads": HEADS,
-        "sinks": "as the other methods here; the networks score the first tokens highest anyway",
-        "recent": "as in `kvlab profile`; 128 of a short prompt would be most of the budget",
-    }
+    paper, presets, reasons = published(__file__)
 
     heads: str = Field("mini", description=FILE_HELP)
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
@@ -73,26 +50,8 @@ class KVzapThreshold(Method):
     name: ClassVar[str] = "kvzap-threshold"
     family: ClassVar[str] = "budget-free"
     title: ClassVar[str] = "KVzap by threshold"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2601.07891"
     needs_budget: ClassVar[bool] = False
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the recommended threshold",
-            {
-                "threshold": (-4.0, "kvzap/README.md, the value used throughout"),
-                "sinks": (0, "nothing but scores and the window"),
-                "recent": (128, f"{PRESS}, sliding_window_size"),
-            },
-            TRAINED,
-        )
-    }
-    reasons: ClassVar = {
-        "heads": HEADS,
-        "threshold": "the published one",
-        "sinks": "as the other methods here; the networks score the first tokens highest anyway",
-        "recent": "the published one",
-    }
+    paper, presets, reasons = published(__file__, "kvzap_threshold")
 
     heads: str = Field("mini", description=FILE_HELP)
     threshold: float = Field(-4.0, description="log score below which a pair leaves")

@@ -6,9 +6,9 @@ from pydantic import Field
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
-from kvlab.methods.going_on import GOING_ON, GoesOn
+from kvlab.methods.going_on import GoesOn
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.contents.lag import Lag
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
@@ -25,19 +25,7 @@ class LagKV(GoesOn):
     name: ClassVar[str] = "lagkv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "LagKV"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2504.04704"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's experiments, as kvpress has them",
-            {
-                "sinks": (4, "kvpress, lagkv_press.py, n_sink"),
-                "lag": (128, "kvpress, lagkv_press.py, lag_size"),
-            },
-            "A share of each partition stays there; here the budget is met exactly, by the same ranks.",
-        )
-    }
-    reasons: ClassVar = {**dict.fromkeys(("sinks", "lag"), "the paper's"), **GOING_ON}
+    paper, presets, reasons = published(__file__)
 
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     lag: int = Field(128, ge=2, description="tokens of a partition")

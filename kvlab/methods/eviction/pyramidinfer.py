@@ -1,52 +1,17 @@
 """PyramidInfer: the tokens recent queries look at, fewer of them in deeper layers."""
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
 
 from kvlab.methods.allocators.cosine import CosineDecay, Schedule
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.attention.recent_rows import RecentRows
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.eviction.lots import ThinInLots
-
-MODELING = "models/modeling_llama_pyramidinfer.py"
-
-
-def _configured(ratio: float, interval: int, file: str) -> dict[str, tuple[Any, str]]:
-    """The authors' configuration of a model size."""
-    return {
-        "ratio": (ratio, f"configs/{file}, prefill_decay_ratio"),
-        "schedule": ("compound", f"{MODELING}: a layer is given the hidden states of what the one before let through"),
-        "lengths": ("decay", f"{MODELING}: ratios alone decide"),
-        "recent": (0.2, f"configs/{file}, recent_ratio"),
-        "region": ("prompt", f"{MODELING}: the last 1 + int(.2 T) tokens are never compressed"),
-        "minimum": (64, f"configs/{file}, min_context_length"),
-        "interval": (interval, f"configs/{file}, layerwise_downsample_interval"),
-        "distance_weight": (1.2, f"configs/{file}, distance_weight"),
-        "sinks": (4, f"configs/{file}, streamingllm_sink_len"),
-        "heads": ("shared", f"{MODELING}: the mean over heads"),
-        "prefill_saving": (True, f"{MODELING}: hidden states are gathered"),
-        "decode": ("lots", f"{MODELING}, generation stage"),
-        "lot": (16, f"configs/{file}, exceed_length_to_compress"),
-        "lot_keep": (0.9, f"configs/{file}, gen_compress_ratio"),
-        "lot_ratio": (0.1, f"configs/{file}, gen_decay_ratio"),
-    }
-
-
-PUBLISHED = _configured(0.9, 1, "llama2_7b.json")
-BEYOND = (
-    "Of its prompt a layer keeps what the layer before let through by that one's attention; here it keeps as many by "
-    "its own, and is given what the layer before kept."
-)
-DECODING = (
-    "Weights of recent queries while decoding rise as in the prompt, over a stored map; here they are a running mean. "
-    "Its count of what has left the recent region takes tokens seen for slots held, so that layers which dropped much "
-    "of the prompt thin that too; here only generated tokens are, as its README says."
-)
 
 
 @register
@@ -76,39 +41,7 @@ class PyramidInfer(Method):
     name: ClassVar[str] = "pyramidinfer"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "PyramidInfer"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2405.12532"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's method at the settings recommended for 7 B models",
-            {name: PUBLISHED[name] for name in PUBLISHED if not name.startswith(("decode", "lot"))},
-            BEYOND,
-        ),
-        "code": Preset("the authors' code as configured for 7 B and 8 B models", PUBLISHED, f"{BEYOND} {DECODING}"),
-        "code-13b": Preset(
-            "the authors' code as configured for 13 B models",
-            _configured(0.8, 2, "llama2_13b.json"),
-            f"{BEYOND} {DECODING}",
-        ),
-        "code-70b": Preset(
-            "the authors' code as configured for 70 B models",
-            _configured(0.9, 3, "llama2_70b.json"),
-            f"{BEYOND} {DECODING}",
-        ),
-    }
-    reasons: ClassVar = {
-        "ratio": "for 7 B models; 13 B models have 0.8",
-        "lengths": "methods are compared at one budget; the decays alone keep 88 % and more of 896 tokens on mini",
-        "region": "of the prompt it leaves no context at 20 %: KL .095 against .075 on mini (8 prompts of 896 tokens), "
-        ".158 against .113 at 10 %, and .049 against .054 at 50 %",
-        "minimum": "64 slots are more than many a budget here asks for",
-        "interval": "for 7 B models; larger ones cut every second or third layer",
-        "prefill_saving": "without it every layer sees the whole prompt as with all other methods, in any model family",
-        "decode": "the cache stays inside the budget, as with all other methods; lots let it grow with the text",
-        "lot": "used by decode `lots` alone; the value is the authors'",
-        "lot_keep": "used by decode `lots` alone; the value is the authors'",
-        "lot_ratio": "used by decode `lots` alone; the value is the authors'",
-    }
+    paper, presets, reasons = published(__file__)
 
     ratio: float = Field(0.9, gt=0, le=1, description="where the cosine decay ends (0.9 for 7 B models, 0.8 for 13 B)")
     schedule: Schedule = Field(

@@ -9,13 +9,10 @@ from kvlab.methods.base import register
 from kvlab.methods.eviction.window_scored import Odd
 from kvlab.methods.going_on import GoesOn
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.contents.redundancy import Redundancy
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
-
-README, CODE, UTILS = "R-KV, README, default hyper-parameters", "rkv/compression/r1_kv.py", "rkv/utils.py"
-FLAT = "A softmax over mean cosines is nearly flat, about 1/S, so `balance` weighs two numbers of that size."
 
 
 @register
@@ -29,40 +26,7 @@ class RKV(GoesOn):
     name: ClassVar[str] = "rkv"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "R-KV"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2505.24133"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the values of its experiments",
-            {
-                "window": (8, README),
-                "balance": (0.1, README),
-                "decode": ("budget", "decoding-time compression"),
-                "buffer": (128, README),
-            },
-            f"The number of recent similar tokens that are excused is not given. {FLAT}",
-        ),
-        "code": Preset(
-            "the authors' class as its runner calls it",
-            {
-                "window": (8, f"{CODE}, window_size"),
-                "kernel": (7, f"{CODE}, kernel_size"),
-                "balance": (0.07, f"{CODE}, mix_lambda"),
-                "threshold": (0.5, f"{UTILS}, cal_similarity"),
-                "excused": (1, f"{UTILS}, cal_similarity, retain_direction last"),
-                "decode": ("budget", "rkv/modeling.py"),
-                "buffer": (128, "run_math.py, divide_length"),
-            },
-            "There a key without a similar one excuses the first slot, and later ones lie in the order of their scores "
-            f"where here it is the text's. {FLAT}",
-        ),
-    }
-    reasons: ClassVar = {
-        "kernel": "the code's",
-        "balance": "the paper's; its code has .07",
-        "threshold": "the code's",
-        "excused": "the code's: the last similar one",
-    }
+    paper, presets, reasons = published(__file__)
 
     window: int = Field(8, ge=1, description="last queries that vote; these tokens always stay")
     kernel: Odd = Field(7, ge=1, le=1025, description="width of the maximum over neighbours, odd")

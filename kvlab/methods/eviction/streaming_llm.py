@@ -7,7 +7,7 @@ from pydantic import Field
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.contents.none import Recency
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
@@ -26,38 +26,7 @@ class StreamingLLM(Method):
     name: ClassVar[str] = "streaming-llm"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "StreamingLLM"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2309.17453"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's streams",
-            {
-                "sinks": (4, "section 3.2 and table 2: four sinks are enough"),
-                "positions": ("cache", "section 3.2: positions within the cache"),
-            },
-        ),
-        "code": Preset(
-            "the authors' chat example, with 2,000 recent slots",
-            {
-                "sinks": (4, "examples/run_streaming_llama.py, start_size"),
-                "positions": ("cache", "streaming_llm/pos_shift/modify_llama.py"),
-            },
-            "Keys are stored unrotated and turned at every step; here sinks are turned as the window moves on, which "
-            "gives the same distances.",
-        ),
-        "perplexity": Preset(
-            "the authors' perplexity script as it stands, with 255 recent slots",
-            {
-                "sinks": (1, "streaming_llm/utils.py, start_size"),
-                "positions": ("original", "streaming_llm/utils.py: enable_pos_shift is off unless asked for"),
-            },
-        ),
-    }
-    reasons: ClassVar = {
-        "sinks": "the paper's; the perplexity script's own default is 1",
-        "positions": "a token keeps its place in the text, as with every other method, and models without rotary "
-        "positions have no other choice; inside the trained length both work",
-    }
+    paper, presets, reasons = published(__file__)
 
     sinks: int = Field(4, ge=0, description="first tokens that always stay")
     positions: Literal["original", "cache"] = Field(

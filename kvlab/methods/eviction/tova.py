@@ -7,7 +7,7 @@ from pydantic import Field
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.attention.last_query import LastQuery
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.eviction.evict import Evict
@@ -23,19 +23,7 @@ class Tova(Method):
     name: ClassVar[str] = "tova"
     family: ClassVar[str] = "eviction"
     title: ClassVar[str] = "TOVA"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2401.06104"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's policy",
-            {
-                "sinks": (0, "the paper's policy has no fixed tokens; kvpress, tova_press.py, has none"),
-                "recent": (1, "the current token is in the cache; kvpress, tova_press.py, gives it the highest score"),
-                "heads": ("shared", "the layer-wise form of the paper; kvpress, tova_press.py, averages over heads"),
-            },
-        )
-    }
-    reasons: ClassVar = dict.fromkeys(("sinks", "recent", "heads"), "the paper's")
+    paper, presets, reasons = published(__file__)
 
     sinks: int = Field(0, ge=0, description="first tokens that always stay")
     recent: int = Field(1, ge=1, description="last tokens that always stay")

@@ -11,12 +11,6 @@ from kvlab.methods.base import Method
 from kvlab.methods.going_on import GoesOn
 from kvlab.methods.scorers.attention.window import Edges, WindowAttention
 
-SHARED_HEADS = (
-    "The query heads that share a KV head vote together and keep the same slots; theirs each choose their own, and "
-    "keys are stored once for every query head."
-)
-POOLED_EDGES = "zeros beyond the ends would damp the sink by up to 2/5; max pooling, the default, knows no difference"
-
 
 def _odd(kernel: int) -> int:
     if kernel % 2 == 0:

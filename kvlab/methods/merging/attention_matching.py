@@ -9,19 +9,12 @@ from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Allocator, Pipeline, Selector
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.pursuit import Pursuit
 from kvlab.methods.settlers.refitting.matching import MatchAttention
-
-BEST = "compaction/algorithms/best.py and highest_attention_keys.py"
-BEYOND = (
-    "The published runs also ask what the model itself writes about the text (`study`), which a small model cannot; "
-    "there on-policy queries are those of self-study alone, here of the repetition too. Their head budgets come from "
-    "perplexity curves, here from a cut over the model. The chat template around the text is kept there."
-)
 
 
 @register
@@ -34,70 +27,7 @@ class AttentionMatching(Method):
     name: ClassVar[str] = "attention-matching"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "Attention Matching"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2602.16284"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "highest attention keys, bias and values, without a ridge",
-            {
-                "keys": ("rms", "section 3: root mean square over queries"),
-                "bias": (True, "equation of mass matching"),
-                "values": (True, "equation of attention matching"),
-                "ridge": (0.0, "plain least squares"),
-                "box": (3.0, f"{BEST}: exp(-3) to exp(3)"),
-                "window": (0, "the repetition's queries alone, without self-study"),
-                "on_policy": (True, "section 3: queries are taken through the layers already compressed"),
-                "untouched": (0.0, "every value is fitted"),
-            },
-            BEYOND,
-        ),
-        "code": Preset(
-            "the authors' code with highest attention keys",
-            {
-                "keys": ("rms", f"{BEST}: its setting called max runs the root mean square"),
-                "bias": (True, BEST),
-                "values": (True, BEST),
-                "ridge": (0.0, f"{BEST}: lstsq"),
-                "box": (3.0, BEST),
-                "steps": (2, f"{BEST}, nnls_iters"),
-                "flat": (True, "compaction/algorithms/base.py: exp logits over the row's largest"),
-                "window": (0, "the repetition's queries alone"),
-                "on_policy": (False, "the code reads only self-study again; its repetition is off-policy"),
-                "untouched": (0.0, "every value is fitted"),
-            },
-            BEYOND,
-        ),
-        "omp": Preset(
-            "keys by orthogonal matching pursuit",
-            {
-                "keys": ("omp", "compaction/algorithms/omp.py"),
-                "bias": (True, "omp.py"),
-                "values": (True, "omp.py"),
-                "ridge": (0.0, "omp.py: lstsq"),
-                "box": (7.0, "omp.py: up to exp(7)"),
-                "steps": (0, "omp.py"),
-            },
-            f"{BEYOND} It takes 1 to 4 keys a step there, here a 24th of them.",
-        ),
-    }
-    reasons: ClassVar = {
-        "box": "the code's for highest attention keys; pursuit lets a few slots stand for many",
-        "values": "the paper's; without, text KL on mini at 20 % is .008 instead of .004 (5 prompts, no bias)",
-        "keys": "the paper's main runs; matching pursuit is slower and, with equal heads, was no better on mini",
-        "allocate": "the cut needs no profile of the model; the published budgets are a profile",
-        "ridge": "without one text KL on mini at 20 % is 5.4 instead of .002 (5 prompts, fitted in single precision)",
-        "profile": "a profile belongs to a model's weights; mini's and mini-60's ship",
-        "window": "the next token's queries are like the last ones; text KL on mini is the same without (5 prompts)",
-        "untouched": "GRKV's; with 0 text KL on mini at 20 % is .007 instead of .004 (5 prompts, no bias)",
-        "queries": "twice as many slow the fit down four times",
-        "steps": "the code's for highest attention keys",
-        "flat": "the paper has no such weights; flat rows would dominate",
-        "on_policy": "the published runs have it; a reading a layer, and no gain was seen on mini",
-        "study": "64 tokens make text KL on mini at 5 % no better (.145 to .144, 6 prompts), its prompt 5 times slower",
-        "window_weight": "the last queries are few",
-        "sinks": "as the other methods here",
-        "recent": "as the other methods here",
-    }
+    paper, presets, reasons = published(__file__)
 
     keys: Literal["rms", "max", "mean", "omp"] = Field(
         "rms", description="which keys stay: by attention from the rehearsal, or by matching pursuit over its queries"

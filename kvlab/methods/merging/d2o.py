@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from kvlab.methods.allocators.variance import Variance
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
@@ -31,40 +31,7 @@ class D2O(Method):
     name: ClassVar[str] = "d2o"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "D2O"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2406.13035"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's formulas, at the proportions of its scripts",
-            {
-                "variant": ("paper", "the formulas of layer sizes, threshold and weights"),
-                "recent": (0.5, "README.md: hh_ratio = recent_ratio = .1"),
-                "mass": ("none", "the formulas have no such term"),
-                "space": ("rotated", "keys are merged as they are cached"),
-            },
-            "Each query head has its own scores and slots.",
-        ),
-        "code": Preset(
-            "the authors' code as their README runs it",
-            {
-                "variant": ("code", "modeling_llama3_7b_13b_d2o.py, D2O_LayerKVCache"),
-                "sinks": (4, "D2O_LayerKVCache: the first 4 scores are infinite"),
-                "recent": (0.5, "README.md: hh_ratio = recent_ratio = .1, half of 20 % each"),
-                "smoothing": (0.5, "D2O_LayerKVCache, belta"),
-                "spare_layers": (True, "LlamaAttention3_D2O.forward: layers 0, 1 and the last keep all"),
-                "mass": ("none", "D2O_LayerKVCache"),
-                "space": ("rotated", "D2O_LayerKVCache"),
-            },
-            "It repeats keys for every query head, and its budgets average over a batch.",
-        ),
-    }
-    reasons: ClassVar = {
-        "variant": "the code's threshold mixes different tokens of different heads, and its mean shrinks keys",
-        "sinks": "the code's; the paper names none",
-        "smoothing": "the code's; with half and half the threshold is the mean of the old one and the newest",
-        "spare_layers": "keeping three layers whole exceeds the budget: all of them in models of three layers",
-        "alpha": "used by mass `alpha` alone, which is not D2O's; the value is ZSMerge's",
-    }
+    paper, presets, reasons = published(__file__)
 
     variant: Literal["paper", "code"] = Field("paper", description="threshold, weights and layer shares")
     sinks: int = Field(4, ge=0, description="first tokens that always stay")

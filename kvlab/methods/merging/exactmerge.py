@@ -10,6 +10,7 @@ from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
 from kvlab.methods.eviction.window_scored import WindowScored
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.published import published
 from kvlab.methods.scorers.to_come.future import FutureQueries
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
@@ -29,24 +30,7 @@ class ExactMerge(WindowScored):
     name: ClassVar[str] = "exactmerge"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "exactmerge (kvlab)"
-    paper: ClassVar[str] = ""
-
-    # Figures without further words are in exactmerge.md, with prompts, budgets and intervals.
-    reasons: ClassVar = {
-        "shares": "0 lets a head evict; without .3 text KL at 20 % was .119 instead of .114 (earlier mini, 12 prompts)",
-        "window": "SnapKV's (its code's default)",
-        "kernel": "SnapKV's on LongBench, as all window-scored methods here",
-        "pooling": "SnapKV's on LongBench, as all window-scored methods here",
-        "ridge": "ours; keeps the refit solvable where a head has more residual slots than queries",
-        "refit": "text KL on mini is the same without (.033 at 20 %); on other models it helped",
-        "margin": "0.1 changed nothing (earlier mini, 12 prompts)",
-        "pivots": "evenly spread pivots cost needles at 20 %: .167 found instead of .292 (earlier mini, 12 prompts)",
-        "futures": "sampled queries left text KL as it was at 20 % and raised it at 10 % (earlier mini, 12 prompts)",
-        "future_weight": "ours; only felt with `futures`",
-        "decode": "as in SnapKV, whose scores it takes; at 20 % KL .033, within the budget .047 (30 prompts)",
-        "adaptive": "as in AdaKV; costs part of long lists (key_value at 50 %: 47 %, without 53 %, earlier mini)",
-        "floor": "AdaKV's: the paper's and its runner's value",
-    }
+    paper, presets, reasons = published(__file__)
 
     shares: tuple[float, ...] = Field((0.0, 0.1, 0.3), description="shares of the budget a head may use for merging")
     window: int = Field(32, ge=2, description="last prompt queries that vote, and that merging is checked against")

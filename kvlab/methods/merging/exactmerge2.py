@@ -9,6 +9,7 @@ from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.base import offer_stores, register
 from kvlab.methods.going_on import GoesOn
 from kvlab.methods.pipeline import Allocator, Pipeline, Scorer
+from kvlab.methods.published import published
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.scorers.around.alternating import Alternating
 from kvlab.methods.scorers.attention.window import WindowAttention
@@ -35,26 +36,7 @@ class ExactMerge2(GoesOn):
     name: ClassVar[str] = "exactmerge2"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "exactmerge 2 (kvlab)"
-    paper: ClassVar[str] = ""
-
-    reasons: ClassVar = {
-        "rehearse": "a second reading finds all needles at 5 % where 32 queries find none (8 prompts, question unseen)",
-        "profile": "a profile belongs to a model's weights; mini's and mini-60's ship",
-        "over": "on text the root mean square is closer than the largest: KL .008 and .011 at 20 % (5 prompts)",
-        "window": "SnapKV's",
-        "refit": "with values alone text KL on mini at 20 % is .004 instead of .002 (5 prompts)",
-        "queries": "twice as many slow the fit down four times",
-        "window_weight": "the last queries are few",
-        "ridge": "without one the fit is to the queries, not the text: KL 5, with it .002 (5 prompts, float32)",
-        "value_ridge": "with .1 answers from lists lose .27 nats at 2 %, with 1 .02 (6 prompts); text KL is alike",
-        "untouched": "GRKV's; with 0 text KL at 20 % was .007 instead of .004 (5 prompts, values alone)",
-        "newest": "with 0 lists with the question in sight at 10 % are right in 72 instead of 97 % (29 prompts)",
-        "sinks": "what is attended to scores by itself; of 100 lists at 2 % mini-60 finds 56 with one, 47 with 4",
-        "recent": "with 16, a third of a head at 2 % of the bytes, text KL there is .029 instead of .026 (4 prompts)",
-        "recent_share": "at 2 % 3 tokens instead of 8: lists of another model are right in 14 instead of 10 of 20",
-        "decode": "as in the methods it is compared with; `budget` is for long generations",
-        "buffer": "few, as they come on top of the budget; only felt with `decode=budget`",
-    }
+    paper, presets, reasons = published(__file__)
 
     store: str = Field(AUTO, description="how settled slots are held in memory", json_schema_extra=offer_stores)
     rehearse: bool = Field(True, description="read the context a second time; without, a single pass and a profile")

@@ -6,10 +6,9 @@ from pydantic import Field
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import register
-from kvlab.methods.eviction.window_scored import POOLED_EDGES, WindowEvicting
-from kvlab.methods.going_on import GOING_ON
+from kvlab.methods.eviction.window_scored import WindowEvicting
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.refitting.global_ridge import GlobalRidge
 
@@ -25,27 +24,7 @@ class GRKV(WindowEvicting):
     name: ClassVar[str] = "grkv"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "GRKV"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2605.31105"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's settings, as its readers give them",
-            {
-                "rows": (32, "surrogate queries m; 48 and 64 were worse in its ablation"),
-                "ridge": (0.01, "lambda_k = lambda_v"),
-                "untouched": (0.1, "beta, the share of survivors left as they are"),
-                "refit_keys": (True, "keys and values in turn, once"),
-            },
-        )
-    }
-    reasons: ClassVar = {
-        "refit_keys": "text KL on mini at 20 % (5 prompts): .036 with keys, .033 without, SnapKV .036",
-        "window": "SnapKV's, whose score it takes here",
-        "kernel": "SnapKV's",
-        "pooling": "SnapKV's",
-        "edges": POOLED_EDGES,
-        **GOING_ON,
-    }
+    paper, presets, reasons = published(__file__)
 
     rows: int = Field(32, ge=1, description="last queries whose outputs are to be given back")
     ridge: float = Field(0.01, ge=1e-6, description="how much a change of values and keys costs")

@@ -10,13 +10,12 @@ from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Allocator, Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.attention.ema import EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.mass import SPACE_HELP, MassRule, Space
 from kvlab.methods.settlers.merging.nearest_merge import GroupRule, NearestMerge
 
-ATTENTION = "modify_llama_oursk.py"
 # Of the code's share .2 is recent and alike in all layers, the rest falls to .8 of itself: to .84 in all.
 LAYERS: dict[str, Allocator] = {
     "uniform": Uniform(),
@@ -39,61 +38,7 @@ class KeepKV(Method):
     name: ClassVar[str] = "keepkv"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "KeepKV"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2504.09936"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the paper's main experiments",
-            {
-                "rule": ("paper", "equation 7, algorithm 1"),
-                "threshold": (0.8, "section 4.1, Implementation; appendix B.3, table 4"),
-                "predict": ("ema", "equation 8, algorithm 1 line 6"),
-                "sinks": (4, "appendix B.3"),
-                "recent": (0.8, "appendix B.3: recent to heavy between 5:1 and 4:1; this is 4:1"),
-                "layers": ("cosine", "appendix B.3: PyramidInfer's cosine decay"),
-                "prefill_order": ("merge-first", "appendix B.3, table 3"),
-                "space": ("rotated", "algorithm 1 averages keys as they are cached"),
-                "mass": ("rule", "equation 7: votes count in the attention"),
-            },
-            "Which tokens stay follows PyramidInfer's scores there and the predicted scores here; compose:score="
-            "pyramidinfer:settle=keepkv has theirs. Decay and length of the score average are not given, nor what is "
-            "done where query heads share keys.",
-        ),
-        "code": Preset(
-            "the authors' released simulation (kkvcache/KeepKV)",
-            {
-                "rule": ("votes", f"{ATTENTION}: keys are averaged, log votes are added to logits"),
-                "threshold": (0.8, "run_helm.py, sketch_similarity_threshold"),
-                "predict": ("ema", f"{ATTENTION}: a mean of exp scores over the recent rows"),
-                "sinks": (4, "run_helm.py, pyramidinfer_sink_len"),
-                "recent": (0.22, "modify_llama.py, get_our_config: heavy to recent 3.6:1, the reverse of appendix B.3"),
-                "layers": ("cosine-code", "modify_llama.py, get_our_config: recent alike, heavy along a cosine to 0.8"),
-                "prefill_order": ("evict-first", f"{ATTENTION}: a second threshold for the prompt is never used"),
-                "space": ("rotated", f"{ATTENTION}: keys as they are cached"),
-                "mass": ("rule", f"{ATTENTION}: log votes"),
-            },
-            "Its scores are means over the recent rows, not decayed ones, and rows weigh 1 to 1.2 where it selects; it "
-            "has no grouped queries.",
-        ),
-    }
-    reasons: ClassVar = {
-        "recent": "the paper's: KL .062 against .087 with .5 at 20 %, .147 against .162 at 10 % on mini (12 prompts of "
-        "700); the code has recent and heavy the other way round",
-        "rule": "equation 7 scales the key by 1 - KL / mean logit, which has a pole where that logit is 0; the log "
-        "mass has none, and stores no query in the key",
-        "layers": "level with the cosine on mini: KL .062 and .063 at 20 %, .147 and .149 at 10 % (12 prompts of 700)",
-        "prefill_order": "level with merge-first on mini once recent is .8: KL .062 and .059 at 20 %, .147 and .150 at "
-        "10 % (12 prompts of 700), and without the cosines of all pairs",
-        "alpha": "not given in the paper; the average remembers ten queries",
-        "window": "not given in the paper; SnapKV's and its authors' own length of an observation window",
-        "guard": "kvlab's own, for the pole of equation 7: beyond it the smallest change that gives the same logit",
-        "mass_alpha": "kvlab's own, ZSMerge's value; used by mass `alpha` alone",
-        "group": "the paper has no grouped queries; at the present query least squares loses less than either mean; "
-        "for predicted scores it is level with their average over the group: KL minus that of mean-exp on mini .004 "
-        "(.001 to .008) at 20 %, -.008 (-.024 to .012) at 10 %, -.006 (-.019 to .007) at 5 % (30 prompts of 700)",
-        "per_head_mass": "kvlab's own; a number more a query head and slot, and no KL gained on mini: .082 and .081 at "
-        "20 %, .142 and .142 at 10 % (30 prompts of 700)",
-    }
+    paper, presets, reasons = published(__file__)
 
     rule: Literal["bias", "paper", "min-norm", "votes"] = Field("bias", description="key and log mass of a merged slot")
     threshold: float = Field(0.8, ge=-1, le=1, description="cosine below which a token is evicted instead of merged")

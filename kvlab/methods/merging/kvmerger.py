@@ -9,28 +9,12 @@ from pydantic import Field, model_validator
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.around.prompt_only import PromptOnly
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets, Pivot, SigmaMode, Weights
-
-_PUBLISHED = {
-    "theta": (0.75, "section 6.1"),
-    "sigma_mode": (
-        "mean",
-        "section 6.3: mean distance of the pivot to the others; equation 7 prints squares (`paper`)",
-    ),
-    "pivot": ("attention", "equation 6, table 3"),
-    "weights": ("gaussian", "equations 7 and 8, table 4"),
-    "mass": ("none", "equation 5 gives a merged state no weight of its own"),
-    "space": ("rotated", "equation 5 averages states as cached"),
-}
-_BESIDES = (
-    "The budget there is what the threshold gives and nothing is evicted; here sets that find no place in the budget "
-    "are. What happens to generated tokens is not said."
-)
 
 
 @register
@@ -47,40 +31,7 @@ class KVMerger(Method):
     name: ClassVar[str] = "kvmerger"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "KVMerger"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2407.08454"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the first setting of section 6.1, for a budget of 50 %",
-            _PUBLISHED
-            | {
-                "recent": (0.34, "section 6.1: 17 % of the prompt (printed 0.17%), as a share of 50 %"),
-                "heavy": (0.24, "section 6.1: 12 % of the prompt (printed 0.12%), as a share of 50 %"),
-            },
-            _BESIDES,
-        ),
-        "paper-35": Preset(
-            "the second setting of section 6.1, for a budget of 35 %",
-            _PUBLISHED
-            | {
-                "recent": (0.2286, "section 6.1: 8 % of the prompt (printed 0.08%), as a share of 35 %"),
-                "heavy": (0.0571, "section 6.1: 2 % of the prompt (printed 0.02%), as a share of 35 %"),
-            },
-            _BESIDES,
-        ),
-    }
-    # Measured on mini: KL to the full cache over the 64 tokens (or as said) after prompts of 700, mean of 8, at 20 %.
-    reasons: ClassVar = {
-        "theta": "solved per head, so that methods are compared at equal budgets; at 20 % all heads end at 0.75",
-        "loosest": "the paper's threshold; text KL at 20 % (6 prompts) was .181 with it, .194 with 0.5, .245 with -1",
-        "recent": "the paper's for 50 %",
-        "heavy": "the paper's for 50 %",
-        "sigma_mode": "a pivot keeps more of itself; KL .0832, with `mean` .0836 (7 of 8 prompts), as printed .0838",
-        "longest_set": "ours: bounds the memory of the similarities",
-        "alpha": "zsmerge's; only felt with mass `alpha`",
-        "decode": "the paper does not speak of generated tokens. They come on top of the budget: 267 slots where h2o "
-        "holds 140, 128 tokens after the prompt; KL over these .113, with `evict` .193, h2o .160",
-    }
+    paper, presets, reasons = published(__file__)
 
     theta: float | None = Field(
         None, ge=-1, le=1, description="cosine with its anchor above which a token joins a set; none: solved per head"

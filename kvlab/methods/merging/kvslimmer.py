@@ -5,11 +5,9 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.methods.base import register
-from kvlab.methods.merging.asymkv import BLOCKS, CODES, MERGING_REASONS, MergesNeighbours
+from kvlab.methods.merging.asymkv import MergesNeighbours
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
-
-CACHE = "kvslimmer/cache.py"
+from kvlab.methods.published import published
 
 
 @register
@@ -23,32 +21,7 @@ class KVSlimmer(MergesNeighbours):
     name: ClassVar[str] = "kvslimmer"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "KVSlimmer"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2603.00907"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "the closed form as printed",
-            {
-                "variant": ("paper", "L2 lengths, and the joint term"),
-                "clip": (0, "counts are not clipped in the paper"),
-                "space": ("unrotated", "keys are stored before rotation"),
-            },
-            BLOCKS,
-        ),
-        "code": Preset(
-            "what runs: L1 lengths, the joint term from both single ones",
-            CODES | {"variant": ("code", f"{CACHE} and kvslimmer/merge.py; smoothed over blocks there")},
-            BLOCKS,
-        ),
-    }
-    reasons: ClassVar = {
-        **MERGING_REASONS,
-        "clip": "the paper's: a slot that counts for fewer tokens than it holds is underrated",
-        "add_values": "only felt with `clip`; a sum beyond it would overrate values",
-        "late": "the paper has no such factor",
-        "heads": "the code's",
-        "variant": "the printed form; the code runs another (text KL on mini at 20 %, 5 prompts: .083 for both)",
-    }
+    paper, presets, reasons = published(__file__)
 
     variant: Literal["paper", "code"] = Field("paper", description="the closed form as printed, or what the code runs")
 

@@ -9,17 +9,9 @@ from pydantic import Field
 
 from kvlab.methods.base import Method, make_method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.around.slots_alone import SlotsAlone
 from kvlab.methods.settlers.absorb import Absorb
-
-TRAINING = (
-    "Its maps are fitted by src/train_kernels.py: the gelu form with 512 hidden units and dropout 0.3; 512 windows of "
-    "C4 as long as the model's context (1,024 windows for Falcon), a tenth held back; 40 epochs of Adam at 0.001, "
-    "halved every 10, in batches of 2; the squared error after the output projection from the budget's length on, at "
-    "the one budget the maps are then used with (5 % for Llama 2, 10 % for Falcon); each layer's best epoch. `kvlab "
-    "train-less --form gelu --hidden 512` fits the same maps for a given time, without dropout, at random budgets."
-)
 
 
 @register
@@ -40,33 +32,7 @@ class LESS(Method):
     name: ClassVar[str] = "less"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "LESS"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2402.09398"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "LESS beneath H2O, rank 8",
-            {
-                "evictor": ("h2o", "example_scripts: the main tables; the others are beneath a Lambda mask"),
-                "rank": (8, "example_scripts, ker_dim"),
-                "scores": ("slots", "src/inference/generative/llama_gen.py: softmax over the kept tokens"),
-            },
-            TRAINING,
-        ),
-        "lambda": Preset(
-            "LESS beneath a Lambda mask: first tokens and a window",
-            {
-                "evictor": ("streaming-llm", "example_scripts/train/llama2_7b/llama2_7b_lambda.sh, 0.1 % and 4.9 %"),
-                "rank": (8, "llama2_7b_lambda.sh, ker_dim"),
-            },
-            TRAINING,
-        ),
-    }
-    reasons: ClassVar = {
-        "evictor": "the paper's main tables; its others are beneath a Lambda mask",
-        "weights": "maps belong to a model's weights; those of mini ship, others come from `kvlab train-less`",
-        "scores": "as close and a softmax a step cheaper: on mini, 8 prompts of 700 tokens and 48 more, KL .0949 with "
-        "both at 20 %, .165 against .164 (slots) at 5 %",
-    }
+    paper, presets, reasons = published(__file__)
 
     evictor: Literal["h2o", "window", "streaming-llm", "snapkv", "pyramidkv", "adakv"] = Field(
         "h2o", description="the eviction method that chooses what is dropped"

@@ -9,16 +9,11 @@ from pydantic import Field
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.contents.none import Recency
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.mass import MASS_HELP, SPACE_HELP, Mass, MassRule, Space
 from kvlab.methods.settlers.merging.seed_clusters import SeedClusters
-
-READ = (
-    "Read from its abstract: thresholds, delimiters and what is protected are not known, and no code is out. Generated "
-    "tokens stay here."
-)
 
 
 @register
@@ -33,25 +28,7 @@ class SemantiCache(Method):
     name: ClassVar[str] = "semanticache"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "SemantiCache"
-    paper: ClassVar[str] = "https://arxiv.org/abs/2603.14303"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "greedy seed-based clustering with proportional attention",
-            {"mass": ("votes", "abstract: proportional attention rebalances what merged tokens lost")},
-            READ,
-        )
-    }
-    reasons: ClassVar = {
-        "theta": "not given; solved per head, so that methods are compared at equal budgets",
-        "loosest": "ours: a budget is met by clustering alone as long as sentences fit",
-        "delimiters": "the abstract has delimiters that are natural boundaries; ours end a sentence or a line",
-        "longest": "ours: bounds the memory of the similarities",
-        "alpha": "zsmerge's; only felt with mass `alpha`",
-        "space": "keys are averaged as stored, as in most papers",
-        "sinks": "as the other methods here",
-        "recent": "as the other methods here: the question's end stays apart",
-    }
+    paper, presets, reasons = published(__file__)
 
     theta: float | None = Field(
         None, ge=-1, le=1, description="cosine with its seed above which a token joins a cluster; none: solved per head"

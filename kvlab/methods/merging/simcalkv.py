@@ -7,13 +7,11 @@ from pydantic import Field
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.presets import Preset
+from kvlab.methods.published import published
 from kvlab.methods.scorers.around.prompt_only import PromptOnly
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.merging.pair_calibration import PairCalibration
-
-CODE = "task_evaluation/llama/merge_ours.py"
 
 
 @register
@@ -27,30 +25,7 @@ class SimCalKV(Method):
     name: ClassVar[str] = "simcalkv"
     family: ClassVar[str] = "merging"
     title: ClassVar[str] = "SimCalKV"
-    paper: ClassVar[str] = "https://github.com/William-kaihhu/SimCalKV"
-
-    presets: ClassVar = {
-        "paper": Preset(
-            "bias calibration as meant: two merged tokens weigh as two",
-            {"variant": ("repaired", "the calibration's aim; a bias belongs to the logit")},
-        ),
-        "code": Preset(
-            "the authors' code",
-            {
-                "variant": ("code", f"{CODE}, merge_by_token and get_qt"),
-                "threshold": (0.0, f"{CODE}, Repair, sim_thr"),
-                "sinks": (0, f"{CODE}: attention alone decides"),
-                "recent": (1, f"{CODE}: attention alone decides; the newest token must stay here"),
-            },
-            "Every query head is taken for a KV head there.",
-        ),
-    }
-    reasons: ClassVar = {
-        "variant": "a number added to every coordinate moves logits by the sum of the query's, whatever it asks",
-        "threshold": "the code's",
-        "sinks": "the code's",
-        "recent": "half of the budget as in H2O, whose score it takes: sums over all queries favour old tokens",
-    }
+    paper, presets, reasons = published(__file__)
 
     threshold: float = Field(0.0, ge=-1, le=1, description="cosine of keys above which a token joins, or is dropped")
     variant: Literal["repaired", "code"] = Field(
