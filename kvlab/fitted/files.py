@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
-from kvlab.fitted.signature import signature
+from kvlab.fitted.signature import same_weights, signature
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import FIT, FITS
 
@@ -63,12 +63,17 @@ class Kind:
         except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
             raise UserError(f"{path} is not a {self.name}: make one with `{self.command}`.") from error
 
+    def remedy(self, model: str, setting: str) -> str:
+        """How to come by one for the model of this name, for a sentence."""
+        return f"run `{self.command} --model {model} --out FILE` and give {setting}=FILE"
+
+
+def check_weights(fitted_to: Tensor, model: nn.Module, name: str, told: Callable[[str], str]) -> None:
+    """Raises UserError where the signature is of other weights than the model's: `told` of the name it was asked by."""
+    if not same_weights(fitted_to, model):
+        raise UserError(told(name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"))
+
 
 def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about: dict[str, str]) -> None:
     """Write tensors with the signature of the model they were fitted to, and what `about` says of the fitting."""
     save_file(tensors | {SIGNATURE: signature(model)}, path, about)
-
-
-def name_of(model: nn.Module, name: str) -> str:
-    """What the model was asked for by, for a sentence."""
-    return name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"
