@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from kvlab.attention.alibi import uses_alibi
 from kvlab.errors import UserError
-from kvlab.fitted.files import Kind, check_weights, write_fitted
+from kvlab.fitted.files import Kind, write_fitted
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.settlers.absorb import UNTRAINED, Absorb
@@ -35,8 +35,7 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
         return pipeline
     maps, fitted_to, _ = read_maps(MAPS.path(settle.weights))
     given = f"The feature maps {settle.weights!r}"
-    check_weights(fitted_to, model, name, lambda name: f"{given} were not fitted to these weights of {name}: "
-                  f"{MAPS.remedy(name, 'weights')} (for timing, weights=untrained).")  # fmt: skip
+    MAPS.check_weights(fitted_to, model, name, given, "weights")
     if maps[0].rank != settle.rank:
         raise UserError(
             f"{given} have rank {maps[0].rank}, not {settle.rank}: "

@@ -63,17 +63,21 @@ class Kind:
         except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
             raise UserError(f"{path} is not a {self.name}: make one with `{self.command}`.") from error
 
-    def remedy(self, model: str, setting: str) -> str:
-        """How to come by one for the model of this name, for a sentence."""
-        return f"run `{self.command} --model {model} --out FILE` and give {setting}=FILE"
-
-
-def check_weights(fitted_to: Tensor, model: nn.Module, name: str, told: Callable[[str], str]) -> None:
-    """Raises UserError where the signature is of other weights than the model's: `told` of the name it was asked by."""
-    if not same_weights(fitted_to, model):
-        raise UserError(told(name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"))
+    def check_weights(self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str) -> None:
+        """Raises UserError where what is `given` was fitted to other weights than those of the model called `name`."""
+        if not same_weights(fitted_to, model):
+            name = name_of(model, name)
+            raise UserError(
+                f"{given} were not fitted to these weights of {name}: run `{self.command} --model {name} --out FILE` "
+                f"and give {setting}=FILE (for timing, {setting}=untrained)."
+            )
 
 
 def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about: dict[str, str]) -> None:
     """Write tensors with the signature of the model they were fitted to, and what `about` says of the fitting."""
     save_file(tensors | {SIGNATURE: signature(model)}, path, about)
+
+
+def name_of(model: nn.Module, name: str) -> str:
+    """What the model was asked for by, for a sentence."""
+    return name or getattr(getattr(model, "config", None), "_name_or_path", "") or "MODEL"

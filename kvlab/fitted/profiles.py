@@ -8,7 +8,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kvlab.fitted.files import Kind, check_weights, write_fitted
+from kvlab.errors import UserError
+from kvlab.fitted.files import Kind, name_of, write_fitted
 from kvlab.fitted.signature import same_weights
 from kvlab.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.methods.pipeline import Pipeline
@@ -27,9 +28,12 @@ def with_profile(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pipeli
     if not isinstance(allocate, HeadProfile) or allocate.profile == EVEN:
         return pipeline
     known, made_with, _ = read_profile(PROFILES.path(allocate.profile))
-    given = f"The profile {allocate.profile!r}"
-    check_weights(made_with, model, name, lambda name: f"{given} was not made with these weights of {name}: "
-                  f"{_remedy(model, name)} (profile=even is equal heads).")  # fmt: skip
+    if not same_weights(made_with, model):
+        name = name_of(model, name)
+        raise UserError(
+            f"The profile {allocate.profile!r} was not made with these weights of {name}: {_remedy(model, name)} "
+            "(profile=even is equal heads)."
+        )
     return replace(pipeline, allocate=replace(allocate, known=known))
 
 
@@ -38,7 +42,7 @@ def _remedy(model: nn.Module, name: str) -> str:
     for shipped in PROFILES.shipped:
         if same_weights(read_profile(PROFILES.path(shipped))[1], model):
             return f"give profile={shipped}, which was"
-    return PROFILES.remedy(name, "profile")
+    return f"run `kvlab profile --model {name} --out FILE` and give profile=FILE"
 
 
 def write_profile(path: Path, budgets: list[float], shares: Tensor, model: nn.Module, about: dict[str, str]) -> None:

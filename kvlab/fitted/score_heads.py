@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kvlab.fitted.files import Kind, check_weights, write_fitted
+from kvlab.fitted.files import Kind, write_fitted
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.score_heads import ScoreHead
 from kvlab.methods.scorers.to_come.predicted import UNTRAINED, PredictedScore
@@ -28,9 +28,7 @@ def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pi
     if not isinstance(score, PredictedScore) or score.heads == UNTRAINED:
         return pipeline
     known, fitted_to, _ = read_score_heads(SCORE_HEADS.path(score.heads))
-    given = f"KVzap's networks {score.heads!r}"
-    check_weights(fitted_to, model, name, lambda name: f"{given} were not fitted to these weights of {name}: "
-                  f"{SCORE_HEADS.remedy(name, 'heads')} (for timing, heads=untrained).")  # fmt: skip
+    SCORE_HEADS.check_weights(fitted_to, model, name, f"KVzap's networks {score.heads!r}", "heads")
     return replace(pipeline, score=replace(score, known=known))
 
 
