@@ -11,7 +11,6 @@ from pydantic import (
     ConfigDict,
     Field,
     JsonValue,
-    field_validator,
     model_validator,
 )
 
@@ -34,6 +33,7 @@ RecordLevel = Literal["off", "light", "full"]
 ModelName = Annotated[str, AfterValidator(partial(check_text, what="The model"))]
 Revision = Annotated[str, AfterValidator(partial(check_text, what="The revision"))]
 Folder = Annotated[str, AfterValidator(partial(check_text, what="The folder of downloads"))]
+Answer = Annotated[str, AfterValidator(check_answer)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Slots = Annotated[int, Field(ge=1, lt=2**63, strict=True)]
 Bytes = Annotated[str, AfterValidator(lambda text: Budget(text).amount)]
@@ -120,18 +120,13 @@ class OnePrompt(BaseModel):
     name: Text = Field("", max_length=200, description="what lists call it")
     prompt: Text
     turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
-    answer: str | None = None
+    answer: Answer | None = None
     facts: tuple[Fact, ...] = ()
 
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, given: Any) -> Any:
         return _filled_in(given)
-
-    @field_validator("answer")
-    @classmethod
-    def _answer_says_something(cls, answer: str | None) -> str | None:
-        return answer if answer is None else check_answer(answer)
 
     @model_validator(mode="after")
     def _turns_can_be_answered(self) -> OnePrompt:
@@ -172,7 +167,7 @@ class CompareRequest(ChatRequest):
     record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
     seed: Seed = 0
     title: Text = ""
-    answer: str | None = Field(None, description="what a right continuation holds, as whole words")
+    answer: Answer | None = Field(None, description="what a right continuation holds, as whole words")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
     repeats: tuple[Planting, ...] = Field(
         (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
@@ -205,11 +200,6 @@ class CompareRequest(ChatRequest):
     def is_batch(self) -> bool:
         """Whether it has repeats or several prompts: `kvlab.jobs.batch.run_batch` runs it."""
         return bool(self.repeats or self.prompts)
-
-    @field_validator("answer")
-    @classmethod
-    def _answer_says_something(cls, answer: str | None) -> str | None:
-        return answer if answer is None else check_answer(answer)
 
     @model_validator(mode="after")
     def _has_choices(self) -> CompareRequest:

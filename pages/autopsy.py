@@ -9,6 +9,7 @@ from app.address import keep, let_go
 from app.opened import wanted_of
 from app.parts import may, page, view
 from app.parts.asked import asked_numbers
+from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.links import go
 from app.parts.queued import queued
@@ -159,14 +160,7 @@ def everywhere(run: Run, table: pd.DataFrame) -> None:
     survived, origin, theme = autopsy.survival(table), page.source(run), page_theme()
     left, right = st.columns(2, gap="large")
     with left:
-        fate = st.segmented_control(
-            "Show the share with",
-            list(autopsy.FATES),
-            default="dropped",
-            key="fate",
-            bind="query-params",
-            required=True,
-        )
+        fate = one_of("Show the share with", list(autopsy.FATES), "dropped", key="fate")
         figure, reading = figures.survival_by_head(survived, fate, theme), figures.read_survival_by_head(survived)
         show(figure, survived, reading, "autopsy-heads", page.file_name(run, "autopsy-heads"), origin)
     with right:

@@ -12,6 +12,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.board import answer_form, board_of, board_section
+from app.parts.choice import one_of
 from app.parts.figure import page_file, show
 from app.parts.links import link
 from app.parts.reference import warn_of_reference
@@ -237,15 +238,7 @@ def bytes_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> Non
             origin,
         )
     measures = {"live_bytes": "live", "allocated_bytes": "allocated", "peak_bytes": "peak"}
-    measure = st.segmented_control(
-        "Bytes",
-        list(measures),
-        default="live_bytes",
-        key="bytes",
-        bind="query-params",
-        format_func=measures.__getitem__,
-        required=True,
-    )
+    measure = one_of("Bytes", measures, key="bytes")
     figure = figures.memory_over_steps(memory, measure, theme, focus)
     show(figure, memory, figures.read_memory_over_steps(memory, measure), "compare-memory", f"memory-{measure}", origin)
 

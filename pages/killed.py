@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import killed, may, page
+from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.links import go, link
 from app.parts.queued import queued
@@ -90,19 +91,11 @@ def result(run: Run, rescue: Rescue) -> None:
 
 def choose(rescue: Rescue) -> Found | None:
     """The search whose result is shown; the cheapest that restores the answer where the address names none."""
-    options = [found.search for found in rescue.found]
-    if not options:
+    if not rescue.found:
         return None
     best = analysis.cheapest(rescue) or rescue.found[0]
-    name = st.segmented_control(
-        "Give back",
-        options,
-        default=best.search,
-        key="given",
-        bind="query-params",
-        format_func=lambda name: f"{name}{'' if by_name(rescue, name).restores else ' (in vain)'}",
-        required=True,
-    )
+    searches = {found.search: f"{found.search}{'' if found.restores else ' (in vain)'}" for found in rescue.found}
+    name = one_of("Give back", searches, best.search, key="given")
     found = by_name(rescue, name)
     words = analysis.SEARCHES.get(name, name)
     st.caption(

@@ -8,6 +8,7 @@ import streamlit as st
 from app.address import keep
 from app.parts import page, view
 from app.parts.asked import asked_number
+from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
 from app.parts.recorded import full_run
@@ -55,14 +56,7 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     with left:
         slot = chosen_slot(merged, texts)
     with right:
-        width = st.segmented_control(
-            "Width of the river",
-            list(WIDTHS),
-            default=next(iter(WIDTHS)),
-            key="width",
-            bind="query-params",
-            required=True,
-        )
+        width = one_of("Width of the river", list(WIDTHS), key="width")
     rivers, fading = st.columns([3, 2], gap="large")
     with rivers:
         draw_river(run, lineage, events, texts, slot, step, WIDTHS[width])

@@ -8,6 +8,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
+from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.keys import page_keys
 from app.parts.tokentext import along_text
@@ -44,7 +45,7 @@ def main() -> None:
 
 def bytes_over_steps(run: Run) -> None:
     page_keys(steps=True)
-    shape = st.segmented_control("Draw", SHAPES, default=SHAPES[0], key="shape", bind="query-params", required=True)
+    shape = one_of("Draw", SHAPES, key="shape")
     offset, name = run.record.prompt_tokens - 1, page.file_name(run, "memory")
     if shape == SHAPES[0]:
         table = cost.memory_stack(run.memory, run.record)

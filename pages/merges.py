@@ -9,6 +9,7 @@ import pandas as pd
 import streamlit as st
 
 from app.parts import page, view
+from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
 from app.parts.recorded import run_with_steps
@@ -50,9 +51,7 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
 
 def scope(run: Run) -> tuple[int | None, int | None]:
     """The chosen layer and head, or (None, None) for all of them together."""
-    which = st.segmented_control(
-        "Show", ["all heads", "one head"], default="all heads", key="scope", bind="query-params", required=True
-    )
+    which = one_of("Show", ["all heads", "one head"], key="scope")
     return (None, None) if which == "all heads" else view.place(run, steps=False)
 
 
@@ -190,15 +189,7 @@ def where(run: Run, steps: pd.DataFrame) -> None:
         "guard_activations": "guard activations",
         "max_votes": "largest votes",
     }
-    measure = st.segmented_control(
-        "Measure",
-        list(names),
-        default="output_error",
-        key="measure",
-        bind="query-params",
-        format_func=names.__getitem__,
-        required=True,
-    )
+    measure = one_of("Measure", names, "output_error", key="measure")
     figure = sag_figures.measure_by_head(table, measure, page_theme())
     show(
         figure,

@@ -10,6 +10,7 @@ import streamlit as st
 from app.parts import may
 from app.parts.answer import Question, answer_section, planted
 from app.parts.asked import number_of
+from app.parts.choice import one_of
 from app.parts.fit_section import fit_section
 from app.parts.full_answer import full_answer
 from app.parts.job_panel import show_job
@@ -124,14 +125,7 @@ def cut_section(prompt: str, how: Manner, room: int = 0) -> str:
 def what_to_keep(over: int) -> cutting.Keep | None:
     """Which part of a text that is `over` tokens too long stays, where it is to be cut."""
     st.warning(f"Prompt and new tokens are {over:,} tokens more than the model reads.", icon=":material/content_cut:")
-    keep = st.segmented_control(
-        "Cut it, and keep",
-        ["nothing cut", *cutting.KEEPS],
-        default="nothing cut",
-        key="cut",
-        bind="query-params",
-        required=True,
-    )
+    keep = one_of("Cut it, and keep", ["nothing cut", *cutting.KEEPS], key="cut")
     return next((part for part in cutting.KEEPS if part == keep), None)
 
 
@@ -176,7 +170,7 @@ def cut_repeats(question: Question, how: Manner) -> Question:
 def recording_section(default_title: str) -> dict[str, Any]:
     """Record level, length and the settings few people change."""
     st.subheader("Recording")
-    level = st.segmented_control("Level", list(LEVELS), default="full", key="level", bind="query-params", required=True)
+    level = one_of("Level", list(LEVELS), "full", key="level")
     st.caption(LEVELS[level])
     new_tokens = st.number_input(
         "New tokens", 1, 4096, NEW_TOKENS, key="max_new_tokens", bind="query-params", help="Decoded after the prompt"

@@ -6,10 +6,12 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.figure import page_file
-from app.parts.job_panel import POLL_SECONDS, show_job
+from app.parts.job_panel import show_job
 from app.parts.links import go
+from app.parts.measured import measured_rows
 from app.parts.quality_form import evaluation_form
-from app.parts.quality_results import evaluation_rows, results
+from app.parts.quality_results import results
+from app.parts.results import ResultsPage
 from app.parts.sweeps import any_at_work, planned
 from app.parts.text import plain
 from app.state import runs_root
@@ -18,8 +20,7 @@ from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob
 from kvlab.trace.catalogue import list_runs
 
-RESULTS, NEW = "Results", "New evaluation"
-REDRAWN_SECONDS = 5 * POLL_SECONDS
+PAGE = ResultsPage("quality", "evaluation", EvalJob, results)
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
         if sample is not None:
             follow_sample(sample)
         elif job is not None:
-            follow(job)
+            PAGE.follow(job)
         else:
             look_or_ask()
     except UserError as error:
@@ -43,33 +44,13 @@ def main() -> None:
 
 def look_or_ask() -> None:
     """What was evaluated, or the form of another evaluation."""
-    rows = evaluation_rows()
-    first = NEW if rows.empty and not planned() else RESULTS
-    view = st.segmented_control(
-        "View", [RESULTS, NEW], default=first, key="quality_view", bind="query-params", required=True,
-        label_visibility="collapsed",
-    )  # fmt: skip
-    if view == NEW:
+    rows = measured_rows("evaluations")
+    if PAGE.asks(at_first=rows.empty and not planned()):
         evaluation_form(rows)
     elif any_at_work():
-        st.fragment(results, run_every=REDRAWN_SECONDS)()
+        PAGE.redrawn()
     else:
         results()
-
-
-def follow(job_id: str) -> None:
-    """An evaluation as it goes, with what it has by now; its results once it ended."""
-    status, request = jobs.status(runs_root(), job_id), jobs.request_of(runs_root(), job_id)
-    if not isinstance(request, EvalJob):
-        go("new_run", job=job_id)
-        return
-    show_job(job_id)
-    if st.button("Set up another evaluation", icon=":material/add:"):
-        go("quality", quality_view=NEW)
-    if status.ended:
-        results(request.name)
-    else:
-        st.fragment(results, run_every=REDRAWN_SECONDS)(request.name)
 
 
 def follow_sample(job_id: str) -> None:

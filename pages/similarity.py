@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.asked import asked_numbers
+from app.parts.choice import one_of
 from app.parts.figure import heading, note, show
 from app.parts.keys import page_keys
 from app.parts.tilemap import clamp, tilemap
@@ -50,27 +51,14 @@ def main() -> None:
     page_keys(run, steps=False, more=MAP_KEYS)
     columns = st.columns([1.2, 1.4, 2.2], vertical_alignment="bottom")
     with columns[0]:
-        what = st.segmented_control(
-            "Vectors", ["keys", "values"], default="keys", key="what", bind="query-params", required=True
-        )
+        what = one_of("Vectors", ["keys", "values"], key="what")
     with columns[1]:
-        mode = st.segmented_control(
-            "Blocks show their",
-            list(MODES),
-            default="mean",
-            key="mode",
-            bind="query-params",
-            format_func=MODES.__getitem__,
-            required=True,
-        )
+        mode = one_of("Blocks show their", MODES, key="mode")
     with columns[2]:
-        outlined = st.segmented_control(
+        outlined = one_of(
             "Outline",
             OUTLINES,
-            default=OUTLINES[0],
             key="sets",
-            bind="query-params",
-            required=True,
             help="Tokens that share a slot in this run, or sets that any threshold would make of the stored vectors.",
         )
     try:

@@ -6,18 +6,15 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.figure import page_file
-from app.parts.job_panel import POLL_SECONDS, show_job
-from app.parts.links import go
+from app.parts.measured import measured_rows
+from app.parts.results import ResultsPage
 from app.parts.speed_form import speed_form
-from app.parts.speed_results import bench_rows, results
+from app.parts.speed_results import results
 from app.parts.text import plain
-from app.state import runs_root
-from kvlab import jobs
 from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 
-RESULTS, NEW = "Results", "New benchmark"
-REDRAWN_SECONDS = 5 * POLL_SECONDS
+PAGE = ResultsPage("speed", "benchmark", BenchJob, results)
 
 
 def main() -> None:
@@ -29,7 +26,7 @@ def main() -> None:
     job = st.query_params.get("job")
     try:
         if job is not None:
-            follow(job)
+            PAGE.follow(job)
         else:
             look_or_ask()
     except UserError as error:
@@ -39,31 +36,11 @@ def main() -> None:
 
 def look_or_ask() -> None:
     """What was measured, or the form of another benchmark."""
-    rows = bench_rows()
-    first = NEW if rows.empty else RESULTS
-    view = st.segmented_control(
-        "View", [RESULTS, NEW], default=first, key="speed_view", bind="query-params", required=True,
-        label_visibility="collapsed",
-    )  # fmt: skip
-    if view == NEW:
+    rows = measured_rows("benchmarks")
+    if PAGE.asks(at_first=rows.empty):
         speed_form(rows)
     else:
         results()
-
-
-def follow(job_id: str) -> None:
-    """A benchmark as it goes, with the parts that are whole."""
-    status, request = jobs.status(runs_root(), job_id), jobs.request_of(runs_root(), job_id)
-    if not isinstance(request, BenchJob):
-        go("new_run", job=job_id)
-        return
-    show_job(job_id)
-    if st.button("Set up another benchmark", icon=":material/add:"):
-        go("speed", speed_view=NEW)
-    if status.ended:
-        results(request.name)
-    else:
-        st.fragment(results, run_every=REDRAWN_SECONDS)(request.name)
 
 
 main()

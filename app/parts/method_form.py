@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts.choice import one_of
 from app.parts.text import plain
 from kvlab.jobs.parameters import DEFAULT, PRESET, Parameter, parameters
 from kvlab.jobs.registry import MethodEntry
@@ -42,14 +43,7 @@ def _preset(entry: MethodEntry, usual: str) -> str:
         return DEFAULT
     names = [DEFAULT, *entry.presets]
     start = names.index(usual) if usual in names else 0
-    chosen = st.segmented_control(
-        "Settings",
-        names,
-        default=names[start],
-        key=f"{entry.name}.{PRESET}.{usual}",
-        bind="query-params",
-        required=True,
-    )
+    chosen = one_of("Settings", names, names[start], key=f"{entry.name}.{PRESET}.{usual}")
     if chosen in entry.presets:
         about = entry.presets[chosen]
         st.caption(plain(f"{about.about[:1].upper()}{about.about[1:]}. {about.beyond}"))

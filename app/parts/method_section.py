@@ -6,6 +6,7 @@ from typing import Any
 
 import streamlit as st
 
+from app.parts.choice import one_of
 from app.parts.method_form import method_form
 from app.parts.text import plain
 from kvlab.budget import Budget, not_bound
@@ -55,13 +56,10 @@ def hyper_parameter_section(chosen: list[MethodEntry]) -> dict[str, dict[str, An
     with_parameters = [entry for entry in chosen if entry.hyper_parameters]
     if not with_parameters:
         return {}
-    usual = st.segmented_control(
+    usual = one_of(
         "Settings of all methods",
         SETTINGS,
-        default=SETTINGS[0],
         key="settings_of_all",
-        bind="query-params",
-        required=True,
         help="kvlab's defaults, each paper's own, or each author's code. Each method can be changed below; one without "
         "published settings of that name keeps its defaults",
     )

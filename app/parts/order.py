@@ -9,7 +9,7 @@ import streamlit as st
 
 from app.parts import may
 from app.parts.links import go
-from app.parts.quality_results import evaluation_rows
+from app.parts.measured import measured_rows
 from app.parts.queued import submitted
 from app.parts.text import duration, plain
 from app.state import runs_root
@@ -34,7 +34,7 @@ UNKNOWN = "how long is not known"
 def order_button(command: str, key: str) -> None:
     """A button that queues what the command makes, its estimate beside it; nothing where only a terminal can do it."""
     try:
-        found = _ordered((command,), FILLS in command, str(runs_root()), len(evaluation_rows()))
+        found = _ordered((command,), FILLS in command, str(runs_root()), len(measured_rows("evaluations")))
     except UserError as error:
         st.caption(plain(str(error)))
         return
@@ -48,7 +48,7 @@ def order_all(commands: Sequence[str]) -> None:
     able = tuple(command for command in dict.fromkeys(commands) if _is_able(command))
     if not able:
         return
-    found = _ordered(able, True, str(runs_root()), len(evaluation_rows()))
+    found = _ordered(able, True, str(runs_root()), len(measured_rows("evaluations")))
     unknown = sum(seconds is None for _, seconds in found)
     beside = f", and {unknown} of which {UNKNOWN}" if 0 < unknown < len(found) else ""
     count = f"{len(found)} {'job' if len(found) == 1 else 'jobs'}"
@@ -104,5 +104,5 @@ def _ordered(commands: tuple[str, ...], small: bool, root: str, seen: int) -> li
 
 def _measured() -> pd.DataFrame:
     """The reader's own evaluations, else those that come with kvlab: how long a token took under each method."""
-    own, theirs = evaluation_rows(), shipped()
+    own, theirs = measured_rows("evaluations"), shipped()
     return own if len(own) or theirs is None else Sources(runs_root(), shipped=theirs).evaluations

@@ -9,6 +9,7 @@ from typing import Any
 import streamlit as st
 
 from app.parts import may
+from app.parts.choice import one_of
 from app.parts.prompt_chat import chat_prompt
 from app.parts.prompt_library import from_the_address, saved_prompt
 from app.parts.prompt_preview import tokens_as_html, tokens_as_text
@@ -50,15 +51,7 @@ def prompt_section() -> Given:
     """The prompt from the chosen source, shown as it is; empty when it cannot be used."""
     st.subheader("Prompt")
     from_the_address()
-    source = st.segmented_control(
-        "Where from",
-        SOURCES,
-        default="Sample",
-        key="source",
-        bind="query-params",
-        required=True,
-        label_visibility="collapsed",
-    )
+    source = one_of("Where from", SOURCES, "Sample", key="source", label_visibility="collapsed")
     read = {"Paste": pasted_prompt, "Chat": typed_chat, "Upload": uploaded_prompt, "Saved": saved_one}
     try:
         return read.get(source, sample_prompt)()

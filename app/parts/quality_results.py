@@ -11,8 +11,10 @@ import streamlit as st
 
 from app.parts import may
 from app.parts.asked import forget_unknown
+from app.parts.choice import one_of
 from app.parts.figure import show, slug
 from app.parts.links import go
+from app.parts.measured import measured_rows
 from app.parts.queued import submitted
 from app.parts.shown import Offer, titled
 from app.parts.sweeps import planned, sweep_progress
@@ -22,7 +24,6 @@ from app.state import theme as page_theme
 from kvlab import jobs
 from kvlab.atlas import quality, written
 from kvlab.atlas.scores import FULL, origin_of
-from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
 from kvlab.figures import needle_map, scores
 from kvlab.figures import quality as figures
@@ -52,17 +53,6 @@ class Tables:
     needle_means: pd.DataFrame
 
 
-@st.cache_resource(max_entries=4, show_spinner=False)
-def _rows(_sources: Sources, stamp: tuple[str, ...]) -> pd.DataFrame:
-    return _sources.evaluations
-
-
-def evaluation_rows() -> pd.DataFrame:
-    """All rows of all evaluations in the folder of runs; read anew only when a file there is new."""
-    sources = Sources(runs_root())
-    return _rows(sources, sources.stamp_of_results)
-
-
 @st.cache_resource(max_entries=16, show_spinner="Comparing")
 def _tables(_rows: pd.DataFrame, asked: str, key: tuple) -> Tables:
     table = quality.scores(_rows)
@@ -74,7 +64,7 @@ def _tables(_rows: pd.DataFrame, asked: str, key: tuple) -> Tables:
 
 def results(name: str | None = None) -> None:
     """The pickers and all figures of one evaluation; `name` is the one a job writes to."""
-    rows = chosen_rows(evaluation_rows(), name)
+    rows = chosen_rows(measured_rows("evaluations"), name)
     if rows.empty:
         return
     compressed = rows[rows["method"] != FULL]
@@ -152,14 +142,7 @@ def _pick(rows: pd.DataFrame, column: str, label: str, place: st.delta_generator
 
 def pick_budget(rows: pd.DataFrame) -> str:
     """The budget at which methods are ranked."""
-    return st.segmented_control(
-        "Budget",
-        budgets := quality.budgets(rows),
-        default=budgets[0],
-        key="ranked_at",
-        bind="query-params",
-        required=True,
-    )
+    return one_of("Budget", quality.budgets(rows), key="ranked_at")
 
 
 def ranks(tables: Tables, asked: str, origin: str) -> None:

@@ -10,6 +10,7 @@ import streamlit as st
 from app.address import go_to
 
 STATIC = Path(__file__).parent / "static"
+SCRIPTS = ("mounted.js", "focus.js", "stepbar.js", "scrubber.js")
 KEY = "scrubber"
 HTML = """
 <div class="kv-scrubber" data-testid="scrubber">
@@ -21,7 +22,7 @@ _component = st.components.v2.component(
     "kvlab_scrubber",
     html=HTML,
     css="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("stepbar.css", "scrubber.css")),
-    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("focus.js", "stepbar.js", "scrubber.js")),
+    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS),
 )
 
 

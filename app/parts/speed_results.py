@@ -7,11 +7,10 @@ import streamlit as st
 
 from app.parts.asked import forget_unknown
 from app.parts.figure import show
+from app.parts.measured import measured_rows
 from app.parts.text import plain
-from app.state import runs_root
 from app.state import theme as page_theme
 from kvlab.atlas import speed
-from kvlab.atlas.sources import Sources
 from kvlab.figures import speed as figures
 
 # Title, whether more is better, and what the tick is.
@@ -23,20 +22,9 @@ TITLES = {
 }
 
 
-@st.cache_resource(max_entries=2, show_spinner=False)
-def _rows(_sources: Sources, stamp: tuple[str, ...]) -> pd.DataFrame:
-    return _sources.benchmarks
-
-
-def bench_rows() -> pd.DataFrame:
-    """All rows of all benchmark files in the folder of runs; read anew only when a file there is new."""
-    sources = Sources(runs_root())
-    return _rows(sources, sources.stamp_of_results)
-
-
 def results(name: str | None = None) -> None:
     """The pickers and all figures of one file; `name` is the one a job writes to."""
-    rows = bench_rows()
+    rows = measured_rows("benchmarks")
     names = rows.sort_values("timestamp")["name"].drop_duplicates().tolist()[::-1] if len(rows) else []
     if name is not None and name not in names:
         st.info("Nothing is measured yet: the model is loaded first, and the first part has to end.")

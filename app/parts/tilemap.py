@@ -17,7 +17,7 @@ from kvlab.figures.template import INK, QUIET
 from kvlab.figures.words import MARKS
 
 STATIC = Path(__file__).parent / "static"
-SCRIPTS = ("tilemap-picture.js", "tilemap.js")
+SCRIPTS = ("mounted.js", "tilemap-picture.js", "tilemap.js")
 TEXT_LIMIT = 32
 Window = tuple[int, int, int, int]
 HTML = """

@@ -27,7 +27,7 @@ _component = st.components.v2.component(
     "kvlab_wordpicker",
     html=HTML,
     css=(STATIC / "wordpicker.css").read_text(encoding="utf-8"),
-    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("blocks.js", "wordpicker.js")),
+    js="\n".join((STATIC / name).read_text(encoding="utf-8") for name in ("mounted.js", "blocks.js", "wordpicker.js")),
 )
 
 

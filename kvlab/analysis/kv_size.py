@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
@@ -24,20 +25,8 @@ class Shape:
 
 
 # From the models' published configurations; models that publish none (GPT-4, Claude, Gemini) cannot be computed.
-PUBLISHED = (
-    Shape("GPT-3 175B", 96, 96, 128, 2048),
-    Shape("Falcon 7B", 32, 1, 64, 2048),
-    Shape("Llama 2 7B", 32, 32, 128, 4096),
-    Shape("Llama 2 13B", 40, 40, 128, 4096),
-    Shape("Llama 2 70B", 80, 8, 128, 4096),
-    Shape("Llama 3 8B", 32, 8, 128, 8192),
-    Shape("Mistral 7B v0.2", 32, 8, 128, 32768),
-    Shape("Mixtral 8x7B", 32, 8, 128, 32768),
-    Shape("Qwen2.5 7B", 28, 4, 128, 131072),
-    Shape("Llama 3.1 8B", 32, 8, 128, 131072),
-    Shape("Llama 3.1 70B", 80, 8, 128, 131072),
-    Shape("Llama 3.1 405B", 126, 8, 128, 131072),
-)
+_TABLE = pd.read_csv(Path(__file__).with_name("published_shapes.csv"))
+PUBLISHED = tuple(Shape(*row) for row in _TABLE.itertuples(index=False, name=None))
 GPT_3 = PUBLISHED[0]
 
 

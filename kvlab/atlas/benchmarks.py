@@ -3,21 +3,50 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import fields, replace
 
 import pandas as pd
 
 from kvlab.atlas.commands import bench_command
-from kvlab.atlas.exhibit import Needs
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.settings import of_rows
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import Claim
 from kvlab.bench.cells import repeated
 from kvlab.bench.paper import beside_the_paper, paper_numbers
 from kvlab.bench.rows import Row
+from kvlab.figures import throughput
+from kvlab.figures.palette import Theme
 
 SMALL = ("--scale", "16", "--shorten", "16")
 PAPER_COLUMNS = ["method", "budget", "figure", "value", "unit", "batch", "context", "new_tokens", "model", "source"]
+
+
+def draw_rates(
+    preset: str,
+    name: str,
+    title: str,
+    rates: Callable[[pd.DataFrame], pd.DataFrame],
+    judge: Callable[..., Claim],
+) -> Draw:
+    """A paper's table of rates over the full cache's, kvlab's beside them.
+
+    `rates` are those of the compressed caches out of `beside`, each with its setting in words; `judge` is the claim
+    about them, which takes what `measured` gives as well.
+    """
+
+    def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        rows = newest(sources, preset)
+        if rows.empty:
+            return needs(sources, preset)
+        frame = rates(beside(sources, preset))
+        figure = throughput.against_the_paper(frame, theme, title)
+        claim = of_repeats(judge(frame, *measured(sources, rows, preset)), rows)
+        reading, where = throughput.read_against_the_paper(frame), bench_origin(rows)
+        return (Drawn(name, figure, frame, reading, where, claim, grey_numbers(preset)),)
+
+    return draw
 
 
 def newest(sources: Sources, preset: str) -> pd.DataFrame:

@@ -90,13 +90,12 @@ _LACKING: dict[Hashable, None] = {}
 class Exhibit:
     """One figure or table of a paper, live.
 
-    `slug` names it in the address, such as `fig-2a` or `tab-1`; `number` as the paper prints it, such as `Fig 2a`.
-    `shows` says what the axes mean, `look_for` what the reader should look for. A calculator lists its `entries`.
+    `slug` names it in the address, such as `fig-2a` or `tab-1`; `shows` says what the axes mean, `look_for` what the
+    reader should look for. A calculator lists its `entries`.
     """
 
     paper: Paper
     slug: str
-    number: str
     title: str
     shows: str
     look_for: str
@@ -140,6 +139,11 @@ class Exhibit:
     def seen(self, sources: Sources) -> Seen:
         """What it is drawn from. What evaluations and benchmarks draw is the same for every run of a model in view."""
         return sources.seen_of_runs if self.source in RECORDED else sources.seen_of_results
+
+    @property
+    def number(self) -> str:
+        """As the paper prints it, such as `Fig 2a`."""
+        return self.slug.replace("-", " ").capitalize()
 
     @property
     def key(self) -> str:

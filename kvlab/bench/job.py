@@ -16,12 +16,7 @@ BANDWIDTH, NOT_RUN = "copy bandwidth", "not run"  # figures that say nothing of 
 
 
 def run_bench(
-    job: BenchJob,
-    root: Path,
-    *,
-    comparison_id: str,
-    progress: Callable[[Progress], None],
-    cancelled: Callable[[], bool],
+    job: BenchJob, root: Path, *, progress: Callable[[Progress], None], cancelled: Callable[[], bool]
 ) -> Path:
     """Measure into `<root>/bench/<name>.parquet` and return the file; a part that a stop interrupts leaves no row.
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kvlab.cli.fitting import Force, check_fits
+from kvlab.cli.groups import grouped
 from kvlab.cli.loading import CacheDir, LoadIn, Revision
 
 if TYPE_CHECKING:
@@ -24,41 +26,48 @@ TABLE_WIDTH = 170  # where there is no terminal to measure
 Own = Annotated[str | None, typer.Option(help="such as h2o,keepkv:rule=paper")]
 
 
+@dataclass(frozen=True)
+class MeasuredOptions:
+    """What is measured, how often, of which model; what is not given is as the mode or the preset has it."""
+
+    model: Annotated[str | None, typer.Option(help="mini, a folder, a hub name, or shape:llama3-8b (see above)")] = None
+    new_tokens: Annotated[int | None, typer.Option(help="mode generate; mode memory: steps before reading")] = None
+    repeats: Annotated[int | None, typer.Option(help="timed repeats, in turns")] = None
+    steps: Annotated[int | None, typer.Option(help="decode steps in a repeat")] = None
+    warmup: Annotated[int | None, typer.Option(help="steps before the first timed one")] = None
+    points: Annotated[int | None, typer.Option(help="mode generate: lengths at which steps are timed")] = None
+    fill: Annotated[str | None, typer.Option(help="synthetic states, or prefill: a real prompt")] = None
+    prefill_chunk: Annotated[int | None, typer.Option(help="feed real prompts in chunks of N tokens")] = None
+    compress_every: Annotated[
+        int | None, typer.Option(help="decide every N decode steps; repeats hold whole periods")
+    ] = None
+    capture: Annotated[
+        str | None, typer.Option(help="replay captured decode steps: on, off, or auto (on a GPU, as CUDA graphs)")
+    ] = None
+    device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda, or one of several such as cuda:1")] = None
+    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None
+    placement: Annotated[
+        str | None, typer.Option(help="single: one device; auto: weights spread over all (needs accelerate)")
+    ] = None
+    load_in: LoadIn = None
+    revision: Revision = None
+    cache_dir: CacheDir = None
+    scale: Annotated[int | None, typer.Option(help="divide a shape's layers and width by this")] = None
+    shorten: Annotated[int | None, typer.Option(help="divide contexts and budgets in slots by this")] = None
+    seed: Annotated[int | None, typer.Option(help="of weights, states and methods that draw")] = None
+
+
+@grouped
 def bench(
     mode: Annotated[
         str, typer.Argument(help="decode, prefill, memory, batch, generate, overhead, compress, profile or pages")
     ] = "decode",
-    model: Annotated[
-        str | None, typer.Option(help="mini, a folder, a hub name, or shape:llama3-8b (see above)")
-    ] = None,
     methods: Own = None,
     budgets: Annotated[str | None, typer.Option(help="fractions of the prompt, or slots per KV head")] = None,
     contexts: Annotated[str | None, typer.Option(help="tokens in the cache, such as 4096,16384")] = None,
     batches: Annotated[str | None, typer.Option(help="rows decoded together; mode batch: doubled until full")] = None,
-    new_tokens: Annotated[int | None, typer.Option(help="mode generate; mode memory: steps before reading")] = None,
-    repeats: Annotated[int | None, typer.Option(help="timed repeats, in turns")] = None,
-    steps: Annotated[int | None, typer.Option(help="decode steps in a repeat")] = None,
-    warmup: Annotated[int | None, typer.Option(help="steps before the first timed one")] = None,
-    points: Annotated[int | None, typer.Option(help="mode generate: lengths at which steps are timed")] = None,
-    fill: Annotated[str | None, typer.Option(help="synthetic states, or prefill: a real prompt")] = None,
-    prefill_chunk: Annotated[int | None, typer.Option(help="feed real prompts in chunks of N tokens")] = None,
-    compress_every: Annotated[
-        int | None, typer.Option(help="decide every N decode steps; repeats hold whole periods")
-    ] = None,
-    capture: Annotated[
-        str | None, typer.Option(help="replay captured decode steps: on, off, or auto (on a GPU, as CUDA graphs)")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, mps, cuda, or one of several such as cuda:1")] = None,
-    dtype: Annotated[str | None, typer.Option(help="auto, float32, bfloat16 or float16")] = None,
-    placement: Annotated[
-        str | None, typer.Option(help="single: one device; auto: weights spread over all (needs accelerate)")
-    ] = None,
-    load_in: LoadIn = None,
-    revision: Revision = None,
-    cache_dir: CacheDir = None,
-    scale: Annotated[int | None, typer.Option(help="divide a shape's layers and width by this")] = None,
-    shorten: Annotated[int | None, typer.Option(help="divide contexts and budgets in slots by this")] = None,
-    seed: Annotated[int | None, typer.Option(help="of weights, states and methods that draw")] = None,
+    *,
+    measured: MeasuredOptions,
     preset: Annotated[
         str | None,
         typer.Option(help="zsmerge-fig3, zsmerge-table1, keepkv-table1, kvmerger-table2, gpu-bars, cpu-bars"),
@@ -75,28 +84,7 @@ def bench(
     Shapes (real architectures with random weights): shape:tiny, llama2-7b, llama2-13b, llama3-8b, mistral-7b,
     qwen2.5-7b, qwen3-8b.
     """
-    given = {
-        "model": model,
-        "new_tokens": new_tokens,
-        "repeats": repeats,
-        "steps": steps,
-        "warmup": warmup,
-        "points": points,
-        "fill": fill,
-        "prefill_chunk": prefill_chunk,
-        "compress_every": compress_every,
-        "capture": capture,
-        "device": device,
-        "dtype": dtype,
-        "placement": placement,
-        "load_in": load_in,
-        "revision": revision,
-        "cache_dir": cache_dir,
-        "scale": scale,
-        "shorten": shorten,
-        "seed": seed,
-    }
-    changes = {name: value for name, value in given.items() if value is not None}
+    changes = {name: value for name, value in asdict(measured).items() if value is not None}
     lists = {"contexts": contexts, "batches": batches}
     requests = (
         _from_preset(preset, changes, lists, methods, budgets)

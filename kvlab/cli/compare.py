@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kvlab.cli.comparing import Json, KeptOptions, Level, Out, RunningOptions, execute, go_on
-from kvlab.cli.composing import PartsOptions
+from kvlab.cli.comparing import AskedOptions, Json, KeptOptions, Level, execute, go_on
 from kvlab.cli.fitting import Force
 from kvlab.cli.groups import grouped
-from kvlab.cli.loading import ModelOptions
-from kvlab.cli.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.repeats import RepeatsOptions, Resume
 
 LevelOfMany = Annotated[str, typer.Option(help="what to record: off, light or full; full, light for several prompts")]
-Seed = Annotated[int, typer.Option(help="for methods that draw at random")]
 
 
 @grouped
@@ -25,23 +20,17 @@ def run(
     method: Annotated[str, typer.Argument(help="a method, such as keepkv or keepkv:rule=paper")] = "",
     budget: Annotated[str, typer.Option(help="a fraction of the prompt (0.2, 20%) or slots per KV head (128)")] = "0.2",
     *,
-    text: PromptOptions,
-    answer: AnswerOptions,
+    asked: AskedOptions,
     level: Level = "full",
-    running: RunningOptions,
-    out: Out = Path("runs"),
-    model: ModelOptions,
-    seed: Seed = 0,
-    parts: PartsOptions,
     kept: KeptOptions,
     force: Force = False,
     as_json: Json = False,
 ) -> None:
     """Run one method, named or composed, over one prompt, or over each of several, and record it."""
+    text, out = asked.text, asked.out
     found = text.read_all(out)
-    asked = answer.asked(found) | running.as_asked | model.as_asked
-    asked |= {"level": level, "seed": seed}
-    execute(parts.added_to(method), budget, text.title_of(found), out, as_json, force, kept, **asked)
+    fields = asked.of(found, level)
+    execute(asked.parts.added_to(method), budget, text.title_of(found), out, as_json, force, kept, **fields)
 
 
 @grouped
@@ -51,14 +40,8 @@ def compare(
     ),
     budgets: Annotated[str, typer.Option(help="comma-separated; each method runs at each")] = "0.2",
     *,
-    text: PromptOptions,
-    answer: AnswerOptions,
+    asked: AskedOptions,
     level: LevelOfMany = "",
-    running: RunningOptions,
-    out: Out = Path("runs"),
-    model: ModelOptions,
-    seed: Seed = 0,
-    parts: PartsOptions,
     repeats: RepeatsOptions,
     kept: KeptOptions,
     resume: Resume = "",
@@ -67,13 +50,13 @@ def compare(
 ) -> None:
     """Compare several methods and budgets, and the full cache, over one prompt, several, or repeats of a needle."""
     if resume:
-        go_on(resume, out, as_json)
+        go_on(resume, asked.out, as_json)
         return
-    methods, planted = parts.added_to(methods), repeats.plantings(seed)
+    text, out = asked.text, asked.out
+    methods, planted = asked.parts.added_to(methods), repeats.plantings(asked.seed)
     found = text.read_all(out)
-    asked = answer.asked(found, bool(planted)) | running.as_asked | model.as_asked
-    asked |= {"level": level or level_of(len(found), planted), "seed": seed}
-    execute(methods, budgets, text.title_of(found), out, as_json, force, kept, repeats=planted, **asked)
+    fields = asked.of(found, level or level_of(len(found), planted), bool(planted))
+    execute(methods, budgets, text.title_of(found), out, as_json, force, kept, repeats=planted, **fields)
 
 
 def level_of(prompts: int, planted: Sequence[object]) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from kvlab.cli.composing import PartsOptions
+from kvlab.cli.loading import ModelOptions
+from kvlab.cli.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.repeats import new_batch_id, run_repeats, show_batch
 
 if TYPE_CHECKING:
-    from kvlab.requests import CompareRequest, Progress
+    from kvlab.requests import CompareRequest, OnePrompt, Progress
 
 Level = Annotated[str, typer.Option(help="what to record: off, light or full")]
 Out = Annotated[Path, typer.Option(help="the folder of runs")]
@@ -41,6 +44,24 @@ class RunningOptions:
             "prefill_chunk": self.prefill_chunk,
             "record": Recording.parse(self.record),
         }
+
+
+@dataclass(frozen=True)
+class AskedOptions:
+    """What is asked of which model, and of methods by their parts; and the folder of runs, where saved prompts lie."""
+
+    text: PromptOptions
+    answer: AnswerOptions
+    running: RunningOptions
+    model: ModelOptions
+    parts: PartsOptions
+    out: Out = Path("runs")
+    seed: Annotated[int, typer.Option(help="for methods that draw at random")] = 0
+
+    def of(self, found: Sequence[OnePrompt], level: str, planted: bool = False) -> dict[str, Any]:
+        """As a request of these prompts takes them; `planted`: each is one that repeats of a needle are made from."""
+        asked = self.answer.asked(found, planted) | self.running.as_asked | self.model.as_asked
+        return asked | {"level": level, "seed": self.seed}
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import typer
 
 if TYPE_CHECKING:
     import torch
+    from transformers import LlamaForCausalLM
 
 DECIDED = ("h2o", "zsmerge", "keepkv", "d2o", "cam")  # one of each kind of decision that the kernel takes whole
 PACKAGES = ("torch", "triton", "transformers", "streamlit", "plotly", "pyarrow", "duckdb", "kaleido")
@@ -168,21 +169,11 @@ def _timed(check: Callable[[], str]) -> str:
 
 def _check_full_budget() -> str:
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     from kvlab.cache import make_cache
     from kvlab.models.load import prepare
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-    )
-    model, ids = LlamaForCausalLM(config).eval(), torch.randint(3, 64, (1, 40))
+    model, ids = _tiny_llama(hidden_size=32), torch.randint(3, 64, (1, 40))
     with torch.inference_mode():
         plain = model(ids).logits
         ours = prepare(model)(ids, past_key_values=make_cache(model, "keepkv", 1.0)).logits
@@ -190,6 +181,19 @@ def _check_full_budget() -> str:
     if difference > 1e-4:
         raise ArithmeticError(f"logits differ by {difference:.1e} with a full budget")
     return f"largest difference {difference:.0e}"
+
+
+def _tiny_llama(hidden_size: int, initializer_range: float = 0.02) -> LlamaForCausalLM:
+    """Two layers of random weights, the same at each call, as are the random numbers drawn after it."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=64, hidden_size=hidden_size, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, initializer_range=initializer_range,
+    )  # fmt: skip
+    return LlamaForCausalLM(config).eval()
 
 
 def _check_kernel(device: torch.device) -> str:
@@ -233,17 +237,11 @@ def _check_decisions(device: torch.device) -> str:
 def _decoded(method: str, device: torch.device) -> torch.Tensor:
     """Logits of some decode steps of a random model under a method that decides at each."""
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
 
     from kvlab.cache import make_cache
     from kvlab.models.load import prepare
 
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=64, hidden_size=64, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, initializer_range=0.2,
-    )  # fmt: skip
-    model = prepare(LlamaForCausalLM(config).to(torch.device(device)).eval())  # type: ignore[arg-type]
+    model = prepare(_tiny_llama(hidden_size=64, initializer_range=0.2).to(device))  # type: ignore[arg-type]
     cache, logits = make_cache(model, method, 0.4), []
     with torch.inference_mode():
         # Long enough that what cam spreads a value over is within the window it keeps.

@@ -11,16 +11,13 @@ from typing import Any, get_type_hints
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """The command with each parameter that is typed as a dataclass replaced by options: that dataclass's fields.
 
-    A field is written as an option is: a name, a type with its `typer.Option`, a default.
+    A field is written as an option is: a name, a type with its `typer.Option`, a default; or it is a group itself.
     """
     signature = inspect.signature(command, eval_str=True)
     parameters = signature.parameters.values()
-    groups: dict[str, Any] = {one.name: one.annotation for one in parameters if is_dataclass(one.annotation)}
 
     def ungrouped(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        command(**given)
+        command(**{one.name: _value(one.name, one.annotation, given) for one in parameters})
 
     options = [option for one in parameters for option in _options(one)]
     ungrouped.__signature__ = signature.replace(parameters=options)  # type: ignore[attr-defined]
@@ -29,10 +26,21 @@ def grouped(command: Callable[..., None]) -> Callable[..., None]:
     return ungrouped
 
 
+def _value(name: str, annotation: Any, given: dict[str, Any]) -> Any:
+    """What a parameter is given: the group made of its fields' values where it is one, else its own value."""
+    if not is_dataclass(annotation):
+        return given[name]
+    return annotation(**{one.name: _value(one.name, one.annotation, given) for one in _fields(annotation)})  # type: ignore[operator]
+
+
 def _options(parameter: inspect.Parameter) -> list[inspect.Parameter]:
-    """What a parameter becomes: its fields where it is a group, else itself."""
-    group, kind = parameter.annotation, inspect.Parameter.KEYWORD_ONLY
-    if not is_dataclass(group):
-        return [parameter.replace(kind=kind)]
+    """What a parameter becomes: its fields' options where it is a group, else itself."""
+    if not is_dataclass(parameter.annotation):
+        return [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)]
+    return [option for one in _fields(parameter.annotation) for option in _options(one)]
+
+
+def _fields(group: Any) -> list[inspect.Parameter]:
     types = get_type_hints(group, include_extras=True)  # a group's fields may come from another module's
+    kind = inspect.Parameter.KEYWORD_ONLY
     return [inspect.Parameter(one.name, kind, default=one.default, annotation=types[one.name]) for one in fields(group)]

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvlab.cli.compare import LevelOfMany, Seed, level_of
-from kvlab.cli.comparing import Json, Out, RunningOptions, make_request
-from kvlab.cli.composing import PartsOptions
+from kvlab.cli.compare import LevelOfMany, level_of
+from kvlab.cli.comparing import AskedOptions, Json, make_request
 from kvlab.cli.groups import grouped
-from kvlab.cli.loading import ModelOptions
-from kvlab.cli.prompt import AnswerOptions, PromptOptions
 from kvlab.cli.repeats import RepeatsOptions
 from kvlab.errors import UserError
 from kvlab.given import shown
@@ -31,14 +28,8 @@ def plan(
     budgets: Annotated[str, typer.Option(help="comma-separated; each method runs at each")] = "0.2",
     tokens: Annotated[int | None, typer.Option(min=1, help="a prompt of so many tokens, in place of a text")] = None,
     *,
-    text: PromptOptions,
-    answer: AnswerOptions,
+    asked: AskedOptions,
     level: LevelOfMany = "",
-    running: RunningOptions,
-    out: Out = Path("runs"),
-    model: ModelOptions,
-    seed: Seed = 0,
-    parts: PartsOptions,
     repeats: RepeatsOptions,
     memory: Annotated[str | None, typer.Option(help="plan for a device with so much, such as 24GB")] = None,
     devices: Annotated[int | None, typer.Option(min=1, help="plan for so many such devices: --placement auto")] = None,
@@ -52,14 +43,13 @@ def plan(
     """
     from kvlab.cli.fitting import plan_of
 
-    if tokens is not None and text.given:
+    if tokens is not None and asked.text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
-    planted = repeats.plantings(seed)
-    found = [OnePrompt(prompt="-")] if tokens is not None else text.read_all(out)
-    asked = answer.asked(found, bool(planted)) | running.as_asked | model.as_asked
-    asked |= {"level": level or level_of(len(found), planted), "seed": seed}
-    request = make_request(parts.added_to(methods), budgets, repeats=planted, **asked)
-    made = plan_of(request, out, tokens, _machine(model.device, out, memory, devices))
+    planted = repeats.plantings(asked.seed)
+    found = [OnePrompt(prompt="-")] if tokens is not None else asked.text.read_all(asked.out)
+    fields = asked.of(found, level or level_of(len(found), planted), bool(planted))
+    request = make_request(asked.parts.added_to(methods), budgets, repeats=planted, **fields)
+    made = plan_of(request, asked.out, tokens, _machine(asked.model.device, asked.out, memory, devices))
     typer.echo(json.dumps(made.as_data(), indent=2)) if as_json else _show(made)
     if not made.fits:
         raise typer.Exit(1)

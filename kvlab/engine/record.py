@@ -20,6 +20,11 @@ from kvlab.recording import attention_that_fits, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace.schema import RunRecord
 
+# What a record says as the request and the choice do.
+OF_REQUEST = (
+    "title", "private", "prompt", "answer", "facts", "repeat", "level", "max_new_tokens", "compress_every", "seed",
+)  # fmt: skip
+OF_CHOICE = ("method", "budget", "force_keep", "returned")
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
 
 
@@ -49,26 +54,14 @@ def record_of(
         comparison_id=comparison_id,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         status="running",
-        title=request.title,
+        **{name: getattr(request, name) for name in OF_REQUEST},
+        **{name: getattr(choice, name) for name in OF_CHOICE},
         owner=acting().name,
-        private=request.private,
-        prompt=request.prompt,
-        answer=request.answer,
-        facts=request.facts,
-        repeat=request.repeat,
-        method=choice.method,
-        budget=choice.budget,
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
         notes=(*_budget_notes(choice, method, ids.shape[1]), *_layers_note(cache, loaded)),
         label=_label(choice, method),
-        force_keep=choice.force_keep,
-        returned=choice.returned,
-        level=request.level,
-        max_new_tokens=request.max_new_tokens,
-        compress_every=request.compress_every,
-        seed=request.seed,
         chat=None if chat is None else chat.settings,
         loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},
         device=device_name(loaded.device),

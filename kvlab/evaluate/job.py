@@ -15,9 +15,7 @@ FOLDER = "eval"
 Report = Callable[[Progress], None]
 
 
-def run_evaluation(
-    job: EvalJob, root: Path, *, comparison_id: str, progress: Report, cancelled: Callable[[], bool]
-) -> Path:
+def run_evaluation(job: EvalJob, root: Path, *, progress: Report, cancelled: Callable[[], bool]) -> Path:
     """Evaluate into `<root>/eval/<name>` and return the folder; rows that lie there are not measured again.
 
     Prints what was left out of files, for the job's log. Raises as `evaluate`.

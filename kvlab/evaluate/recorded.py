@@ -22,7 +22,6 @@ def run_sample(
     job: SampleJob,
     root: Path,
     *,
-    comparison_id: str,
     progress: Callable[[Progress], None],
     cancelled: Callable[[], bool],
     compare: Callable[..., list[Path]],
@@ -37,9 +36,7 @@ def run_sample(
     found = [prompt for prompt in plan.prompts if prompt.identity.content == job.content]
     if not found:
         raise UserError("The file of this evaluation no longer holds this prompt: put the file back as it was.")
-    return compare(
-        comparison_of(job, found[-1].make()), root, comparison_id=comparison_id, progress=progress, cancelled=cancelled
-    )
+    return compare(comparison_of(job, found[-1].make()), root, progress=progress, cancelled=cancelled)
 
 
 def comparison_of(job: SampleJob, sample: Sample) -> CompareRequest:

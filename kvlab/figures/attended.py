@@ -6,15 +6,15 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.lines import add_line
+from kvlab.figures.lines import Line, add_lines
 from kvlab.figures.palette import HUES, SEQUENTIAL, Theme, pick
 from kvlab.figures.template import colour_bar, finish
 from kvlab.figures.words import percent
 
 LINES = (
-    ("share", "distance to what is attended (share of the text, sinks left out)", "blue", "solid", "circle"),
-    ("sink_mass", "attention of the first 4 tokens", "orange", "dash", "square"),
-    ("local_mass", "attention of the last 32 tokens", "green", "dot", "diamond"),
+    Line("share", "distance to what is attended (share of the text, sinks left out)", "blue", "solid", "circle"),
+    Line("sink_mass", "attention of the first 4 tokens", "orange", "dash", "square"),
+    Line("local_mass", "attention of the last 32 tokens", "green", "dot", "diamond"),
 )
 
 
@@ -51,9 +51,7 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         mode="lines", line={"width": 0}, opacity=0.25, fillcolor=pick(HUES["blue"], theme),
         name="range over the layer's heads", hoverinfo="skip",
     )  # fmt: skip
-    for column, name, hue, dash, marker in LINES:
-        colour, hover = pick(HUES[hue], theme), f"layer %{{x}}: {name} %{{y:.3f}}"
-        add_line(figure, frame["layer"], frame[column], name, colour, dash, hover, marker=marker, size=8)
+    add_lines(figure, frame["layer"], frame, LINES, theme, "layer %{x}: {name} %{y:.3f}", size=8)
     finish(figure, title="How far back each layer looks", x="layer", y="share", theme=theme)
     return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
 

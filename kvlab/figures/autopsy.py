@@ -6,8 +6,8 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.lines import add_line
-from kvlab.figures.palette import HUES, STATE_COLOURS, Theme, pick
+from kvlab.figures.lines import Line, add_lines
+from kvlab.figures.palette import STATE_COLOURS, Theme, pick
 from kvlab.figures.stacked import add_area
 from kvlab.figures.template import finish
 from kvlab.figures.words import number, percent, plural
@@ -18,6 +18,10 @@ SHOWN = {
     "merged": "share living in merged slots",
     "dropped": "share dropped",
 }
+MASSES = (
+    Line("true", "full cache: on these tokens", "ink", "solid", "circle"),
+    Line("received", "this run: on the slots that hold them", "purple", "dash", "diamond"),
+)
 
 
 def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> go.Figure:
@@ -70,13 +74,7 @@ def read_fates_over_steps(frame: pd.DataFrame) -> str:
 
 def needle_mass(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Attention the chosen tokens would get from the full cache, and what slots holding them get, over the steps."""
-    figure = go.Figure()
-    for column, name, hue, dash, marker in (
-        ("true", "full cache: on these tokens", "ink", "solid", "circle"),
-        ("received", "this run: on the slots that hold them", "purple", "dash", "diamond"),
-    ):
-        colour, hover = pick(HUES[hue], theme), f"step %{{x}}: {name} %{{y:.4f}}"
-        add_line(figure, frame["step"], frame[column], name, colour, dash, hover, marker=marker, size=5)
+    figure = add_lines(go.Figure(), frame["step"], frame, MASSES, theme, "step %{x}: {name} %{y:.4f}", size=5)
     finish(figure, title="Attention on them, this head", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(rangemode="tozero", tickformat=".3~p")
 

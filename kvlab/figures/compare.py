@@ -25,16 +25,10 @@ def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
 
 def kl_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
-    figure = _lines(frame[frame["method"] != "full"], "kl", "KL %{y:.3g} nats", theme, focus, floor=FLOOR)
-    finish(
-        figure,
-        title="Distance from the full cache, token by token",
-        x="token of the continuation",
-        y="KL (nats, log)",
-        theme=theme,
-        height=420,
-    )
-    return figure.update_yaxes(**log_axis(frame["kl"].clip(lower=FLOOR)))
+    frame = frame.assign(kl=frame["kl"].clip(lower=FLOOR))
+    title, y = "Distance from the full cache, token by token", "KL (nats, log)"
+    figure = _along_text(frame, "kl", "KL %{y:.3g} nats", title, y, theme, focus, height=420)
+    return figure.update_yaxes(**log_axis(frame["kl"]))
 
 
 def read_kl_along_text(frame: pd.DataFrame) -> str:
@@ -54,15 +48,8 @@ def read_kl_along_text(frame: pd.DataFrame) -> str:
 
 def agreement_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """Share of the last tokens where both caches prefer the same next token."""
-    figure = _lines(frame[frame["method"] != "full"], "agreement", "agreement %{y:.0%}", theme, focus)
-    finish(
-        figure,
-        title="Same first choice as the full cache",
-        x="token of the continuation",
-        y="agreement (rolling share)",
-        theme=theme,
-        height=tall_enough(frame),
-    )
+    title, y = "Same first choice as the full cache", "agreement (rolling share)"
+    figure = _along_text(frame, "agreement", "agreement %{y:.0%}", title, y, theme, focus)
     return figure.update_yaxes(range=[-0.03, 1.05], tickformat=".0%")
 
 
@@ -81,15 +68,8 @@ def read_agreement_along_text(frame: pd.DataFrame) -> str:
 
 def extra_nll_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """Nats lost on the full cache's own text, added up along it."""
-    figure = _lines(frame[frame["method"] != "full"], "extra_nll", "%{y:+.3g} nats so far", theme, focus)
-    return finish(
-        figure,
-        title="Likelihood lost on the full cache's text",
-        x="token of the continuation",
-        y="extra NLL, added up (nats)",
-        theme=theme,
-        height=tall_enough(frame),
-    )
+    title, y = "Likelihood lost on the full cache's text", "extra NLL, added up (nats)"
+    return _along_text(frame, "extra_nll", "%{y:+.3g} nats so far", title, y, theme, focus)
 
 
 def read_extra_nll_along_text(frame: pd.DataFrame) -> str:
@@ -225,27 +205,29 @@ def read_slots_by_layer(frame: pd.DataFrame) -> str:
     )
 
 
-def _lines(
-    frame: pd.DataFrame, column: str, hover: str, theme: Theme, focus: str, floor: float | None = None
+def _along_text(
+    frame: pd.DataFrame, column: str, hover: str, title: str, y: str, theme: Theme, focus: str, height: int = 0
 ) -> go.Figure:
-    figure = go.Figure()
-    styles = styles_of(frame, theme)
+    """A line a run, the full cache's left out, over the tokens of the continuation."""
+    figure, compressed = go.Figure(), frame[frame["method"] != "full"]
+    styles = styles_of(compressed, theme)
     # The line in focus is drawn last, over the others.
     for label in sorted(styles, key=lambda name: name == focus):
-        run = frame[(frame["label"] == label) & frame[column].notna()]
-        values = run[column] if floor is None else run[column].clip(lower=floor)
-        if values.empty:
+        run = compressed[(compressed["label"] == label) & compressed[column].notna()]
+        if run.empty:
             continue
         figure.add_scatter(
             x=run["token"],
-            y=values,
+            y=run[column],
             name=label,
             legendrank=1 + list(styles).index(label),
             customdata=[visible(text) for text in run["text"]],
             hovertemplate=f"{label}<br>token %{{x}} %{{customdata}}<br>{hover}<extra></extra>",
             **_look(styles[label], label, focus),
         )
-    return figure.update_layout(hovermode="closest", showlegend=True)
+    figure.update_layout(hovermode="closest", showlegend=True)
+    height = height or tall_enough(frame)
+    return finish(figure, title=title, x="token of the continuation", y=y, theme=theme, height=height)
 
 
 def _look(style: Style, label: str = "", focus: str = "") -> dict[str, object]:

@@ -1,9 +1,40 @@
-"""One line among several, told from the others by its colour, its dash and, where it has one, its marker."""
+"""Lines of a figure, told from one another by their colours, their dashes and, where they have some, their markers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
 import pandas as pd
 import plotly.graph_objects as go
+
+from kvlab.figures.palette import HUES, Theme, pick
+
+
+class Line(NamedTuple):
+    """A column of a frame, the name of its line, and what tells that line from the others."""
+
+    column: str
+    name: str
+    hue: str
+    dash: str
+    marker: str = ""
+
+
+def add_lines(
+    figure: go.Figure,
+    x: pd.Series,
+    frame: pd.DataFrame,
+    lines: Iterable[Line],
+    theme: Theme,
+    hover: str,
+    **options: Any,
+) -> go.Figure:
+    """The same figure with a line for each of `lines`; `{name}` in `hover` is its name, `options` as of `add_line`."""
+    for column, name, hue, dash, marker in lines:
+        said = hover.replace("{name}", name)
+        add_line(figure, x, frame[column], name, pick(HUES[hue], theme), dash, said, marker=marker, **options)
+    return figure
 
 
 def add_line(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -16,21 +18,21 @@ FLOOR = 1e-7
 PATTERNS = {"evict": "/", "merge": "", "pool": "x"}
 
 
+def _by_kind(frame: pd.DataFrame, theme: Theme) -> Iterator[tuple[str, str, str, pd.DataFrame]]:
+    """(kind, its name, its colour, its rows) of every kind of event in the frame."""
+    for kind, group in frame.groupby("kind", sort=False):
+        yield str(kind), KIND_NAMES[str(kind)], pick(KIND_COLOURS[str(kind)], theme), group
+
+
 def events_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Slots that left in each step, by how they left, on a log axis: the prefill drops many, each step a few."""
     figure = go.Figure()
-    for kind, group in frame.groupby("kind", sort=False):
+    for kind, name, colour, group in _by_kind(frame, theme):
         figure.add_bar(
-            x=group["step"],
-            y=group["count"],
-            name=KIND_NAMES[str(kind)],
-            marker={
-                "color": pick(KIND_COLOURS[str(kind)], theme),
-                "line": {"width": 0},
-                "pattern": {"shape": PATTERNS[str(kind)], "size": 4},
-            },
-            hovertemplate="step %{x}: %{y:,} slots " + KIND_NAMES[str(kind)] + "<extra></extra>",
-        )
+            x=group["step"], y=group["count"], name=name,
+            marker={"color": colour, "line": {"width": 0}, "pattern": {"shape": PATTERNS[kind], "size": 4}},
+            hovertemplate=f"step %{{x}}: %{{y:,}} slots {name}<extra></extra>",
+        )  # fmt: skip
     finish(figure, title="Slots that left in each step", x="step (0 is the prefill)", y="slots (log)", theme=theme)
     figure.update_layout(barmode="group", bargap=0.15, showlegend=True)
     return figure.update_yaxes(**log_axis(frame["count"]))
@@ -73,20 +75,12 @@ def read_events_by_head(frame: pd.DataFrame) -> str:
 def similarity_distribution(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """How alike the two keys of each merge were."""
     figure = go.Figure()
-    for kind, group in frame.groupby("kind", sort=False):
+    for kind, name, colour, group in _by_kind(frame, theme):
         figure.add_scatter(
-            x=group["similarity"],
-            y=group["count"],
-            name=KIND_NAMES[str(kind)],
-            mode="lines",
-            fill="tozeroy",
-            line={
-                "shape": "hvh",
-                "color": pick(KIND_COLOURS[str(kind)], theme),
-                "dash": "solid" if kind == "merge" else "dot",
-            },
+            x=group["similarity"], y=group["count"], name=name, mode="lines", fill="tozeroy",
+            line={"shape": "hvh", "color": colour, "dash": "solid" if kind == "merge" else "dot"},
             hovertemplate="cosine %{x:.2f}: %{y:,} events<extra></extra>",
-        )
+        )  # fmt: skip
     finish(figure, title="How alike merged keys were", x="cosine of the two keys", y="events", theme=theme)
     shown = frame.loc[frame["count"] > 0, "similarity"]
     return figure.update_xaxes(range=[float(shown.min()) - 0.05, 1.0]) if len(shown) else figure

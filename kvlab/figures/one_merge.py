@@ -5,11 +5,15 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.figures.lines import add_line
+from kvlab.figures.lines import Line, add_lines
 from kvlab.figures.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import QUIET, finish
 from kvlab.figures.words import lost, number, percent, plural, signed_percent, token_label, visible
 
+RECEIVED = (
+    Line("true_mass", "full cache, all its tokens", "ink", "solid", "circle"),
+    Line("mass", "the merged slot", "purple", "dash", "diamond"),
+)
 RULES = {
     "exact": "exact at this query",
     "grouped": "at this query, query heads share the slot",
@@ -210,14 +214,8 @@ def read_parts_of_merge(frame: pd.DataFrame) -> str:
 
 def influence_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """What the slot gets at each step, beside what the full cache gives to its tokens."""
-    figure = go.Figure()
-    for column, name, hue, dash, marker in (
-        ("true_mass", "full cache, all its tokens", "ink", "solid", "circle"),
-        ("mass", "the merged slot", "purple", "dash", "diamond"),
-    ):
-        colour, hover = pick(HUES[hue], theme), f"step %{{x}}, %{{customdata}} tokens: %{{y:.4f}} {name}"
-        votes = frame["votes"]
-        add_line(figure, frame["step"], frame[column], name, colour, dash, hover, marker=marker, customdata=votes)
+    hover = "step %{x}, %{customdata} tokens: %{y:.4f} {name}"
+    figure = add_lines(go.Figure(), frame["step"], frame, RECEIVED, theme, hover, customdata=frame["votes"])
     return finish(figure, title="3. What the slot receives from then on", x="step", y="attention", theme=theme)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 from plotly.colors import sample_colorscale
 
-from kvlab.figures.lines import add_line
+from kvlab.figures.lines import Line, add_lines
 from kvlab.figures.palette import HUES, LOSS, Theme, pick
 from kvlab.figures.template import colour_bar, finish
 from kvlab.figures.words import number, percent, plural, visible
@@ -63,15 +63,14 @@ def read_regret_map(frame: pd.DataFrame) -> str:
 
 def regret_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Mean and largest regret at every step, from `analysis.regret.regret_over_steps`; hover names the token."""
-    figure = go.Figure()
+    marker = "circle" if len(frame) < 4 else ""
+    lines = (
+        Line("largest", "largest of any head", "red", "dot", marker),
+        Line("mean", "mean over layers and heads", "grey", "solid", marker),
+    )
     words = [visible(text) if text else "–" for text in frame["text"]]
-    for column, name, hue, dash in (
-        ("largest", "largest of any head", "red", "dot"),
-        ("mean", "mean over layers and heads", "grey", "solid"),
-    ):
-        hover = f"step %{{x}}, predicting %{{customdata}}<br>{name} %{{y:.1%}}"
-        marker, colour = "circle" if len(frame) < 4 else "", pick(HUES[hue], theme)
-        add_line(figure, frame["step"], frame[column], name, colour, dash, hover, marker=marker, customdata=words)
+    hover = "step %{x}, predicting %{customdata}<br>{name} %{y:.1%}"
+    figure = add_lines(go.Figure(), frame["step"], frame, lines, theme, hover, customdata=words)
     finish(figure, title="Attention missed at each step", x="step", y="regret (share of attention)", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 

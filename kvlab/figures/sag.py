@@ -7,7 +7,7 @@ import pandas as pd
 import plotly.graph_objects as go
 
 from kvlab.figures.by_head import map_of_heads
-from kvlab.figures.lines import add_line
+from kvlab.figures.lines import Line, add_line, add_lines
 from kvlab.figures.palette import DIVERGING, HUES, LOSS, MASS_COLOURS, Theme, mix, pick
 from kvlab.figures.palette import SURFACES as GROUND
 from kvlab.figures.template import finish, log_axis
@@ -21,6 +21,16 @@ MEASURES = {
     "max_votes": ("Largest votes by head", "votes"),
 }
 SHARES = ("sag", "regret", "output_error")  # shown in per cent
+MASSES = (
+    Line("merged_true_mass", "true mass of merged tokens", "ink", "solid"),
+    Line("merged_mass", "mass their slots receive", "purple", "dash"),
+    Line("sag", "sag (the difference)", "red", "dot"),
+)
+ERRORS = (
+    Line("output_error", "output error", "blue", "solid"),
+    Line("regret", "regret", "grey", "dash"),
+    Line("sag", "sag (its size)", "red", "dot"),
+)
 
 
 def mass_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -76,15 +86,7 @@ def read_mass_over_steps(frame: pd.DataFrame) -> str:
 
 def sag_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """True mass of merged tokens, the mass their slots receive, and the difference: sag."""
-    figure = go.Figure()
-    lines = (
-        ("merged_true_mass", "true mass of merged tokens", "ink", "solid"),
-        ("merged_mass", "mass their slots receive", "purple", "dash"),
-        ("sag", "sag (the difference)", "red", "dot"),
-    )
-    for column, name, hue, dash in lines:
-        hover = f"step %{{x}}: {name} %{{y:.4f}}"
-        add_line(figure, frame["step"], frame[column], name, pick(HUES[hue], theme), dash, hover)
+    figure = add_lines(go.Figure(), frame["step"], frame, MASSES, theme, "step %{x}: {name} %{y:.4f}")
     finish(figure, title="Attention sag", x="step", y="share of attention", theme=theme)
     return figure.update_yaxes(tickformat=".3~p")
 
@@ -105,19 +107,11 @@ def read_sag_over_steps(frame: pd.DataFrame) -> str:
 
 def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Output error beside regret and sag on one log axis."""
-    figure = go.Figure()
-    lines = (
-        ("output_error", "output error", "blue", "solid"),
-        ("regret", "regret", "grey", "dash"),
-        ("sag", "sag (its size)", "red", "dot"),
-    )
-    for column, name, hue, dash in lines:
-        values = frame[column].abs()
-        if not values.fillna(0).any():
-            continue
-        hover = f"step %{{x}}: {name} %{{y:.2e}}"
-        add_line(figure, frame["step"], values.where(values > 0), name, pick(HUES[hue], theme), dash, hover)
-    if not figure.data:
+    sizes = frame[[line.column for line in ERRORS]].abs()
+    sizes = sizes.where(sizes > 0)
+    known = [line for line in ERRORS if sizes[line.column].notna().any()]
+    figure = add_lines(go.Figure(), frame["step"], sizes, known, theme, "step %{x}: {name} %{y:.2e}")
+    if not known:
         figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
         return finish(
             figure, title="Error of the attention output", x="step", y="relative error, share of attention", theme=theme
@@ -129,9 +123,7 @@ def errors_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         y="relative error, share of attention (log)",
         theme=theme,
     )
-    return figure.update_yaxes(**log_axis(frame[["output_error", "regret", "sag"]].abs().stack())).update_layout(
-        showlegend=True
-    )
+    return figure.update_yaxes(**log_axis(sizes.stack())).update_layout(showlegend=True)
 
 
 def read_errors_over_steps(frame: pd.DataFrame) -> str:

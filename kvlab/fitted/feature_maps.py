@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from kvlab.attention.alibi import uses_alibi
 from kvlab.errors import UserError
-from kvlab.fitted.files import Kind, name_of, write_fitted
-from kvlab.fitted.signature import same_weights
+from kvlab.fitted.files import Kind, write_fitted
 from kvlab.methods.feature_maps import FeatureMaps
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.settlers.absorb import UNTRAINED, Absorb
@@ -35,15 +34,11 @@ def with_feature_maps(pipeline: Pipeline, model: nn.Module, name: str = "") -> P
     if not isinstance(settle, Absorb) or settle.weights == UNTRAINED:
         return pipeline
     maps, fitted_to, _ = read_maps(MAPS.path(settle.weights))
-    if not same_weights(fitted_to, model):
-        name = name_of(model, name)
-        raise UserError(
-            f"The feature maps {settle.weights!r} were not fitted to these weights of {name}: "
-            f"run `kvlab train-less --model {name} --out FILE` and give weights=FILE (for timing, weights=untrained)."
-        )
+    given = f"The feature maps {settle.weights!r}"
+    MAPS.check_weights(fitted_to, model, name, given, "weights")
     if maps[0].rank != settle.rank:
         raise UserError(
-            f"The feature maps {settle.weights!r} have rank {maps[0].rank}, not {settle.rank}: "
+            f"{given} have rank {maps[0].rank}, not {settle.rank}: "
             f"give rank={maps[0].rank}, or fit others with `kvlab train-less --rank {settle.rank}`."
         )
     return replace(pipeline, settle=replace(settle, fitted=maps))

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
-from kvlab.fitted.signature import signature
+from kvlab.fitted.signature import same_weights, signature
 from kvlab.lab.settings import lab
 from kvlab.lab.shelf import FIT, FITS
 
@@ -62,6 +62,15 @@ class Kind:
             return made_of(tensors, about), fitted_to, about
         except (SafetensorError, KeyError, TypeError, IndexError, RuntimeError, ValueError) as error:
             raise UserError(f"{path} is not a {self.name}: make one with `{self.command}`.") from error
+
+    def check_weights(self, fitted_to: Tensor, model: nn.Module, name: str, given: str, setting: str) -> None:
+        """Raises UserError where what is `given` was fitted to other weights than those of the model called `name`."""
+        if not same_weights(fitted_to, model):
+            name = name_of(model, name)
+            raise UserError(
+                f"{given} were not fitted to these weights of {name}: run `{self.command} --model {name} --out FILE` "
+                f"and give {setting}=FILE (for timing, {setting}=untrained)."
+            )
 
 
 def write_fitted(path: Path, tensors: dict[str, Tensor], model: nn.Module, about: dict[str, str]) -> None:

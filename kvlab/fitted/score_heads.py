@@ -9,9 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from kvlab.errors import UserError
-from kvlab.fitted.files import Kind, name_of, write_fitted
-from kvlab.fitted.signature import same_weights
+from kvlab.fitted.files import Kind, write_fitted
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.score_heads import ScoreHead
 from kvlab.methods.scorers.to_come.predicted import UNTRAINED, PredictedScore
@@ -30,12 +28,7 @@ def with_score_heads(pipeline: Pipeline, model: nn.Module, name: str = "") -> Pi
     if not isinstance(score, PredictedScore) or score.heads == UNTRAINED:
         return pipeline
     known, fitted_to, _ = read_score_heads(SCORE_HEADS.path(score.heads))
-    if not same_weights(fitted_to, model):
-        name = name_of(model, name)
-        raise UserError(
-            f"KVzap's networks {score.heads!r} were not fitted to these weights of {name}: run "
-            f"`kvlab fit --method kvzap --model {name} --out FILE` and give heads=FILE (for timing, heads=untrained)."
-        )
+    SCORE_HEADS.check_weights(fitted_to, model, name, f"KVzap's networks {score.heads!r}", "heads")
     return replace(pipeline, score=replace(score, known=known))
 
 

@@ -79,14 +79,7 @@ def _following(
     return heard
 
 
-def run_fit(
-    job: FitJob,
-    root: Path,
-    *,
-    comparison_id: str,
-    progress: Callable[[Progress], None],
-    cancelled: Callable[[], bool],
-) -> Path:
+def run_fit(job: FitJob, root: Path, *, progress: Callable[[Progress], None], cancelled: Callable[[], bool]) -> Path:
     """Fit into `<root>/fit/<name>` and return the file; what lies there is not made again.
 
     Raises UserError as `fit`, and where another fit lies under that name.

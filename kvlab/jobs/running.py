@@ -29,7 +29,7 @@ def run_here(work: Work, root: Path, stop: float = float("inf")) -> str:
     if not isinstance(work, EvalJob | BenchJob):
         raise UserError("This work is for the queue: ask for it on its page.")
     run = _function(EVALUATE if isinstance(work, EvalJob) else BENCH)
-    run(work, root, comparison_id="", progress=lambda progress: None, cancelled=lambda: time.monotonic() > stop)
+    run(work, root, progress=lambda progress: None, cancelled=lambda: time.monotonic() > stop)
     return work.title
 
 

@@ -122,8 +122,8 @@ def run_job(
             check_used(connection, root, job["owner"])
             if compare == COMPARE and (why := _load(TOO_BIG)(request, root)):
                 raise UserError(why)
-            work, runs = _work(request, root, compare, job["begun"] > 1)
-            work(request, runs, comparison_id=job["job_id"], progress=talk.report, cancelled=talk.cancelled)
+            work, runs = _work(request, root, compare, job["job_id"], job["begun"] > 1)
+            work(request, runs, progress=talk.report, cancelled=talk.cancelled)
             state, message = ("cancelled", talk.reason) if talk.reason else ("complete", "")
         except KeyboardInterrupt:
             state, message = "cancelled", "Stopped."
@@ -137,10 +137,11 @@ def run_job(
     store.finish(connection, job["job_id"], state, message)
 
 
-def _work(request: Work, root: Path, compare: str, again: bool) -> tuple[Callable[..., object], Path]:
+def _work(request: Work, root: Path, compare: str, job_id: str, again: bool) -> tuple[Callable[..., object], Path]:
     """The function that does what is asked, and the folder it goes to: a look beforehand lies with the queue.
 
-    Where the job was begun before, a comparison goes on from the runs it finished; other work does so by itself.
+    A comparison has the job's name. Where the job was begun before it goes on from the runs it finished; other work
+    does so by itself.
     """
     if isinstance(request, RescueRequest):
         _log(f"who killed {request.run_id}, at most {request.most_reruns} reruns")
@@ -150,16 +151,19 @@ def _work(request: Work, root: Path, compare: str, again: bool) -> tuple[Callabl
         return _load(NAMED[type(request)]), root
     if isinstance(request, SampleJob):
         _log(f"one prompt of an evaluation, model {request.request.model}")
-        return partial(_load(SAMPLE), compare=_resumed(compare, again)), root
+        return partial(_load(SAMPLE), compare=_named(compare, job_id, again)), root
     _log(f"{len(request.choices)} methods, model {request.model}, {len(request.prompt)} characters")
     runs = client.aside_root(root) if request.aside else root
     if request.aside:
         store.clear_aside(runs)
-    return (partial(run_batch, compare=_load(compare)) if request.is_batch else _resumed(compare, again)), runs
+    if request.is_batch:
+        return partial(run_batch, compare=_load(compare), comparison_id=job_id), runs
+    return _named(compare, job_id, again), runs
 
 
-def _resumed(compare: str, again: bool) -> Callable[..., Any]:
-    return partial(_load(compare), resume=True) if again else _load(compare)
+def _named(compare: str, job_id: str, again: bool) -> Callable[..., Any]:
+    named = partial(_load(compare), comparison_id=job_id)
+    return partial(named, resume=True) if again else named
 
 
 def _sentence(error: Exception) -> str:

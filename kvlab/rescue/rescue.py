@@ -33,7 +33,6 @@ def rescue(
     request: RescueRequest,
     root: Path | str = "runs",
     *,
-    comparison_id: str | None = None,
     progress: Callable[[Progress], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
     loaded: LoadedModel | None = None,

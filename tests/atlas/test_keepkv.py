@@ -154,6 +154,10 @@ def test_windows_vary_as_all_steps_do_without_locality_and_less_with_it():
     assert ratios[1][0] < 0.75 < 0.9 < ratios[1][1]
 
 
+def test_the_exhibit_names_the_windows_that_are_drawn():
+    assert f"windows of {attention.WINDOW} steps" in find("keepkv", "fig-2c").shows
+
+
 def test_predictors_follow_their_formulas():
     random = np.random.default_rng(2)
     seen = np.arange(20, 50)

@@ -43,7 +43,7 @@ def experiments() -> dict[str, Experiment]:
 
 
 def _of_tables() -> list[Experiment]:
-    return [table.experiment for table in benchmarks.TABLES.values()]
+    return [table.experiment for table in benchmarks.TABLES]
 
 
 def evaluated(root: Path, prompts: int, models: tuple[str, ...] = ("mini",)) -> Sources:

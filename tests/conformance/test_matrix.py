@@ -12,6 +12,7 @@ import torch
 from transformers import PreTrainedModel
 
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.checking.case import walk
 from kvlab.methods import registered
 from kvlab.models.load import prepare
 from tests.families import EVERY, FAMILIES, cache_for, tiny_model
@@ -49,17 +50,7 @@ def decode(
     model: PreTrainedModel, cache, ids: torch.Tensor, mask: torch.Tensor, after_step=lambda: None
 ) -> torch.Tensor:
     """Logits (rows, STEPS, vocabulary) of teacher-forced steps after the prompt; the forced tokens are arbitrary."""
-    forced = torch.arange(STEPS)[None].expand(len(ids), -1) * 7 % 90 + 3
-    rows = []
-    with torch.inference_mode():
-        for step in range(STEPS):
-            new = ids if step == 0 else forced[:, step - 1 : step]
-            grown = torch.cat([mask, mask.new_ones(len(ids), step)], 1)
-            position = (grown.cumsum(-1) - 1)[:, -new.shape[1] :].clamp_min(0)
-            output = model(new, attention_mask=grown, position_ids=position, past_key_values=cache)
-            rows.append(output.logits[:, -1].float())
-            after_step()
-    return torch.stack(rows, 1)
+    return walk(model, cache, ids, mask, after_step, STEPS)
 
 
 def near(ours: torch.Tensor, expected: torch.Tensor, most: float = 1e-4) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import make_cache
+from kvlab.checking.case import walk
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.compose import compose
@@ -128,13 +129,7 @@ def test_in_a_model_a_padded_row_equals_the_row_alone(family: str) -> None:
     mask[1, :7] = 0
 
     def steps(ids: Tensor, mask: Tensor) -> Tensor:
-        cache, rows = make_cache(model, "streaming-llm", 9, positions="cache"), []
-        with torch.inference_mode():
-            for step, new in enumerate([ids, *(torch.full((len(ids), 1), 10 + step) for step in range(5))]):
-                mask = mask if step == 0 else torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-                place = (mask.cumsum(-1) - 1)[:, -new.shape[1] :].clamp_min(0)
-                rows.append(model(new, attention_mask=mask, position_ids=place, past_key_values=cache).logits[:, -1])
-        return torch.stack(rows, 1)
+        return walk(model, make_cache(model, "streaming-llm", 9, positions="cache"), ids, mask, steps=6)
 
     together = steps(ids, mask)
     torch.testing.assert_close(together[:1], steps(ids[:1], mask[:1]), rtol=1e-4, atol=1e-4)

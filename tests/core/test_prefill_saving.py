@@ -12,6 +12,7 @@ from transformers import DynamicCache, PreTrainedModel
 
 from kvlab.attention.seen import PassSeen
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.checking.case import walk
 from kvlab.engine import compare
 from kvlab.errors import UserError
 from kvlab.methods import make_method
@@ -127,13 +128,7 @@ def test_a_padded_row_equals_the_row_alone() -> None:
     mask[1, :PADS] = 0
 
     def steps(text: Tensor, mask: Tensor) -> Tensor:
-        cache, rows = saving(lab), []
-        with torch.inference_mode():
-            for step, new in enumerate([text, *(torch.full((len(text), 1), 10 + step) for step in range(4))]):
-                mask = mask if step == 0 else torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
-                place = (mask.cumsum(-1) - 1)[:, -new.shape[1] :].clamp_min(0)
-                rows.append(lab(new, attention_mask=mask, position_ids=place, past_key_values=cache).logits[:, -1])
-        return torch.stack(rows, 1)
+        return walk(lab, saving(lab), text, mask, steps=5)
 
     together = steps(text, mask)
     assert torch.isfinite(together).all()

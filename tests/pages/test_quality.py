@@ -19,7 +19,6 @@ from kvlab.evaluate.rows import ROWS
 from kvlab.jobs import evaluating
 from kvlab.requests import MethodChoice
 from tests.atlas.test_scores import row
-from tests.pages.forms import refused
 from tests.pages.test_board_page import told
 
 Open = Callable[..., AppTest]
@@ -121,24 +120,6 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, op
     assert asked.choices == tuple(MethodChoice(method="h2o", budget=budget) for budget in (0.1, 64))
     assert (asked.lengths, asked.samples, asked.question_aware) == ((100, 200), 5, False)
     assert started_workers
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "sentence"),
-    [
-        ("lengths", "many", "Lengths are numbers with commas between them"),
-        ("lengths", "0", "at least 1"),
-        ("depths", "2", "Depths are shares of the prompt from 0 to 1"),
-        ("budgets", "0", "The budget 0 cannot be used"),
-        ("eval_model", "no such model", "There is no model"),
-        ("eval_name", "../up", "Results cannot be called"),
-    ],
-)
-def test_what_cannot_be_evaluated_is_one_sentence(
-    runs_root: Path, open_page: Open, field: str, value: str, sentence: str
-):
-    page = refused(open_page("quality", methods="H2O"), field, value, sentence)
-    assert "evaluate" not in {button.key for button in page.button}
 
 
 def test_files_that_are_named_are_checked(runs_root: Path, tmp_path: Path):

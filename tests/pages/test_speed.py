@@ -17,7 +17,6 @@ from kvlab.evaluate.request import EvalJob
 from kvlab.jobs import from_command
 from kvlab.requests import CompareRequest, MethodChoice
 from tests.figures.test_quality import benchmark
-from tests.pages.forms import refused
 from tests.pages.test_board_page import told
 
 Open = Callable[..., AppTest]
@@ -58,21 +57,6 @@ def test_the_form_sends_one_request_a_figure(measured: Path, open_page: Open, st
     assert request.requests[0].choices == (MethodChoice(method="h2o", budget=0.2),)
     assert started_workers
     assert not open_page("speed", job=job.job_id).exception
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "sentence"),
-    [
-        ("contexts", "", "Give at least one number of tokens"),
-        ("batches", "x", "Batches are numbers"),
-        ("bench_model", "nowhere at all", "There is no model"),
-        ("bench_name", "a/b", "Results cannot be called"),
-    ],
-)
-def test_what_cannot_be_measured_is_one_sentence(
-    runs_root: Path, open_page: Open, field: str, value: str, sentence: str
-):
-    refused(open_page("speed", methods="H2O"), field, value, sentence)
 
 
 def test_the_atlas_queues_what_a_card_needs(runs_root: Path):

@@ -79,7 +79,10 @@ def play(page: Any, chance: random.Random, times: int, acts: Mapping[Act, float]
     done, acts = list[str](), acts or ACTS
     for what in chance.choices(list(acts), list(acts.values()), k=times):
         with suppress(_error()):  # what was chosen is covered, or gone meanwhile
-            done.append(what(page, chance))
+            try:
+                done.append(what(page, chance))
+            except Nothing as none:
+                done.append(str(none))
         page.wait_for_timeout(chance.choice(PAUSES_MS))
     return done
 
@@ -114,6 +117,16 @@ def press(page: Any, chance: random.Random) -> str:
     return f"{times} x {key}"
 
 
+class Nothing(Exception):
+    """The page has none of what was to be acted on."""
+
+
+def _one(page: Any, chance: random.Random, what: str, name: str) -> Any:
+    if not (found := _seen(page, what)):
+        raise Nothing(f"no {name}")
+    return chance.choice(found)
+
+
 def _seen(page: Any, what: str) -> list[Any]:
     return [found for found in page.query_selector_all(what) if found.is_visible()]
 
@@ -127,17 +140,14 @@ def click(page: Any, chance: random.Random) -> str:
     named = [(found, _words(found)) for found in _seen(page, CLICKED)]
     allowed = [(found, words) for found, words in named if not any(word in words.lower() for word in LEFT_ALONE)]
     if not allowed:
-        return "nothing to click"
+        raise Nothing("nothing to click")
     found, words = chance.choice(allowed)
     found.click(timeout=CLICK_MS)
     return f"click {words!r}"
 
 
 def choose(page: Any, chance: random.Random) -> str:
-    lists = _seen(page, LISTS)
-    if not lists:
-        return "no list"
-    chance.choice(lists).click(timeout=CLICK_MS)
+    _one(page, chance, LISTS, "list").click(timeout=CLICK_MS)
     page.wait_for_timeout(150)
     options = _seen(page, "[role=option]")
     if not options:
@@ -150,10 +160,7 @@ def choose(page: Any, chance: random.Random) -> str:
 
 
 def slide(page: Any, chance: random.Random) -> str:
-    sliders = _seen(page, SLIDERS)
-    if not sliders:
-        return "no slider"
-    chance.choice(sliders).focus()
+    _one(page, chance, SLIDERS, "slider").focus()
     keys = [chance.choice(("ArrowRight", "ArrowLeft", "Home", "End")) for _ in range(chance.choice((1, 3, 9)))]
     for key in keys:
         page.keyboard.press(key)
@@ -168,10 +175,7 @@ def go(page: Any, chance: random.Random) -> str:
 
 
 def point(page: Any, chance: random.Random) -> str:
-    figures = _seen(page, ".js-plotly-plot")
-    if not figures:
-        return "no figure"
-    box = chance.choice(figures).bounding_box()
+    box = _one(page, chance, ".js-plotly-plot", "figure").bounding_box()
     page.mouse.click(box["x"] + box["width"] * chance.random(), box["y"] + box["height"] * chance.random())
     return "a point of a figure"
 

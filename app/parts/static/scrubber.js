@@ -2,16 +2,6 @@
    for each picture before it asks for the next. */
 
 const REST_MS = 160, PLAY_MS = 350, LATE_MS = 5000;
-const scrubbers = new WeakMap();
-
-export default function (component) {
-  const { parentElement, data } = component;
-  let scrubber = scrubbers.get(parentElement);
-  if (!scrubber) { scrubber = new Scrubber(parentElement); scrubbers.set(parentElement, scrubber); }
-  scrubber.component = component;
-  scrubber.refresh(data);
-  return () => { scrubber.dispose(); scrubbers.delete(parentElement); };
-}
 
 class Scrubber {
   constructor(root) {
@@ -98,3 +88,5 @@ class Scrubber {
     this.bar.playing(on);
   }
 }
+
+export default mounted(Scrubber);

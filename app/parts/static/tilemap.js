@@ -3,16 +3,6 @@
 
 /* A wheel or a drag goes on: the tile is asked for when the hand rests. A button or a key is asked for at once. */
 const REST_MS = 70, MIN_SPAN = 8;
-const maps = new WeakMap();
-
-export default function (component) {
-  const { parentElement, data } = component;
-  let map = maps.get(parentElement);
-  if (!map) { map = new TileMap(parentElement); maps.set(parentElement, map); }
-  map.component = component;
-  map.refresh(data);
-  return () => { map.dispose(); maps.delete(parentElement); };
-}
 
 class TileMap extends TilePicture {
   constructor(root) {
@@ -168,3 +158,5 @@ class TileMap extends TilePicture {
     actions[event.key]();
   }
 }
+
+export default mounted(TileMap);

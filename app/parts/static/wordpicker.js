@@ -1,17 +1,6 @@
 /* Words are clicked: the first of a fact, then its last. Facts are marked in the text and named below it, where each can
    be taken away. The server keeps them; here lies only the first word while the last is not chosen yet. */
 
-const pickers = new WeakMap();
-
-export default function (component) {
-  const { parentElement, data } = component;
-  let picker = pickers.get(parentElement);
-  if (!picker) { picker = new Picker(parentElement); pickers.set(parentElement, picker); }
-  picker.component = component;
-  picker.refresh(data);
-  return () => { picker.dispose(); pickers.delete(parentElement); };
-}
-
 class Picker {
   constructor(root) {
     this.root = root.querySelector(".kv-word-picker");
@@ -109,3 +98,5 @@ class Picker {
     }));
   }
 }
+
+export default mounted(Picker);

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from kvlab.atlas.beyond import contests, recorded
-from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.described import exhibits_of
 
-EXHIBITS: tuple[Exhibit, ...] = (*contests.TABLES, *recorded.FIGURES)
+EXHIBITS = (*contests.TABLES, *exhibits_of("beyond", recorded.DRAWINGS))

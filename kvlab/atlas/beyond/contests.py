@@ -113,8 +113,7 @@ class Contest:
             f"Both arms at {self.budget:.0%} and the full cache, a column a task; each prompt is compressed {seen}. "
             "Cells hold mean scores with intervals."
         )
-        number = f"Tab {self.slug.removeprefix('tab-')}"
-        return Exhibit("beyond", self.slug, number, self.title, shows, self.look_for, "eval", self.draw)
+        return Exhibit("beyond", self.slug, self.title, shows, self.look_for, "eval", self.draw)
 
 
 def _of(table: pd.DataFrame, arm: Arm) -> pd.DataFrame:

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.atlas.claims.head_shares import CUT, EVIDENCE, invariant, later, shares
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.similarity import draw_maps
 from kvlab.atlas.sources import Sources, origin
 from kvlab.counted import prompts
@@ -62,17 +62,4 @@ def _of(run: Run) -> pd.DataFrame:
     return shares(run) if run.record.method == CUT else pd.DataFrame()
 
 
-FIGURES = (
-    Exhibit(
-        "beyond", "fig-1", "Fig 1", "Where one cut over the model puts its slots",
-        "Layers down, heads across: the share of all slots that kvzip's cut leaves each head, mean over prompts.",
-        "Whether the same heads have most in every prompt, and whether later layers have more.",
-        "run", draw_shares,
-    ),
-    Exhibit(
-        "beyond", "fig-2", "Fig 2", "Neighbours: keys alike, values not",
-        "Token against token in the head in view, for keys and for values (AsymKV, KVSlimmer).",
-        "A bright diagonal band for keys, none for values.",
-        "run", draw_neighbours, ("layer", "head"),
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-1": draw_shares, "fig-2": draw_neighbours}

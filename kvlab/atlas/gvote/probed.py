@@ -9,7 +9,7 @@ from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.claims import sampled_queries as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import hidden_states as gaussian
 from kvlab.figures import sampled_queries as figures
@@ -109,30 +109,4 @@ def _layer(run: Run, name: str, choice: Choice) -> int:
     return choice.layer if choice.layer in layers else layers[0]
 
 
-FIGURES = (
-    Exhibit(
-        "gvote", "fig-2", "Fig 2", "Hidden states against a Gaussian",
-        "The attention module's inputs over the prompt, sinks left out, each channel in its own standard deviations: "
-        "densities of 16 evenly spaced channels and of all together, their quantiles against the normal's, and skew "
-        "and excess kurtosis of every channel by layer.",
-        "Lines that leave the dashed one at the sides: heavy tails, which samples from a Gaussian never draw.",
-        "comparison", draw_gaussian, ("layer",),
-    ),
-    Exhibit(
-        "gvote", "fig-3a", "Fig 3a", "Sampled queries' choices against the true next query",
-        "By layer and KV head: the share of the next query's attention that lies in a sample's own 95 % set, and that "
-        "set's share of the prompt; again without the sinks. Then the union sample by sample, and what later queries "
-        "find of their attention in the kept set. The true query is the first after the prompt, its attention to the "
-        "prompt adding up to one; samples are GVote's own.",
-        "Heads with low overlap, which are those that look for one particular place; and whether overlap is more than "
-        "the tokens used, which a random set would reach.",
-        "comparison", draw_overlap,
-    ),
-    Exhibit(
-        "gvote", "fig-3b", "Fig 3b", "Attention of sampled and true queries",
-        "One head's attention over the prompt, true next query above the mean of the samples; then one point a token, "
-        "true across, sampled up, with Pearson's r.",
-        "Whether both strips are dark at the same places, and points near the dotted diagonal.",
-        "comparison", draw_correlation, ("layer", "head"),
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-2": draw_gaussian, "fig-3a": draw_overlap, "fig-3b": draw_correlation}

@@ -9,7 +9,7 @@ import pandas as pd
 
 from kvlab.atlas.claims import usage as usage_claims
 from kvlab.atlas.claims.contests import contest, unable
-from kvlab.atlas.exhibit import Choice, Draw, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.scores import (
     NAMES,
     OWN_TASKS,
@@ -189,41 +189,10 @@ def _points(share: float) -> str:
     return f"{100 * share:+.3g} points"
 
 
-_AXES = (
-    "the share of tokens really kept across, mean score with its 95 % interval up; GVote is one point, the others a "
-)
-FIRST = (
-    Exhibit(
-        "gvote", "fig-1", "Fig 1", "Accuracy against memory, by length of the prompt",
-        f"A panel a length: {_AXES}line over budgets from 10 to 50 %. Then the share GVote kept, prompt by prompt.",
-        "Whether the best fixed budget moves with the length, and GVote's point moves with it.",
-        "eval", against_usage(BY_LENGTH, by_length, False, "Score by tokens kept, a panel a length", "length"),
-    ),
-)  # fmt: skip
-REST = (
-    Exhibit(
-        "gvote", "fig-4", "Fig 4", "Accuracy against memory on eight tasks",
-        f"A panel a task and one for their mean: {_AXES}line over budgets from 10 to 50 %. Then the share GVote kept.",
-        "Whether GVote's point lies above and left of the lines.",
-        "eval", against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, task by task"),
-    ),
-    Exhibit(
-        "gvote", "fig-5", "Fig 5", "Accuracy against memory, model by model",
-        f"A panel a model, scores averaged over the tasks: {_AXES}line. Every model evaluated in this folder counts.",
-        "Whether the picture is the same in every panel.",
-        "eval", draw_models,
-    ),
-    Exhibit(
-        "gvote", "fig-6", "Fig 6", "Effect of the number of samples",
-        "Number of sampled queries across; up, the score, the share of tokens kept and the seconds a prompt takes.",
-        "Where more samples stop paying; usage should rise only slowly.",
-        "eval", over_option(SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."),
-    ),
-    Exhibit(
-        "gvote", "fig-7", "Fig 7", "Effect of the nucleus threshold",
-        "The share of attention that sets the step budget across; up, the score, the share of tokens kept and the "
-        "seconds a prompt takes.",
-        "A steeper rise of usage than figure 6 shows: the paper calls this the more sensitive of the two.",
-        "eval", over_option(NUCLEUS, "p_nuc", "A higher threshold gives higher accuracy and higher usage."),
-    ),
-)  # fmt: skip
+DRAWINGS = {
+    "fig-1": against_usage(BY_LENGTH, by_length, False, "Score by tokens kept, a panel a length", "length"),
+    "fig-4": against_usage(BY_TASK, lambda rows: rows["task"], True, "Score by tokens kept, task by task"),
+    "fig-5": draw_models,
+    "fig-6": over_option(SAMPLES, "samples", "More samples give better accuracy with moderately higher usage."),
+    "fig-7": over_option(NUCLEUS, "p_nuc", "A higher threshold gives higher accuracy and higher usage."),
+}

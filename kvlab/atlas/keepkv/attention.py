@@ -20,7 +20,7 @@ from kvlab.atlas.claims.attention import (
 )
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.keepkv.recorded import RULES, attention_run, chosen_head
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import attention_rows as figures
@@ -115,35 +115,4 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     )
 
 
-FIGURES = (
-    Exhibit(
-        "keepkv", "fig-2a", "Fig 2a", "Attention held by the most attended tokens",
-        "Share of the tokens kept across, most attended first; share of the attention they hold up. One query each at "
-        "up to 16 steps of every head, averaged; the dotted line is 20 %.",
-        "How far below the corner the flattest heads run: what top-k eviction at 20 % would lose there.",
-        "run", draw_concentration, ("layer", "head"),
-    ),
-    Exhibit(
-        "keepkv", "fig-2b", "Fig 2b", "Evicted prompt tokens that come back",
-        "Decode steps across; up, the share of the prompt tokens outside the top 20 % that are among the 20 % most "
-        "attended of the full cache at that step, or were at any step so far. Ranked by the last prompt query, by the "
-        "mean of the last 64 (where the probe recorded them), and the tokens the run in view really evicted.",
-        "How fast the dashed lines rise, and whether the solid ones stay below the chance of 20 %.",
-        "comparison", draw_return,
-    ),
-    Exhibit(
-        "keepkv", "fig-2c", "Fig 2c", "Attention varies less inside a window",
-        "Prompt tokens across; up, the variance of the attention each gets over all decode steps, and its mean inside "
-        f"windows of {WINDOW} steps. Unbiased variances: without locality they agree.",
-        "Whether the diamonds lie below the dots where tokens get any attention at all.",
-        "run", draw_variance, ("layer", "head"),
-    ),
-    Exhibit(
-        "keepkv", "fig-2d", "Fig 2d", "How well scores are predicted",
-        "Decode steps across; up, the absolute errors of predicting each token's next score, added up over the sum of "
-        "the row. First for attention, which kvlab's average uses, then for the exp scores of equation 8; rows of the "
-        "full cache, the last 64 prompt queries included where the probe recorded them (exp scores only then).",
-        "Whether the moving average is below the cumulative and the window mean, and how the last score alone does.",
-        "run", draw_prediction,
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-2a": draw_concentration, "fig-2b": draw_return, "fig-2c": draw_variance, "fig-2d": draw_prediction}

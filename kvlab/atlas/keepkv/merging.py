@@ -12,7 +12,7 @@ from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.claims import sag, slot_influence
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.keepkv.recorded import RULES, merging_runs
 from kvlab.atlas.sources import Sources, origin
 from kvlab.atlas.verdict import Claim
@@ -107,22 +107,4 @@ def _command(sources: Sources) -> str:
     return compare_command(sources, RULES)
 
 
-FIGURES = (
-    Exhibit(
-        "keepkv", "fig-1", "Fig 1", "Evicting, merging with sag, and merging with votes",
-        "First, what becomes of one head's full-cache attention to tokens that lost their own slot, by method. Second, "
-        "the heaviest slot each method merged there, before and after, at the same query. Third, over all merges, the "
-        "change of the merged slot's attention against the sum of its parts. What a step evicts is taken out of the "
-        "third; what its other merges lose still lifts a slot.",
-        "Boxes left of zero are attention sag; KeepKV's should sit on zero.",
-        "comparison", draw_rules, ("layer", "head", "step", "token"),
-    ),
-    Exhibit(
-        "keepkv", "fig-3", "Fig 3", "One KeepKV merge, step by step",
-        "A token has to go: the cosine of its key with every slot that stays; the running averages and votes of what "
-        "comes together; and the attention the merged slot gets at every later step beside what the full cache gives "
-        "its tokens. Averages are recomputed from full-cache attention, exact at the prompt.",
-        "Whether the chosen candidate clears the threshold, votes add up, and the two lines stay together.",
-        "comparison", draw_workflow, ("layer", "head", "step", "token"),
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-1": draw_rules, "fig-3": draw_workflow}

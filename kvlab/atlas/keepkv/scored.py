@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from kvlab.atlas.claims.contests import contest, unable
-from kvlab.atlas.exhibit import Choice, Draw, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
@@ -150,45 +150,12 @@ def draw_option(slug: str, experiment: Experiment, option: str, says: str, best:
     return draw
 
 
-_CELLS = (
-    "Each cell is a task's mean score with its 95 % interval, coloured by its distance to the full cache on the same "
-)
-FIGURES = (
-    Exhibit(
-        "keepkv", "fig-4", "Fig 4", "Score by compression ratio",
-        "A panel a task: the share of tokens really kept across, mean score with its 95 % interval up; the dashed line "
-        "is the full cache. The paper's tasks come from lm-eval and HELM; here kvlab's own, or your files.",
-        "Which line is highest at the left, where little is kept.",
-        "eval", draw_ratios,
+DRAWINGS = {
+    "fig-4": draw_ratios,
+    "fig-5": draw_combined,
+    "tab-2": draw_benchmark,
+    "tab-3": draw_option(
+        "tab-3", ORDERS, "prefill_order", "Merging before evicting improves generation in the prefill.", 1
     ),
-    Exhibit(
-        "keepkv", "fig-5", "Fig 5", "KeepKV's merging on top of other methods",
-        "As figure 4: first H2O's scores and budgets, then PyramidInfer's, each evicting what must go or merging it by "
-        "KeepKV's rule.",
-        "Whether the merging line is above the evicting one of the same selection.",
-        "eval", draw_combined,
-    ),
-)  # fmt: skip
-TABLES = (
-    Exhibit(
-        "keepkv", "tab-2", "Tab 2", "Task scores at 20 %",
-        _CELLS + "prompts. The paper's LongBench scores stand below in grey; LongBench files go in with "
-        "--data longbench=FILE.",
-        "The row of KeepKV against eviction (H2O) and the other merging methods (CaM, D2O).",
-        "eval", draw_benchmark,
-    ),
-    Exhibit(
-        "keepkv", "tab-3", "Tab 3", "Order in the prefill: evict first or merge first",
-        "Mean score over the two orders, a panel a budget and a line a task, then as a table. Merge first lets slots "
-        "go that are similar to a more important one before any is evicted; the paper gives no algorithm.",
-        "A gap larger than the intervals; the paper's own is 0.008 at 1 % and 0.004 at 10 %.",
-        "eval",
-        draw_option("tab-3", ORDERS, "prefill_order", "Merging before evicting improves generation in the prefill.", 1),
-    ),
-    Exhibit(
-        "keepkv", "tab-4", "Tab 4", "Similarity from which slots are merged",
-        "Mean score over the threshold on the cosine of keys at 4 %, a line a task, then as a table.",
-        "Whether any threshold is clearly better; below it a token is evicted instead.",
-        "eval", draw_option("tab-4", THRESHOLDS, "threshold", "A threshold of 0.8 is better than 0.7 and 0.9.", 1),
-    ),
-)  # fmt: skip
+    "tab-4": draw_option("tab-4", THRESHOLDS, "threshold", "A threshold of 0.8 is better than 0.7 and 0.9.", 1),
+}

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pandas as pd
 
 from kvlab.atlas.claims.contests import contest, unable
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs, Paper
+from kvlab.atlas.exhibit import Choice, Drawn, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
+    OWN_TASKS,
     PROMPT,
     Arm,
     Experiment,
@@ -33,7 +33,7 @@ from kvlab.figures.palette import Theme
 from kvlab.figures.words import percent
 
 PAPER: Paper = "kvmerger"
-BUDGETS = (0.5, 0.35)
+BUDGETS, HALF = (0.5, 0.35), (0.5,)
 # Below this the full cache itself fails, and its compressions cannot differ.
 ABLE = 0.1
 FURTHER_TASKS = ("needle_multivalue", "needle_multiquery", "variable_tracking", "copy")
@@ -43,14 +43,29 @@ Pairs = tuple[tuple[Arm, Arm], ...]
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its experiment, what the paper reads from it, and which arm should beat which."""
+    """One table: its arms, what the paper reads from it, and which of the arms should beat the others."""
 
     slug: str
-    experiment: Experiment
+    arms: tuple[Arm, ...]
     says: str
-    pairs: Pairs
     option: str = ""
     default: str = ""  # the option's value where it was not given
+    best: Arm = OURS
+    budgets: tuple[float, ...] = BUDGETS
+    tasks: tuple[str, ...] = OWN_TASKS
+
+    @property
+    def experiment(self) -> Experiment:
+        """The evaluation it is made of."""
+        further = self.tasks != OWN_TASKS
+        return Experiment(
+            f"kvmerger-{self.slug}", self.arms, self.budgets, self.tasks, only_budgets=True, only_tasks=further
+        )
+
+    @property
+    def pairs(self) -> Pairs:
+        """The best arm with each of the others."""
+        return tuple((self.best, arm) for arm in self.arms if arm != self.best)
 
     def draw(self, sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
         """Scores of every task, arm and budget; with an option, also over its values."""
@@ -103,76 +118,20 @@ def contested(says: str, rows: pd.DataFrame, pairs: Pairs, settle: str) -> Claim
     return contest(says, gaps, f"{'; '.join(parts)}; the full cache has {score_words(full)}.", settle)
 
 
-def _experiment(slug: str, *which: Arm, budgets: tuple[float, ...] = BUDGETS, **more: object) -> Experiment:
-    return Experiment(f"kvmerger-{slug}", which, budgets, only_budgets=True, **more)  # type: ignore[arg-type]
-
-
 # Each ablation's other side is the method as it stands, so that one evaluation feeds all tables.
 _RANDOM, _AVERAGE = Arm("kvmerger", {"pivot": "random"}), Arm("kvmerger", {"weights": "average"})
 _SIGMAS = arms("kvmerger", "sigma_mode", 1, 3, 6)
+_PIVOT = "The most attended token is a better pivot than a random one."
+_WEIGHTS = "Gaussian weights are better than equal ones."
+_SIGMA = "The set's own mean distance is a better sigma than 1, 3 or 6."
 _BEST = "KVMerger scores above H2O and CaM at both budgets."
-TABLES = {
-    "fig-3c": Table(
-        "fig-3c",
-        _experiment("fig-3c", H2O, _AVERAGE, budgets=(0.5,)),
-        "Merging the sets by a plain average falls short of evicting with H2O (Table 4's 21.84 against H2O's 22.58).",
-        ((H2O, _AVERAGE),),
-    ),
-    "tab-1": Table("tab-1", _experiment("tab-1", H2O, CAM, OURS), _BEST, ((OURS, H2O), (OURS, CAM))),
-    "tab-3": Table(
-        "tab-3",
-        _experiment("tab-3", OURS, _RANDOM, budgets=(0.5,)),
-        "The most attended token is a better pivot than a random one.",
-        ((OURS, _RANDOM),),
-        "pivot",
-        "attention",
-    ),
-    "tab-4": Table(
-        "tab-4",
-        _experiment("tab-4", OURS, _AVERAGE, budgets=(0.5,)),
-        "Gaussian weights are better than equal ones.",
-        ((OURS, _AVERAGE),),
-        "weights",
-        "gaussian",
-    ),
-    "tab-5": Table(
-        "tab-5",
-        _experiment("tab-5", OURS, *_SIGMAS, budgets=(0.5,)),
-        "The set's own mean distance is a better sigma than 1, 3 or 6.",
-        tuple((OURS, other) for other in _SIGMAS),
-        "sigma_mode",
-        "mean_l2",
-    ),
-    "tab-6": Table(
-        "tab-6",
-        _experiment("tab-6", H2O, CAM, OURS, tasks=FURTHER_TASKS, only_tasks=True),
-        _BEST,
-        ((OURS, H2O), (OURS, CAM)),
-    ),
-}
-_CELLS = "Each cell is a task's mean score with its 95 % interval, coloured by its distance to the full cache; the "
-_LONGBENCH = "paper's own LongBench scores stand below in grey. LongBench files go in with --data longbench=FILE."
-_WORDS: Mapping[str, tuple[str, str, str]] = {
-    "fig-3c": (
-        "H2O against plain averaging of merging sets",
-        _CELLS + "paper plots this without printing numbers.",
-        "Whether merging without good weights is worth it at all.",
-    ),
-    "tab-1": ("Task scores at 50 % and 35 %", _CELLS + _LONGBENCH, "The row of KVMerger against H2O and CaM."),
-    "tab-3": ("Pivot by attention or at random", _CELLS + _LONGBENCH, "A gap larger than the intervals."),
-    "tab-4": ("Gaussian or equal weights", _CELLS + _LONGBENCH, "A gap larger than the intervals."),
-    "tab-5": (
-        "Width of the Gaussian: 1, 3, the set's own, 6",
-        _CELLS + _LONGBENCH,
-        "Whether any width is clearly better; figure 3d shows what each does to the weights.",
-    ),
-    "tab-6": (
-        "A second benchmark (the paper: ZeroScrolls)",
-        _CELLS + "paper's ZeroScrolls scores stand below in grey. Tasks here are kvlab's further ones.",
-        "Whether the order of methods is that of table 1.",
-    ),
-}
-EXHIBITS = tuple(
-    Exhibit(PAPER, slug, f"{slug.split('-')[0].capitalize()} {slug.split('-')[1]}", *_WORDS[slug], "eval", table.draw)
-    for slug, table in TABLES.items()
+_PLAIN = "Merging the sets by a plain average falls short of evicting with H2O (Table 4's 21.84 against H2O's 22.58)."
+TABLES = (
+    Table("fig-3c", (H2O, _AVERAGE), _PLAIN, best=H2O, budgets=HALF),
+    Table("tab-1", (H2O, CAM, OURS), _BEST),
+    Table("tab-3", (OURS, _RANDOM), _PIVOT, "pivot", "attention", budgets=HALF),
+    Table("tab-4", (OURS, _AVERAGE), _WEIGHTS, "weights", "gaussian", budgets=HALF),
+    Table("tab-5", (OURS, *_SIGMAS), _SIGMA, "sigma_mode", "mean_l2", budgets=HALF),
+    Table("tab-6", (H2O, CAM, OURS), _BEST, tasks=FURTHER_TASKS),
 )
+DRAWINGS = {table.slug: table.draw for table in TABLES}

@@ -9,7 +9,7 @@ from kvlab.analysis.merging_walkthrough import Walkthrough, represented, walkthr
 from kvlab.atlas.claims.merging_sets import EVIDENCE, keeps_more, pivot_leads
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.errors import UserError
@@ -71,19 +71,4 @@ def _texts(run: Run) -> list[str]:
     return [str(text) for text in tokens.loc[tokens["phase"] != "free", "text"]]
 
 
-FIGURES = (
-    Exhibit(
-        "kvmerger", "fig-1", "Fig 1", "Three ways to compress: quantise, evict, merge",
-        "Rows are a dozen tokens of this run, columns the coordinates of their keys, colour their value; empty rows "
-        "have no slot any more.",
-        "Which rows are empty, and that a merged row is a mean of the rows that went into it.",
-        "run", draw_three_ways, ("layer", "head"),
-    ),
-    Exhibit(
-        "kvmerger", "fig-4", "Fig 4", "KVMerger's pipeline: sets, pivots, weights",
-        "Left, cosines of a dozen keys with merging sets outlined; right, each token's attention (summed over the "
-        "recorded queries), weight or slot. The slider goes through the stages.",
-        "Sets end where a key is no longer alike to the set's last token, not to the one beside it.",
-        "run", draw_pipeline, ("layer", "head"),
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-1": draw_three_ways, "fig-4": draw_pipeline}

@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.atlas.benchmarks import bench_origin, by_method
 from kvlab.atlas.claims import speed as claims
 from kvlab.atlas.commands import bench_command
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.sources import Sources
 from kvlab.figures import cache_share as figures
@@ -85,12 +85,4 @@ def paper_share(model: str, budget: float) -> float:
     return float(cache[named] / cache["100 %"]) if named in cache.index else float("nan")
 
 
-FIGURES = (
-    Exhibit(
-        "kvmerger", "tab-2", "Tab 2", "Cache memory at 100, 50 and 35 %",
-        "Bytes the cache's tensors take over those of the full cache, after a prompt and new tokens; the paper's "
-        "gigabytes stand below in grey.",
-        "Whether generated tokens are counted: they come on top of the budget.",
-        "bench", draw_memory,
-    ),
-)  # fmt: skip
+DRAWINGS = {"tab-2": draw_memory}

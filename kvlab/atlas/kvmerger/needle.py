@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.atlas.claims.needle import fate
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.benchmarks import BUDGETS, CAM, H2O, OURS, contested
 from kvlab.atlas.scores import FULL, PROMPT, Experiment, origin_of
 from kvlab.atlas.sources import Sources
@@ -76,12 +76,4 @@ def _names(rows: pd.DataFrame) -> list[str]:
     ]
 
 
-FIGURES = (
-    Exhibit(
-        "kvmerger", "fig-5", "Fig 5", "Needle in a haystack by length and depth",
-        "Prompt length across, depth of the needle down, colour the share of needles found; below, what became of the "
-        "needle's tokens in the cache, mean over layers and heads.",
-        "Pale cells that the full cache does not have, and whether dropped tokens explain them.",
-        "eval", draw_needle,
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-5": draw_needle}

@@ -12,7 +12,7 @@ from kvlab.analysis.head_states import KEYS, head_states, readable_heads, spread
 from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
 from kvlab.atlas.claims import locality
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Draw, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
 from kvlab.atlas.kvmerger.recorded import run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.atlas.verdict import Claim
@@ -146,31 +146,10 @@ def _long(tiles: dict[str, pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-_WALL = {
-    "title": "Similarity maps of all layers and heads",
-    "shows": "Each small map is one head: the whole text against itself, from one direction (dark blue) to opposite.",
-    "look_for": "Blue along the diagonal that fades away from it; the maps of values below show whether only keys do.",
-    "source": "run",
+DRAWINGS = {
+    "fig-2": draw_maps,
+    "fig-3a": draw_neighbours,
+    "fig-6": wall_of("Fig 6", "Llama2-7B-chat", 3506),
+    "fig-7": wall_of("Fig 7", "Llama2-13B-chat", 3776),
+    "fig-8": wall_of("Fig 8", "Mistral-7B-Instruct", 5001),
 }
-FIGURES = (
-    Exhibit(
-        "kvmerger", "fig-2", "Fig 2", "Cosine similarity of keys, token against token",
-        "Rows and columns are tokens, colour the cosine of their vectors; below, its mean by distance.",
-        "A blue band along the diagonal for keys as cached, and none for values.",
-        "run", draw_maps, ("layer", "head"),
-    ),
-    Exhibit(
-        "kvmerger", "fig-3a", "Fig 3a", "One token's key against its neighbours'",
-        "Distance to the token across, cosine of the two keys up; a line a head, a panel a token.",
-        "How fast lines fall on both sides of the middle, and how far heads are apart.",
-        "run", draw_neighbours, ("layer", "head", "token"),
-    ),
-)  # fmt: skip
-WALLS = tuple(
-    Exhibit("kvmerger", slug, name, drawing=wall_of(name, model, tokens), **_WALL)  # type: ignore[arg-type]
-    for slug, name, model, tokens in (
-        ("fig-6", "Fig 6", "Llama2-7B-chat", 3506),
-        ("fig-7", "Fig 7", "Llama2-13B-chat", 3776),
-        ("fig-8", "Fig 8", "Mistral-7B-Instruct", 5001),
-    )
-)

@@ -8,7 +8,7 @@ from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, ratio
 from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.claims.layer_order import EVIDENCE, same
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import compression_ratio as figures
@@ -73,18 +73,4 @@ def _heads(run: Run, prompts: int) -> list[tuple[int, int]]:
     return spread_heads(run, vectors=VECTORS // max(2, prompts), tokens=MOST_TOKENS)
 
 
-FIGURES = (
-    Exhibit(
-        "kvmerger", "fig-3b", "Fig 3b", "Layer-wise compression ratio of merging sets",
-        "Layers across; up, merging sets over prompt tokens when consecutive keys above a cosine of 0.75 join. "
-        "One line a recorded prompt of this model.",
-        "Lines of different prompts that run together: then one threshold means one budget for the model.",
-        "run", draw_ratios,
-    ),
-    Exhibit(
-        "kvmerger", "fig-9", "Fig 9", "Layer-wise compression ratios of further models",
-        "As figure 3b, one figure a model that prompts were recorded with (the paper: Llama2-13B, Mistral-7B).",
-        "Whether each model has an order of layers of its own.",
-        "run", draw_models,
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-3b": draw_ratios, "fig-9": draw_models}

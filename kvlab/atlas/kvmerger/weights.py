@@ -10,7 +10,7 @@ from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.claims.kernel import EVIDENCE, nearer
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, merging_run
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import gaussian_kernel as figures
@@ -51,12 +51,4 @@ def kernel_curves(points: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-FIGURES = (
-    Exhibit(
-        "kvmerger", "fig-3d", "Fig 3d", "The Gaussian kernel that weighs merged tokens",
-        "Distance of a token's key to its pivot's across, its weight over the pivot's up; curves are the formula, "
-        "marks the tokens this run merged.",
-        "Marks on the curve of their own set in the second figure, and how many of them are pairs.",
-        "comparison", draw_kernel,
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-3d": draw_kernel}

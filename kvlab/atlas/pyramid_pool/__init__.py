@@ -1,8 +1,12 @@
-"""The exhibits of PyramidPool, in the order the paper prints them."""
+"""The exhibits of PyramidPool."""
 
 from __future__ import annotations
 
-from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.described import exhibits_of
 from kvlab.atlas.pyramid_pool import budgets, calculator, looking, scored
 
-EXHIBITS: tuple[Exhibit, ...] = (*calculator.FIGURES, *budgets.FIGURES, *looking.FIGURES, *scored.EXHIBITS)
+EXHIBITS = exhibits_of(
+    "pyramid-pool",
+    budgets.DRAWINGS | calculator.DRAWINGS | looking.DRAWINGS | scored.DRAWINGS,
+    {"fig-1": calculator.ENTRIES},
+)

@@ -7,7 +7,7 @@ from kvlab.analysis.pyramid import layer_budgets, spread_by_axis
 from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.heads import recorded
 from kvlab.atlas.sources import Sources, origin
 from kvlab.atlas.verdict import OPEN, Claim
@@ -62,21 +62,4 @@ def _step(run: Run, choice: Choice) -> int:
     return min(choice.step, int(run.steps["step"].max()))
 
 
-FIGURES = (
-    Exhibit(
-        "pyramid-pool", "fig-2", "Fig 2", "The axes along which a cache can shrink",
-        "Layers down, KV heads across, the colour and number the slots each holds: the axis of sequence length. The "
-        "bars are the means of a layer and of a head.",
-        "Bars of unequal length mean that an axis is compressed. PyramidPool's layers differ, its heads do not; "
-        "compare GVote or AdaKV, whose heads do.",
-        "run", draw_axes, ("step",),
-    ),
-    Exhibit(
-        "pyramid-pool", "fig-3", "Fig 3", "Budget of each layer",
-        "Layers across, slots up: in use (bars, sinks at the foot), asked for (thick strokes), and the straight line "
-        "through what was asked for.",
-        "Whether budgets lie on the line and the last layer gets 1 / beta of the first; sinks have the same height in "
-        "every layer.",
-        "run", draw_layers, ("step",),
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-2": draw_axes, "fig-3": draw_layers}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kvlab.analysis.kv_size import GPT_3, PUBLISHED, Shape, kv_sizes
-from kvlab.atlas.exhibit import Choice, Drawn, Entry, Exhibit
+from kvlab.atlas.exhibit import Choice, Drawn, Entry
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import Claim
 from kvlab.figures import kv_size as figures
@@ -46,12 +46,4 @@ def _gpt_3() -> Claim:
     )
 
 
-FIGURES = (
-    Exhibit(
-        "pyramid-pool", "fig-1", "Fig 1", "Context window and KV bytes of known models",
-        "Left the tokens, right the bytes of keys and values in the uncompressed cache, a row a model, on log axes. "
-        "The paper names closed models, whose shapes are not published; these are.",
-        "Which caches exceed one GPU of 80 GB before any weight is loaded, and how few KV heads help.",
-        "calculator", draw_sizes, (), ENTRIES,
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-1": draw_sizes}

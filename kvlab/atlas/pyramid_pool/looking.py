@@ -12,7 +12,7 @@ from kvlab.analysis.pooling import MOST_SLOTS, spans
 from kvlab.atlas.claims import pyramid as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.heads import head_of, recorded
 from kvlab.atlas.pyramid_pool.budgets import PYRAMIDS
 from kvlab.atlas.sources import Sources, origin
@@ -87,21 +87,4 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
     )
 
 
-FIGURES = (
-    Exhibit(
-        "pyramid-pool", "fig-4", "Fig 4", "Windows pooled again and again",
-        "Every slot of one head as a bar over the tokens it stands for; its height is the least number of times they "
-        "were pooled (windows of w need log tokens / log w rounds). The slider moves through the steps.",
-        "Old tokens sit in wide, high bars and recent ones in single cells on the floor; pooled slots are pooled again "
-        "as the text grows.",
-        "run", draw_windows, ("layer", "head"),
-    ),
-    Exhibit(
-        "pyramid-pool", "fig-5", "Fig 5", "Attention: sinks, windows, and locality by layer",
-        "Above, the full cache's attention of each step's query (down) to the tokens (across) in one head. Below, by "
-        "layer: how far back attention looks, and the shares of the first 4 and the last 32 tokens.",
-        "A bright left edge is a sink, a bright diagonal end the local window; the paper expects the distance to fall "
-        "with depth.",
-        "run", draw_attention, ("layer", "head"),
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-4": draw_windows, "fig-5": draw_attention}

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 
 from kvlab.analysis.evaluated_tasks import evaluated_tasks
 from kvlab.atlas.claims.contests import NOT_BEHIND, contest
 from kvlab.atlas.commands import eval_command
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs, Paper
+from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs, Paper
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import (
     FULL,
@@ -50,17 +52,21 @@ RIVALS = Experiment(
 )
 
 
-def draw_poolings(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 6: score by pooling kind, a panel a budget."""
-    table = POOLINGS.scores(sources)
-    if table.empty:
-        return POOLINGS.needs(sources)
-    frame = option_column(shared_budgets(table), "pooling")
-    figure = figures.score_by_option(frame, "pooling", theme, "Score by kind of pooling")
-    rows = POOLINGS.rows(sources)
-    reading = read_by_option(rows, frame, "pooling")
-    claim = _best_wins(rows, sorted(frame["budget"].unique()), POOLINGS.more_prompts(sources))
-    return (Drawn("pooling", figure, frame, reading, POOLINGS.origin(sources), claim),)
+def draw_option(
+    experiment: Experiment, option: str, title: str, judge: Callable[[pd.DataFrame, list[float], str], Claim]
+) -> Draw:
+    """Score by the values of an option, a panel a budget; `judge` takes the rows, these budgets and what settles it."""
+
+    def draw(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
+        table = experiment.scores(sources)
+        if table.empty:
+            return experiment.needs(sources)
+        frame, rows = option_column(shared_budgets(table), option), experiment.rows(sources)
+        figure, reading = figures.score_by_option(frame, option, theme, title), read_by_option(rows, frame, option)
+        claim = judge(rows, sorted(frame["budget"].unique()), experiment.more_prompts(sources))
+        return (Drawn(option, figure, frame, reading, experiment.origin(sources), claim),)
+
+    return draw
 
 
 def _best_wins(rows: pd.DataFrame, budgets: list[float], settle: str) -> Claim:
@@ -84,20 +90,7 @@ def _listed(gaps: dict[str, Interval | None]) -> str:
     return ", ".join(f"{name} {gap_words(one)}" for name, one in gaps.items())
 
 
-def draw_slopes(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Figure 7: score by the ratio between the first and the last layer's budget."""
-    table = SLOPES.scores(sources)
-    if table.empty:
-        return SLOPES.needs(sources)
-    frame = option_column(shared_budgets(table), "beta")
-    figure = figures.score_by_option(frame, "beta", theme, "Score by pyramid ratio")
-    rows = SLOPES.rows(sources)
-    reading = read_by_option(rows, frame, "beta")
-    claim = _steeper_is_worse(rows, SLOPES.more_prompts(sources))
-    return (Drawn("beta", figure, frame, reading, SLOPES.origin(sources), claim),)
-
-
-def _steeper_is_worse(rows: pd.DataFrame, settle: str) -> Claim:
+def _steeper_is_worse(rows: pd.DataFrame, budgets: list[float], settle: str) -> Claim:
     paper = "Scores generally fall as the pyramid gets steeper (ratio 1 to 8), but by an acceptable amount."
     flat, *steeper = (f"{OURS}:beta={ratio}:pooling=best" for ratio in (1, 2, 4, 8))
     gaps = {f"1 minus {ratio}": gap(rows, flat, arm) for ratio, arm in zip((2, 4, 8), steeper, strict=True)}
@@ -205,39 +198,10 @@ def _competes(rows: pd.DataFrame, settle: str) -> Claim:
     return contest(paper, gaps, finding, settle, NOT_BEHIND)
 
 
-EXHIBITS = (
-    Exhibit(
-        OURS, "fig-6", "Fig 6", "Score by kind of pooling",
-        "A panel a budget (the paper shows one, but speaks of small and large), the kind of pooling across, the mean "
-        "score up with its 95 % interval, a line a task.",
-        "Whether keeping the best token of a window beats averaging it as the budget falls.",
-        "eval", draw_poolings,
-    ),
-    Exhibit(
-        OURS, "fig-7", "Fig 7", "Score by pyramid ratio",
-        "The first layer's budget over the last one's across (1 is a rectangle), the mean score up, a line a task. The "
-        "total of slots is the same for every ratio; in the paper it falls as the ratio grows.",
-        "Whether a steep pyramid costs score even at equal bytes, and which tasks mind.",
-        "eval", draw_slopes,
-    ),
-    Exhibit(
-        OURS, "fig-8", "Fig 8", "Score by initial budget",
-        "A panel a task: the share of the tokens really kept across, the mean score up; the dashed line is the full "
-        "cache. No pyramid (ratio 1), pooling best.",
-        "Which tasks need the budget and which are flat.",
-        "eval", draw_budgets,
-    ),
-    Exhibit(
-        OURS, "tab-1", "Tab 1", "Tasks, their lengths and metrics",
-        "A row a task that was evaluated, the tokens of its prompts across (shortest, mean, longest), with its metric.",
-        "Whether prompts are long against the budget, and what a score of one means.",
-        "eval", draw_tasks,
-    ),
-    Exhibit(
-        OURS, "tab-2", "Tab 2", "Against StreamingLLM and H2O at 64 slots",
-        "A row a method, a column a task; each cell the mean score with its 95 % interval, coloured by the difference "
-        "to the full cache. The line below says how many slots were really held.",
-        "Whether pooling is behind or ahead at the same average budget; grey are the paper's values.",
-        "eval", draw_rivals,
-    ),
-)  # fmt: skip
+DRAWINGS = {
+    "fig-6": draw_option(POOLINGS, "pooling", "Score by kind of pooling", _best_wins),
+    "fig-7": draw_option(SLOPES, "beta", "Score by pyramid ratio", _steeper_is_worse),
+    "fig-8": draw_budgets,
+    "tab-1": draw_tasks,
+    "tab-2": draw_rivals,
+}

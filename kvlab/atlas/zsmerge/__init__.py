@@ -1,8 +1,8 @@
-"""The exhibits of ZSMerge, in the order the paper prints them."""
+"""The exhibits of ZSMerge."""
 
 from __future__ import annotations
 
-from kvlab.atlas.exhibit import Exhibit
+from kvlab.atlas.described import exhibits_of
 from kvlab.atlas.zsmerge import contents, measured
 
-EXHIBITS: tuple[Exhibit, ...] = (*contents.FIGURES, *measured.EXHIBITS)
+EXHIBITS = exhibits_of("zsmerge", contents.DRAWINGS | measured.DRAWINGS)

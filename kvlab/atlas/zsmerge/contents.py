@@ -10,7 +10,7 @@ from kvlab.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.claims import zsmerge as claims
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.heads import head_of, recorded
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import fates, regions
@@ -70,20 +70,4 @@ def draw_contents(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn
     )
 
 
-FIGURES = (
-    Exhibit(
-        "zsmerge", "fig-1", "Fig 1", "Sparse eviction beside zero-shot merging",
-        "The tokens of the text from left to right, a strip a method: the colour is what the token is after the step "
-        "on the slider.",
-        "Where eviction leaves holes, merging leaves tokens that live on in shared slots; play the steps to see when.",
-        "comparison", draw_strategies, ("layer", "head"),
-    ),
-    Exhibit(
-        "zsmerge", "fig-2", "Fig 2", "Contents of the cache as the text grows",
-        "Slots of one head down, six steps across; the letter and colour say whether a slot is residual (R), context "
-        "(C) or proximity (P). Below, the size of each region at every step.",
-        "A token leaves the proximity window into the context, and the lowest-scored context slot goes into a residual "
-        "slot, whose number grows; the total stays at the budget.",
-        "run", draw_contents, ("layer", "head", "step"),
-    ),
-)  # fmt: skip
+DRAWINGS = {"fig-1": draw_strategies, "fig-2": draw_contents}

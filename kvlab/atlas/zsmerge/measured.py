@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.atlas import benchmarks
 from kvlab.atlas.claims import speed as claims
 from kvlab.atlas.claims.contests import contest
-from kvlab.atlas.exhibit import Choice, Drawn, Exhibit, Needs
+from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.papers import grey_table, paper_values
 from kvlab.atlas.scores import OWN_TASKS, Arm, Experiment, gap, gap_words, read_table
 from kvlab.atlas.sources import Sources
@@ -15,7 +15,7 @@ from kvlab.atlas.verdict import Claim
 from kvlab.figures import scores, throughput
 from kvlab.figures.palette import Theme
 
-FIGURE_3, TABLE_1 = "zsmerge-fig3", "zsmerge-table1"
+FIGURE_3 = "zsmerge-fig3"
 MEASURES = {"decode rate": "rate", "weights and cache": "bytes"}
 SUMMARIES = Experiment(
     "zsmerge-tab-2",
@@ -62,19 +62,6 @@ def _lengths(rows: pd.DataFrame) -> pd.DataFrame:
     ).reset_index(drop=True)
 
 
-def draw_throughput(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
-    """Table 1: tokens a second of whole requests, as ratios to the full cache of equal batch."""
-    rows = benchmarks.newest(sources, TABLE_1)
-    if rows.empty:
-        return benchmarks.needs(sources, TABLE_1)
-    frame = _ratios(benchmarks.beside(sources, TABLE_1))
-    figure = throughput.against_the_paper(frame, theme, "Throughput against the full cache")
-    reading, where = throughput.read_against_the_paper(frame), benchmarks.bench_origin(rows)
-    grey = benchmarks.grey_numbers(TABLE_1)
-    claim = benchmarks.of_repeats(claims.faster(frame, *benchmarks.measured(sources, rows, TABLE_1)), rows)
-    return (Drawn("throughput", figure, frame, reading, where, claim, grey),)
-
-
 def _ratios(numbers: pd.DataFrame) -> pd.DataFrame:
     """The rates of the compressed caches with the size of their request in words."""
     rates = numbers[(numbers["figure"] == "request rate") & (numbers["method"] != "full")]
@@ -116,27 +103,11 @@ def _above(rows: pd.DataFrame, settle: str) -> Claim:
     return contest(paper, {str(budget): one for budget, one in gaps.items()}, finding, settle)
 
 
-EXHIBITS = (
-    Exhibit(
-        "zsmerge", "fig-3", "Fig 3", "Memory and decode rate from 20k to 54k tokens",
-        "Tokens in the cache across; above, bytes of weights and cache, below, tokens decoded in a second. Bars are "
-        "half the interquartile range; a cross on the axis is a length that ran out of memory.",
-        "The full cache's bytes grow and its rate falls; ZSMerge's stay level once the budget is full.",
-        "bench", draw_lengths,
+DRAWINGS = {
+    "fig-3": draw_lengths,
+    # Tokens a second of whole requests, as ratios to the full cache of equal batch.
+    "tab-1": benchmarks.draw_rates(
+        "zsmerge-table1", "throughput", "Throughput against the full cache", _ratios, claims.faster
     ),
-    Exhibit(
-        "zsmerge", "tab-1", "Tab 1", "Throughput by length, batch and model size",
-        "Tokens a second of whole requests (prompt and answer) over the full cache's at the same batch, here and in "
-        "the paper. One is as fast as the full cache.",
-        "Whether the gain grows with the batch, and whether eviction is faster than merging at equal batch.",
-        "bench", draw_throughput,
-    ),
-    Exhibit(
-        "zsmerge", "tab-2", "Tab 2", "Quality at 20, 10 and 5 % of the cache",
-        "A row a method and budget, a column a task; each cell is the mean score with its 95 % interval, coloured by "
-        "the difference to the full cache on the same prompts. Summaries (`--data summaries=FILE`) score ROUGE-L.",
-        "Whether ZSMerge stays above H2O as the budget falls, and above LESS, which has to be fitted to the model "
-        "first (it is for mini; `kvlab train-less` fits it to another).",
-        "eval", draw_summaries,
-    ),
-)  # fmt: skip
+    "tab-2": draw_summaries,
+}

@@ -11,19 +11,24 @@ from kvlab.methods.view import Seen, Slots
 
 
 @dataclass(frozen=True)
-class Recency:
-    """Score = position: the oldest token is the least important (local window, StreamingLLM)."""
+class _Blind:
+    """Needs nothing to be read and keeps nothing."""
 
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
 
+    def note(self, slots: Slots, seen: Seen) -> None:
+        """Nothing changes."""
+
+
+@dataclass(frozen=True)
+class Recency(_Blind):
+    """Score = position: the oldest token is the least important (local window, StreamingLLM)."""
+
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32."""
         return {"score": self.rate(slots)}
-
-    def note(self, slots: Slots, seen: Seen) -> None:
-        """Nothing changes."""
 
     def rate(self, slots: Slots) -> Tensor:
         """The score, which follows from the position."""
@@ -31,19 +36,12 @@ class Recency:
 
 
 @dataclass(frozen=True)
-class Unscored:
+class Unscored(_Blind):
     """No score at all (full cache)."""
-
-    every_step: bool = False
-    needs_hidden_states: bool = False
-    state: Mapping[str, float] = field(default_factory=dict)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """Nothing changes."""
         return {}
-
-    def note(self, slots: Slots, seen: Seen) -> None:
-        """Nothing changes."""
 
     def rate(self, slots: Slots) -> Tensor:
         """0 for all."""
