@@ -69,15 +69,26 @@ def go_to(turned: int | None = None, **place: int) -> None:
     st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned, lists)
 
 
-def keep(name: str, value: object) -> None:
+def keep(name: str, value: object, listed: str | None = None) -> None:
     """What the page in view alone knows by this name, a slot or a token, is `value` from now on; for a callback.
 
-    A request that was on its way undoes it as little as what `go_to` was asked for.
+    A request that was on its way undoes it as little as what `go_to` was asked for, nor does what the list `listed`
+    said before (`keep_listed`).
     """
     asked, known = st.query_params.to_dict(), st.session_state.get(ON_THE_WAY, OnTheWay())
-    ways = _further(known.ways, {name: value}, asked, page_in_view())
-    st.session_state[ON_THE_WAY] = replace(known, ways=ways)
+    ways, lists = _further(known.ways, {name: value}, asked, page_in_view()), known.lists
+    if listed is not None:
+        late = {other: way for other, way in lists.items() if _is_undrawn(way)}
+        lists = _further(late, {name: value}, {name: str(st.session_state.get(listed))})
+    st.session_state[ON_THE_WAY] = replace(known, ways=ways, lists=lists)
     st.query_params[name] = str(value)
+
+
+def keep_listed(name: str, listed: str) -> None:
+    """As `keep`, of what the list of this key says; nothing where it says what it did before the browser drew it anew."""
+    value = st.session_state[listed]
+    if not _is_late(st.session_state.get(ON_THE_WAY, OnTheWay()).lists.get(name), str(value)):
+        keep(name, value)
 
 
 def let_go(name: str) -> None:

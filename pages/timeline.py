@@ -7,7 +7,7 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
-from app.address import go_to, keep
+from app.address import go_to, keep, keep_listed
 from app.parts import page, view
 from app.parts.asked import asked_number
 from app.parts.decision import decision_section, played_decision
@@ -235,13 +235,13 @@ def remember_step() -> None:
 def remember_token(merges: bool) -> None:
     """The clicked token goes into the address; where slots flow into others, that is what opens."""
     if (token := st.session_state[STRIP].get("token")) is not None:
-        keep("token", int(token))
+        keep("token", int(token), SLOT)
         if merges:
             st.session_state[TAB] = FLOW
 
 
 def remember_slot() -> None:
-    keep("token", st.session_state[SLOT])
+    keep_listed("token", SLOT)
 
 
 main()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pandas as pd
 import streamlit as st
 
-from app.address import asked_for, keep
+from app.address import asked_for, keep, keep_listed
 from app.parts import may, page
 from app.parts.facts import FactKeys, fact_picker
 from app.parts.figure import show
@@ -100,11 +100,11 @@ def choose_clicked() -> None:
     """A click on any mark of a cell: its run becomes the cell that is looked into."""
     points = st.session_state[CHART].selection.points
     if points and (told := points[0].get("customdata")):
-        keep("cell", told[0])
+        keep("cell", told[0], CELL)
 
 
 def remember_cell() -> None:
-    keep("cell", st.session_state[CELL])
+    keep_listed("cell", CELL)
 
 
 def cell_section(runs: Sequence[Run], board: Board) -> None:

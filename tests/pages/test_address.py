@@ -73,6 +73,43 @@ def test_what_a_page_alone_knows_is_not_undone_by_a_request_sent_before_and_neve
     assert text(page.run()) == "None", "somebody went away and came back"
 
 
+def listing_page() -> None:
+    """A page whose slot is clicked in a picture or chosen in a list."""
+    import streamlit as st
+
+    from app.address import catch_up, keep, keep_listed, settled
+    from app.parts.asked import asked_number
+
+    if st.session_state.pop("click", False):  # what a callback does, before the page runs
+        keep("slot", 7, "list")
+    catch_up()
+    st.session_state["list"] = asked_number("slot") or 3
+    st.text(str(st.session_state["list"]))
+    st.selectbox("Slot", [3, 5, 7], key="list", on_change=lambda: keep_listed("slot", "list"))
+    settled()
+
+
+def test_a_list_that_is_not_drawn_anew_yet_does_not_undo_a_click(monkeypatch: pytest.MonkeyPatch):
+    """A request between a click and its picture carries what the list said before."""
+    monkeypatch.setattr("app.address.DRAWN_SECONDS", PATIENCE_SECONDS)
+    page = AppTest.from_function(listing_page, default_timeout=PATIENCE_SECONDS).run()
+    assert text(page) == "3"
+    page.session_state["click"] = True
+    assert text(page.run()) == "7"
+    assert text(page.selectbox(key="list").set_value(3).run()) == "7", "it says what it did before the click"
+    assert query(page)["slot"] == "7"
+    assert text(page.selectbox(key="list").set_value(5).run()) == "5", "it never said this: somebody chose it"
+    assert query(page)["slot"] == "5"
+
+
+def test_what_is_chosen_in_a_list_after_a_click_is_drawn_counts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("app.address.DRAWN_SECONDS", 0.0)
+    page = AppTest.from_function(listing_page, default_timeout=PATIENCE_SECONDS).run()
+    page.session_state["click"] = True
+    assert text(page.run()) == "7"
+    assert text(page.selectbox(key="list").set_value(3).run()) == "3"
+
+
 def test_a_choice_counts_where_the_next_request_stopped_its_callback(monkeypatch: pytest.MonkeyPatch):
     """Streamlit stops a callback at its next access to the address; that request was sent before it could hear."""
     page, put, first = opened(own_page, slot="3"), QueryParams.__setitem__, iter([True])
