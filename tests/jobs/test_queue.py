@@ -149,7 +149,7 @@ def test_a_damaged_queue_is_one_sentence(tmp_path: Path):
 def test_a_search_for_what_killed_an_answer_is_a_job_of_its_own_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     asked: list[RescueRequest] = []
 
-    def rescue(request, root, *, comparison_id, progress, cancelled) -> Path:
+    def rescue(request, root, *, progress, cancelled) -> Path:
         assert root == tmp_path and not cancelled()
         progress(Progress(stage="tokens: rerun 7 of at most 40, at most 12 s left", done=6, total=40))
         asked.append(request)
