@@ -8,10 +8,12 @@ of a small window.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
 import pandas as pd
+from numpy.lib.stride_tricks import as_strided
 
 from kvlab.analysis.blocks import block_edges, block_means
 from kvlab.errors import UserError
@@ -86,16 +88,30 @@ def diagonal_band(unit: np.ndarray, offsets: int = 256, blocks: int = 512) -> pd
     Columns are named by the first position of the block; cells without any pair are NaN.
     """
     tokens = len(unit)
-    edges = block_edges(0, tokens, blocks)
-    units = unit.astype(np.float32)
-    rows = range(1, min(offsets, tokens - 1) + 1)
-    band = np.full((len(rows), len(edges) - 1), np.nan, np.float32)
-    for row, offset in enumerate(rows):
-        pairs = np.einsum("td,td->t", units[offset:], units[:-offset])
-        sums = np.add.reduceat(np.concatenate([np.zeros(offset, np.float32), pairs]), edges[:-1])
-        count = edges[1:] - np.maximum(edges[:-1], offset)
-        band[row] = np.where(count > 0, sums / np.maximum(count, 1), np.nan)
+    edges, reach = block_edges(0, tokens, blocks), max(0, min(offsets, tokens - 1))
+    rows = np.arange(1, reach + 1)
+    before = np.zeros((reach, unit.shape[1]), np.float32)  # what is not there is like nothing
+    units = np.concatenate([before, unit.astype(np.float32)])
+    sums = np.stack([_diagonal_sums(units, start, stop, reach) for start, stop in pairwise(edges)], axis=1)
+    count = edges[1:] - np.maximum(edges[:-1], rows[:, None])
+    band = np.where(count > 0, sums / np.maximum(count, 1), np.nan).astype(np.float32)
     return pd.DataFrame(band, index=pd.Index(rows, name="offset"), columns=pd.Index(edges[:-1], name="position"))
+
+
+def _diagonal_sums(units: np.ndarray, start: int, stop: int, reach: int) -> np.ndarray:
+    """(reach,) cosines of the tokens from `start` to `stop` with the one 1, 2, ... before each, summed over them.
+
+    `units` begins `reach` rows before the text. A product of matrices finds twice as many pairs as are asked for, and
+    still takes a quarter of the time of as many products of vectors.
+    """
+    found = np.zeros(reach, np.float32)
+    for first in range(start, stop, ROWS_AT_ONCE):
+        last = min(first + ROWS_AT_ONCE, stop)
+        pairs = units[first + reach : last + reach] @ units[first : last + reach].T
+        down, right = pairs.strides
+        # Row t from its own diagonal's left end: column k is the token `reach` - k before it.
+        found += as_strided(pairs, (last - first, reach), (down + right, right)).sum(0)[::-1]
+    return found
 
 
 def neighbour_profile(unit: np.ndarray, token: int, reach: int = 128) -> pd.DataFrame:
