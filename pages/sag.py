@@ -143,7 +143,7 @@ def every_layer(run: Run) -> list[int]:
     return [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
 
 
-@st.cache_data(max_entries=64, show_spinner="Reading values and attention")
+@st.cache_data(max_entries=64, show_spinner=False)
 def table_of_head(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
     steps, events = page.head_steps(_run, layer, head), page.head_history(_run, layer, head)[1]
     return bound.bound_over_steps(steps, events, bound.read_arrays(_run, layer, head), query_heads_a_slot(_run))
