@@ -85,7 +85,7 @@ def keep(name: str, value: object, listed: str | None = None) -> None:
 
 
 def keep_listed(name: str, listed: str) -> None:
-    """As `keep`, of what the list of this key says; nothing where it says what it did before the browser drew it anew."""
+    """As `keep`, of what this list says; nothing where it says what it did before the browser drew it anew."""
     value = st.session_state[listed]
     if not _is_late(st.session_state.get(ON_THE_WAY, OnTheWay()).lists.get(name), str(value)):
         keep(name, value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import streamlit as st
 
 from app.opened import stamp as stamp
@@ -14,7 +15,7 @@ from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.sources import origin
 from kvlab.errors import UserError
-from kvlab.trace.reader import Run
+from kvlab.trace.reader import Run, head_of
 
 Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
 OPEN_HEADS, OPEN_TEXTS = 24, 8
@@ -105,16 +106,14 @@ def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
 def _head_history(_run: Run, path: str, written: int, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
-    # Of a layer's events: what has to be read and decoded for a head is that of all its heads.
-    of_layer = _layer_events(_run, path, written, layer)
-    events = of_layer[of_layer["head"] == head].sort_values("step", kind="stable", ignore_index=True)
+    events = head_of(_events_of(_run, path, written, layer), head)
     lineage = fold(events, _head_steps(_run, path, written, layer, head))
     return lineage, events, _texts(_run, path, written, lineage.tokens)
 
 
 @st.cache_resource(max_entries=OPEN_LAYERS, show_spinner=False)
-def _layer_events(_run: Run, path: str, written: int, layer: int) -> pd.DataFrame:
-    return _run.select("events", layer, ordered=False)
+def _events_of(_run: Run, path: str, written: int, layer: int) -> pa.Table:
+    return _run.events_of(layer)
 
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)

@@ -89,18 +89,22 @@ class Run:
             UserError: the run has no such layer or head, or the table was damaged since the run was opened.
         """
         schema = TABLES[table]
-        condition = self._condition(layer, head)
         order = [name for name in ORDER if name in schema.names and ordered]
         wanted = list(columns) if columns is not None else schema.names
-        read = wanted + [name for name in order if name not in wanted]
-        parts = [str(part) for part in self._parts[table]]
-        try:
-            rows = ds.dataset(parts, schema=schema, format="parquet").to_table(read, filter=condition)
-        except (pa.ArrowException, OSError) as error:
-            raise UserError(f"The table {self.path / table} changed while it was shown: open the run again.") from error
+        rows = self._read(table, wanted + [name for name in order if name not in wanted], self._condition(layer, head))
         if order:
             rows = rows.sort_by([(name, "ascending") for name in order])
         return rows.select(wanted).to_pandas()
+
+    def events_of(self, layer: int) -> pa.Table:
+        """The events of a layer, columns as `schema.EVENTS`, as they lie; `head_of` has those of a head.
+
+        What has to be read and decoded for one head is that of all heads of its layer.
+
+        Raises:
+            UserError: as `select`.
+        """
+        return self._read("events", TABLES["events"].names, self._condition(layer, None))
 
     def keys(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Unit keys (tokens, head_dim) float16 as cached (rotated), and their norms (tokens,)."""
@@ -220,6 +224,13 @@ class Run:
         except (OSError, SafetensorError):
             return {}
 
+    def _read(self, table: str, columns: list[str], condition: pc.Expression | None) -> pa.Table:
+        parts = [str(part) for part in self._parts[table]]
+        try:
+            return ds.dataset(parts, schema=TABLES[table], format="parquet").to_table(columns, filter=condition)
+        except (pa.ArrowException, OSError) as error:
+            raise UserError(f"The table {self.path / table} changed while it was shown: open the run again.") from error
+
     def _condition(self, layer: int | None, head: int | None) -> pc.Expression | None:
         self._check_indices(layer, head)
         conditions = [
@@ -289,6 +300,11 @@ class Run:
             f"Nothing was recorded of {what}: this run was asked to record {self.record.recording.text} only; "
             "choose one of these, or record it again."
         )
+
+
+def head_of(events: pa.Table, head: int) -> pd.DataFrame:
+    """The rows of one KV head of `Run.events_of`, by step, then as recorded: `Run.select("events", layer, head)`."""
+    return events.filter(pc.field("head") == head).sort_by("step").to_pandas()
 
 
 def _check_bounds(index: Index, shape: Sequence[int]) -> None:

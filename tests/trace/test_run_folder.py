@@ -21,6 +21,7 @@ from hypothesis.extra import numpy as hnp
 
 from kvlab.errors import UserError
 from kvlab.trace import Run, RunWriter, atomic, catalogue, open_run
+from kvlab.trace.reader import head_of
 from kvlab.trace.schema import TABLES, RunRecord
 from kvlab.trace.synthetic import HEAD_DIM, write_synthetic_run
 
@@ -117,6 +118,16 @@ def test_select_equals_filtering_the_whole_table(tmp_path: Path):
         )
         expected = whole[mask][["target", "sag"]].reset_index(drop=True)
         pd.testing.assert_frame_equal(run.select("events", layer, head, ["target", "sag"]), expected)
+
+
+def test_a_head_of_its_layer_s_events_is_what_is_selected(tmp_path: Path):
+    run = open_run(write_synthetic_run(tmp_path, layers=3, heads=2, prompt_tokens=100, steps=9))
+    for layer in range(3):
+        events = run.events_of(layer)
+        for head in range(2):
+            pd.testing.assert_frame_equal(head_of(events, head), run.select("events", layer, head))
+    with pytest.raises(UserError, match="no layer 3"):
+        run.events_of(3)
 
 
 def test_arrays_come_back_in_half_precision(tmp_path: Path):
