@@ -39,7 +39,7 @@ def script(kinds: set[type[Shown]]) -> str:
         if kind not in kinds:
             continue
         code = "\n".join(static(name) for name in SCRIPTS[kind])
-        code = code.replace("export default function (component)", "function mount(component)")
+        code = code.replace("export default ", "const mount = ")
         mounts.append(f"views.{PARTS[kind]} = (() => {{ const unpack = (data) => data; {code}\nreturn mount; }})();")
     return "const views = {};\n" + "\n".join(mounts)
 

@@ -20,4 +20,18 @@ function withTexts(view, data, draw) {
   draw(data);
 }
 
-function awaitNoTexts(view) { shelf.waiting.delete(view); }
+/* A component of the page that shows texts: one of its kind in each place, told the data whenever the server has new and
+   their texts are there, and disposed of with the place. */
+function mountedWithTexts(Kind) {
+  const places = new WeakMap();
+  return (component) => {
+    const { parentElement } = component;
+    withTexts(parentElement, unpack(component.data), (data) => {
+      if (!places.has(parentElement)) places.set(parentElement, new Kind(parentElement));
+      const one = places.get(parentElement);
+      one.component = component;
+      one.refresh(data);
+    });
+    return () => { shelf.waiting.delete(parentElement); places.get(parentElement)?.dispose(); places.delete(parentElement); };
+  };
+}

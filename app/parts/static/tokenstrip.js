@@ -4,22 +4,6 @@
    playing and hovering need no trip to the server. The rules are those of kvlab/analysis/lineage. */
 
 const PLAY_MS = 220, TELL_MS = 250;
-const views = new WeakMap();
-
-export default function (component) {
-  const { parentElement } = component;
-  withTexts(parentElement, unpack(component.data), (data) => draw(component, data));
-  return () => { awaitNoTexts(parentElement); views.get(parentElement)?.dispose(); views.delete(parentElement); };
-}
-
-function draw(component, data) {
-  const { parentElement } = component;
-  if (!views.has(parentElement)) views.set(parentElement, new View(parentElement));
-  const view = views.get(parentElement);
-  view.attach(component);
-  if (view.identity !== data.identity) view.load(data);
-  view.refresh(data);
-}
 
 class View extends Words {
   constructor(root) {
@@ -60,9 +44,8 @@ class View extends Words {
     return steps;
   }
 
-  attach(component) { this.component = component; }
-
   refresh(data) {
+    if (this.identity !== data.identity) this.load(data);
     this.data = data;
     for (const [name, colour] of Object.entries(data.colours)) this.root.style.setProperty(`--${name}`, colour);
     this.colours = Object.values(data.colours);
@@ -219,3 +202,5 @@ class View extends Words {
     this.tellFate(position);
   }
 }
+
+export default mountedWithTexts(View);

@@ -1,22 +1,6 @@
 /* The text of a run, each token shaded by a class the server gave it; lit by any chart of the page that runs along the
    text, and lighting them back. Words are chosen by clicking the first and, with shift, the last. */
 
-const panels = new WeakMap();
-
-export default function (component) {
-  const { parentElement } = component;
-  withTexts(parentElement, unpack(component.data), (data) => draw(component, data));
-  return () => { awaitNoTexts(parentElement); panels.get(parentElement)?.dispose(); panels.delete(parentElement); };
-}
-
-function draw(component, data) {
-  const { parentElement } = component;
-  if (!panels.has(parentElement)) panels.set(parentElement, new Panel(parentElement));
-  const panel = panels.get(parentElement);
-  panel.component = component;
-  panel.refresh(data);
-}
-
 function element(tag, className, text) {
   const node = document.createElement(tag);
   if (className) node.className = className;
@@ -180,3 +164,5 @@ class Panel {
     this.dim();
   }
 }
+
+export default mountedWithTexts(Panel);
