@@ -45,9 +45,12 @@ class LowRankState:
     def share(self, query: Tensor, logits: Tensor, bias: Tensor | None) -> StateShare:
         """How queries (B, Hq, q, d) with these logits (B, H, G, q, S) at the slots divide their attention."""
         own, value = self.column(query)
-        if bias is not None:
-            logits = logits + bias[:, :, :, None]
-        mass = torch.softmax(torch.cat([logits, own[..., None]], -1), -1).nan_to_num_(nan=0.0)
+        both = torch.cat([logits, own[..., None]], -1)
+        if bias is None:
+            mass = torch.softmax(both, -1)
+        else:  # padding may see nothing at all
+            both[..., :-1] += bias[:, :, :, None]
+            mass = torch.softmax(both, -1).nan_to_num_(nan=0.0)
         return StateShare(mass[..., :-1], mass[..., -1], value)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.cache.decision_work import EVICT, Work
+from kvlab.cache.decision_work import LEAVE_NO_TRACE, Work
 from kvlab.cache.quota import Quota
 from kvlab.cache.set_aside import SetAside
 from kvlab.cache.settings import LayerSettings
@@ -83,7 +83,7 @@ class Bucket:
         """Count a decision that was made in place, with every head over its budget before and at it now."""
         assert self.quota is not None
         self.table.occupied = min(self.table.occupied, self.quota.largest)
-        self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind != EVICT
+        self.table.is_dense, self.table.weighted = False, self.table.weighted or work.kind not in LEAVE_NO_TRACE
         if work.left is not None:
             self.table.was_freed(work.left, work.full)
 

@@ -20,7 +20,7 @@ import torch
 from numba import njit
 
 from kvlab.cache import decision_torch
-from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import ABSORB, EVICT, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.methods.columns import FREE, TINY
 from kvlab.methods.scorers.attention.ema import NEGLIGIBLE, missing
 from kvlab.methods.settlers.mass import NEVER_SEEN
@@ -60,8 +60,13 @@ def decide(work: Work) -> None:
         _similar(*common, *ahead, rows["score"], rows["threshold"], work.least)
     elif work.kind == RESIDUAL:
         _residual(*common, rows["score"], rows["residual"], work.sums)
-    elif work.kind == EVICT:
+    elif work.kind in (EVICT, ABSORB):
         _evict(*common, rows["score"])
+        if work.absorb is not None:
+            gone = (work.flat[name].index_select(0, work.pair[1]) for name in ("keys", "values"))
+            work.absorb(*(states.view(*work.dropped.shape, 1, -1) for states in gone))
+    elif work.kind == POOL:
+        _pool(*common, rows["score"], rows["covers"], rows["generation"])
     elif work.kind == SPREAD:
         _spread(*common, rows["score"], work.reach, work.drawn, work.stream, *work.mixes)
     else:
@@ -151,6 +156,53 @@ def _evict(keys, values, position, votes, dropped, now, recent, sinks, heads, le
         position[r, source] = FREE
         left[r] = r * slots + source
         dropped[r] += 1 if votes is None else votes[r, source]
+
+
+@part
+def _number(rated):
+    """`rated`, or 0 for what is no number."""
+    return np.float32(0) if rated != rated else rated
+
+
+@part
+def _cheapest_pair(position, covers, place, now, newest, oldest):
+    """The older and the younger of two neighbours in the text that stand for the fewest tokens for their age.
+
+    Of those that may leave, which must be two. `place` is room for a slot at each place of the text.
+    """
+    place[oldest:newest] = FREE
+    for s in range(len(position)):
+        if oldest <= position[s] < newest:
+            place[position[s]] = s
+    older, younger, before, most = 0, 0, FREE, np.float32(-1)
+    for p in range(oldest, newest):
+        slot = place[p]
+        if slot == FREE:
+            continue
+        if before != FREE:
+            worth = np.float32(now - p) / np.float32(np.int64(covers[before]) + covers[slot])
+            if worth > most:
+                older, younger, most = before, slot, worth
+        before = slot
+    return older, younger
+
+
+@compiled
+def _pool(
+    keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, covers, generation
+):  # fmt: skip
+    slots, place = position.shape[1], np.empty(now.max() + 1, np.int32)
+    for r in range(len(position)):
+        seen, time = position[r], now[r // heads]
+        older, younger = _cheapest_pair(seen, covers[r], place, time, time - recent[r], sinks[r])
+        stays, source = older, younger
+        if _number(score[r, older]) < _number(score[r, younger]):  # of equals the older one stays
+            stays, source = younger, older
+        covers[r, stays] += covers[r, source]
+        generation[r, stays] = max(generation[r, stays], generation[r, source]) + 1
+        seen[source] = FREE
+        left[r] = r * slots + source
+        dropped[r] += 1
 
 
 @part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -12,7 +13,8 @@ from torch import Tensor
 from kvlab.methods.columns import FREE
 from kvlab.methods.settlers.merging.draws import MIX
 
-EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD = range(5)  # what becomes of the slot that leaves
+EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD, POOL, ABSORB = range(7)  # what becomes of the slot that leaves
+LEAVE_NO_TRACE = (EVICT, POOL, ABSORB)  # in the slots that stay
 COLUMNS = ("keys", "values", "position", "score", "votes", "log_mass", "average", "lengths")
 
 
@@ -42,6 +44,9 @@ class Work:
     asked: Tensor | None = None  # (B, H, 2): which queries it is made of (`kvlab.methods.columns.ASKED`)
     residual: Tensor | None = None
     threshold: Tensor | None = None
+    covers: Tensor | None = None  # (B, H, S) tokens a pool stands for
+    generation: Tensor | None = None  # how often it was pooled
+    absorb: Callable[[Tensor, Tensor], None] | None = None  # takes key and value (B, H, 1, d) of what leaves
     decay: float = 1.0  # of scores
     alpha: float = 0.5  # of averages
     least: float = 0.0  # cosine below which nothing merges, or weight of the newest in a moving threshold
@@ -76,7 +81,7 @@ class Work:
     @cached_property
     def rows(self) -> dict[str, np.ndarray]:
         """Columns by name (B * H, S[, d]), and what heads have (B * H,), as arrays of the same memory."""
-        heads, long = self.dropped.numel(), (*COLUMNS, "residual", "asked")
+        heads, long = self.dropped.numel(), (*COLUMNS, "residual", "covers", "generation", "asked")
         parts = {name: getattr(self, name) for name in (*long, "recent", "sinks", "dropped", "threshold")}
         parts |= {"left": self.pair[1], "merged": self.joined, "guess": self.guess}
         # Of no slot, and as products lie in memory beside a query's logits.

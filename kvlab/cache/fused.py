@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from kvlab.attention.kernels import SWITCH, kernels_on, launching_on, warn_without
-from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import ABSORB, EVICT, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.cache.on_host import Decide, host_kernel, on_host, takes
-from kvlab.methods.columns import ASKED
+from kvlab.methods.columns import ASKED, there
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
 from kvlab.methods.scorers.attention.ema import EMA, EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.oldest import Oldest
+from kvlab.methods.settlers.absorb import HEAD, Absorb
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.merging.cosine_merge import THRESHOLD, CosineMerge
 from kvlab.methods.settlers.merging.draws import stream_start
 from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
+from kvlab.methods.settlers.pooling.pool import COVERS, GENERATION, Pool
 from kvlab.methods.settlers.residuals.residual import RESIDUAL as RESIDUAL_COLUMN
 from kvlab.methods.settlers.residuals.residual import ResidualMerge
 from kvlab.methods.view import KEY_LENGTH, View, is_constant
@@ -52,6 +54,9 @@ def decides_whole(pipeline: Pipeline, kernel: Decide | None = None) -> bool:
     if isinstance(settle, CosineMerge):
         plain = settle.rule == "paper" and settle.mass.rule == "none" and settle.space == "rotated"
         return plain and _selects_by_score(select)
+    if isinstance(settle, Absorb | Pool):
+        plain = isinstance(settle, Absorb) or (settle.pooling == "best" and settle.repool == "graded")
+        return plain and kernel is not None and on_host(kernel) and _selects_by_score(select)
     return isinstance(settle, Evict) and _selects_by_score(select)
 
 
@@ -61,7 +66,9 @@ def _selects_by_score(select: object) -> bool:
 
 def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> Work | None:
     """The decision about `view`, whose slots are as they lie in memory; None where `kernel` cannot take it."""
-    if not (view.certain and view.most_excess == 1 and decides_whole(pipeline, kernel)) or view.seen.moves_logits:
+    if not (view.most_excess == 1 and decides_whole(pipeline, kernel) and _is_certain(view, pipeline)):
+        return None
+    if view.seen.moves_logits:
         return None
     slots, settle, score = view.slots, pipeline.settle, pipeline.score
     host = on_host(kernel)
@@ -92,10 +99,17 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
             return None
         seed = 0 if view.generator is None else view.generator.initial_seed()
         own |= {"kind": SPREAD, "reach": reach, "drawn": settle.draw == "bernoulli", "stream": stream_start(seed)}
+    elif isinstance(settle, Pool):
+        room = settle.room(view)
+        own |= {"kind": POOL, "covers": slots.extra[COVERS], "generation": slots.extra[GENERATION]}
+    elif isinstance(settle, Absorb):
+        if HEAD not in view.head_state:
+            return None
+        own |= {"kind": ABSORB, "absorb": partial(settle.absorb, view.layer_idx, view.head_state)}
     else:
         own |= {"kind": EVICT}
     assert isinstance(bounds, LowestScore)
-    budget = room if isinstance(settle, ResidualMerge) else view.budget
+    budget = room if isinstance(settle, ResidualMerge | Pool) else view.budget
     recent, sinks = bounds.bounds_of(view, budget)
     if isinstance(score, AccumulatedAttention):
         own |= {"decay": score.decay}
@@ -107,6 +121,14 @@ def work_of(view: View, pipeline: Pipeline, dropped: Tensor, kernel: Decide) -> 
     if host and not _fits_host(work):
         return None
     return work if _is_laid_out(work) else None
+
+
+def _is_certain(view: View, pipeline: Pipeline) -> bool:
+    """Whether every head has one slot too many. Pools of a prompt may leave fewer, so that slots are counted here."""
+    if not isinstance(pipeline.settle, Pool):
+        return view.certain
+    one = view.phase == "decode" and view.started and pipeline.settle.joins_one(view, pipeline.select)
+    return one and bool((there(view.slots.position).sum(-1) == view.budget + 1).all())
 
 
 def _fits_host(work: Work) -> bool:

@@ -16,17 +16,27 @@ import torch
 
 from kvlab.attention.kernels import SWITCH
 from kvlab.cache import decision_torch
-from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, Work
 from kvlab.methods.columns import lengths_pay
 from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.settlers.absorb import Absorb
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
 from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
 from kvlab.methods.settlers.merging.value_merge import ValueMerge
+from kvlab.methods.settlers.pooling.pool import Pool
 from kvlab.methods.settlers.residuals.residual import ResidualMerge
 
 Decide = Callable[[Work], None]
-KINDS = {Evict: EVICT, NearestMerge: NEAREST, CosineMerge: SIMILAR, ResidualMerge: RESIDUAL, ValueMerge: SPREAD}
+KINDS = {
+    Evict: EVICT,
+    NearestMerge: NEAREST,
+    CosineMerge: SIMILAR,
+    ResidualMerge: RESIDUAL,
+    ValueMerge: SPREAD,
+    Pool: POOL,
+    Absorb: ABSORB,
+}
 
 log = logging.getLogger(__name__)
 _recorded = ContextVar("_recorded", default=False)
@@ -114,12 +124,14 @@ def _smallest(kind: int, keys: torch.Tensor) -> Work:
         SIMILAR: {"score": column(), "threshold": torch.zeros(1, 2, 1)},
         RESIDUAL: {"score": column(), "residual": column(torch.bool)},
         EVICT: {"score": column()},
+        ABSORB: {"score": column()},
+        POOL: {"score": column(), "covers": column(torch.int16) + 1, "generation": column(torch.int16)},
         SPREAD: {"score": column()},
     }
     return Work(
         kind=kind, keys=keys, values=keys.clone(), position=torch.arange(2).to(torch.int16).repeat(1, 2, 1),
         mass=column(), tokens_seen=one[0, :1] * 2, recent=one, sinks=one[..., None] * 0, dropped=torch.zeros(1, 2),
-        votes=None if kind == EVICT else torch.ones(1, 2, 2, dtype=torch.int16),
+        votes=None if kind in LEAVE_NO_TRACE else torch.ones(1, 2, 2, dtype=torch.int16),
         lengths=column() if lengths_pay(keys, keys) else None,
         **own[kind],
     )  # fmt: skip

@@ -134,7 +134,7 @@ def _fused_kernels() -> str:
 
 
 def _on_the_cpu() -> str:
-    """Who takes the decisions of h2o, cam, zsmerge, d2o and keepkv on a CPU."""
+    """Who takes the decisions of h2o, cam, zsmerge, d2o, keepkv, pyramid-pool and less on a CPU."""
     from kvlab.attention.kernels import SWITCH
     from kvlab.cache.on_host import compiled
 

@@ -24,6 +24,7 @@ def train_mini(
     start: Annotated[
         Path | None, typer.Option(help="Go on with a finished model, such as assets/mini: its refining phases alone.")
     ] = None,
+    every: Annotated[int, typer.Option(help="Train on every n-th book by name only; 1: all.")] = 1,
     phases: Annotated[str, typer.Option(help="With --start: only these refining phases, comma-separated.")] = "",
     report: Annotated[bool, typer.Option(help="Print the acceptance table when done.")] = True,
     report_only: Annotated[
@@ -43,7 +44,8 @@ def train_mini(
     folder = report_only or out
     if report_only is None and corpus is not None:
         names = tuple(name.strip() for name in phases.split(",") if name.strip())
-        folder = run_recipe(Recipe(preset, out, corpus, seed, hours, resume == "auto", start=start, phases=names))
+        asked = Recipe(preset, out, corpus, seed, hours, resume == "auto", start=start, phases=names, every=every)
+        folder = run_recipe(asked)
         typer.echo(f"Model written to {folder}: {progress_line(out)}")
     if not (folder / "config.json").is_file():
         raise UserError(f"{folder} is no model folder: it has no config.json.")

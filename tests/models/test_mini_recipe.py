@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -171,6 +172,8 @@ def test_both_presets_run_from_the_command_to_a_model_folder(
         run_recipe(Recipe("gpu", tmp_path / "run", corpus, 1, 1e6, False, compiled=False))
     with pytest.raises(UserError, match="--seed 1"):
         run_recipe(Recipe("gpu", tmp_path / "run", corpus, 2, 1e6, True, compiled=False))
+    with pytest.raises(UserError, match="--every 1: resume"):
+        run_recipe(Recipe("gpu", tmp_path / "run", corpus, 1, 1e6, True, compiled=False, every=2))
 
 
 def test_a_finished_model_is_trained_on(
@@ -231,6 +234,15 @@ def test_validation_books_are_never_training_books(corpus: Path) -> None:
     assert set(validation_books(corpus)) == {VALIDATION_BOOKS[0]}
 
 
+def test_every_second_book_is_half_of_them(tmp_path: Path) -> None:
+    sentence = "The king went up to the tower, and nobody saw him again. "
+    for name in ("d", "a", "c", "b", "e", VALIDATION_BOOKS[0]):
+        (tmp_path / f"{name}.txt").write_text(sentence * 30)
+    prepare_text(tmp_path, tmp_path / "cache", every=2)
+    assert [book["name"] for book in json.loads((tmp_path / "cache" / "books.json").read_text())] == ["a", "c", "e"]
+    assert len(training_books(tmp_path)) == 5
+
+
 def test_bad_input_is_told_in_one_sentence(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"No \.txt books"):
         training_books(tmp_path)
@@ -241,6 +253,8 @@ def test_bad_input_is_told_in_one_sentence(corpus: Path, tmp_path: Path, monkeyp
         recipes.device_of("gpu")
     with pytest.raises(UserError, match="--hours"):
         run_recipe(Recipe("cpu", tmp_path, corpus, 0, 0.0, True))
+    with pytest.raises(UserError, match="--every"):
+        run_recipe(Recipe("cpu", tmp_path, corpus, 0, 1.0, True, every=0))
     (tmp_path / "only").mkdir()
     shutil.copy(corpus / "books" / f"{VALIDATION_BOOKS[0]}.txt", tmp_path / "only")
     with pytest.raises(UserError, match="validation books only"):

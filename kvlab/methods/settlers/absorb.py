@@ -54,6 +54,12 @@ class Absorb:
         state = {NUMERATOR: numerator, NORMALIZER: normalizer, HEAD: head}
         return Plan(keep=victims.keep(slots.valid), head_state=state, lost=victims.votes(slots.votes))
 
+    def absorb(self, layer: int, noted: Mapping[str, Tensor], key: Tensor, value: Tensor) -> None:
+        """Add one token of each head, `key` and `value` (B, H, 1, d) of a layer, to the sums in `noted`, in place."""
+        features = self.maps(layer, noted[HEAD]).of_keys(key)
+        noted[NUMERATOR].addcmul_(features.transpose(-1, -2), value.float())
+        noted[NORMALIZER].add_(features[..., 0, :])
+
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
         """Bytes of a head's two sums and its number."""
         rank = self.fitted[0].rank if self.fitted else self.rank

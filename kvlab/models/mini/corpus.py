@@ -49,12 +49,12 @@ def read_book(path: Path) -> str:
     return unwrap(path.read_text(encoding="utf-8", errors="strict"))
 
 
-def training_books(corpus: Path) -> dict[str, Path]:
-    """Return the books that training may read."""
+def training_books(corpus: Path, every: int = 1) -> dict[str, Path]:
+    """Return the books that training may read: in the order of their names the first, and each `every`-th after it."""
     books = {name: path for name, path in book_paths(corpus).items() if name not in VALIDATION_BOOKS + LEFT_OUT}
     if not books:
         raise UserError(f"{corpus} holds validation books only: add books to train on.")
-    return books
+    return dict(list(books.items())[::every])
 
 
 def validation_books(corpus: Path) -> dict[str, Path]:

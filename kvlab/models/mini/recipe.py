@@ -35,6 +35,7 @@ class Recipe:
     compiled: bool = True
     start: Path | None = None  # a finished model that the last phases go on with
     phases: tuple[str, ...] = ()  # of those, only these
+    every: int = 1  # of the training books in the order of their names, the first and each so many-th after it
 
 
 def device_of(preset: str) -> str:
@@ -48,16 +49,16 @@ def device_of(preset: str) -> str:
 
 def _check_folder(recipe: Recipe) -> None:
     """Refuse to mix two different runs in one folder."""
-    asked = {"preset": recipe.preset, "seed": recipe.seed, "hours": recipe.hours}
+    asked = {"preset": recipe.preset, "seed": recipe.seed, "hours": recipe.hours, "every": recipe.every}
     settings = recipe.out / _SETTINGS_FILE
     if checkpoints(recipe.out):
         if not recipe.resume:
             raise UserError(f"{recipe.out} already holds a training run: give --resume auto or another --out.")
-        before = json.loads(settings.read_text()) if settings.is_file() else asked
-        if (before["preset"], before["seed"]) != (recipe.preset, recipe.seed):
+        before = asked | (json.loads(settings.read_text()) if settings.is_file() else {})
+        if any(before[name] != asked[name] for name in ("preset", "seed", "every")):
             raise UserError(
-                f"{recipe.out} holds a run with --preset {before['preset']} --seed {before['seed']}: "
-                "resume it with the same, or give another --out."
+                f"{recipe.out} holds a run with --preset {before['preset']} --seed {before['seed']} "
+                f"--every {before['every']}: resume it with the same, or give another --out."
             )
     recipe.out.mkdir(parents=True, exist_ok=True)
     settings.write_text(json.dumps(asked))
@@ -68,13 +69,15 @@ def run_recipe(recipe: Recipe) -> Path:
     device = device_of(recipe.preset)
     if recipe.hours <= 0:
         raise UserError(f"--hours must be above 0, not {recipe.hours}.")
+    if recipe.every < 1:
+        raise UserError(f"--every must be at least 1 (all books), not {recipe.every}.")
     _check_folder(recipe)
     phases = PRESETS[recipe.preset]
     if recipe.start is not None:
         phases = refining_phases(phases, recipe.start, recipe.phases)
     elif recipe.phases:
         raise UserError("--phases chooses among the refining phases: give --start too.")
-    text = prepare_text(recipe.corpus, recipe.out / "cache", recipe.start)
+    text = prepare_text(recipe.corpus, recipe.out / "cache", recipe.start, recipe.every)
     milestones = Milestones(validation_text(recipe.corpus, text.tokenizer), recipe.out / "curve.csv")
     run = Run(
         phases,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -74,21 +74,21 @@ def validation_text(corpus: Path, tokenizer: PreTrainedTokenizerBase) -> Text:
     return Text(tokenizer, np.concatenate([np.array(book, dtype=np.uint16) for book in books]), starts)
 
 
-def prepare_text(corpus: Path, cache: Path, tokenizer_folder: Path | None = None) -> Text:
-    """Return the training text, tokenized once for a cache folder.
+def prepare_text(corpus: Path, cache: Path, tokenizer_folder: Path | None = None, every: int = 1) -> Text:
+    """Return the training text, every so many-th book of a corpus, tokenized once for a cache folder.
 
     The tokenizer is learned on the text, or is the one of a model folder whose training goes on.
     """
     if not (cache / _BOOKS_FILE).is_file():
-        _build_cache(corpus, cache, tokenizer_folder)
+        _build_cache(training_books(corpus, every), cache, tokenizer_folder)
     books = json.loads((cache / _BOOKS_FILE).read_text())
     starts = np.array([0, *np.cumsum([book["tokens"] for book in books])])
     return Text(load_tokenizer(cache), np.load(cache / _TOKENS_FILE, mmap_mode="r"), starts)
 
 
-def _build_cache(corpus: Path, cache: Path, tokenizer_folder: Path | None) -> None:
+def _build_cache(paths: Mapping[str, Path], cache: Path, tokenizer_folder: Path | None) -> None:
     cache.mkdir(parents=True, exist_ok=True)
-    texts = {name: read_book(path) for name, path in training_books(corpus).items()}
+    texts = {name: read_book(path) for name, path in paths.items()}
     tokenizer = load_tokenizer(tokenizer_folder) if tokenizer_folder else train_tokenizer(texts.values())
     save_tokenizer(tokenizer, cache)
     tokens = [np.array(tokenizer.encode(text, add_special_tokens=False), dtype=np.uint16) for text in texts.values()]

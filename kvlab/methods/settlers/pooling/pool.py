@@ -75,9 +75,9 @@ class Pool:
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
-        slots, room = view.slots, view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
-        safe = select.protected(replace(view, budget=room))  # type: ignore[attr-defined]
-        if self._joins_one(view, select):
+        slots = view.slots
+        safe = select.protected(replace(view, budget=self.room(view)))  # type: ignore[attr-defined]
+        if self.joins_one(view, select):
             return self._one(view, slots.valid > safe)
         safe = safe & slots.valid
         places = (view.budget - safe.sum(-1)).clamp_min(0)
@@ -94,7 +94,11 @@ class Pool:
         evicted = exists & ((places == 0) & (need > 0))[..., None]
         return self._plan(view, index, exists & ~evicted, evicted, pools)
 
-    def _joins_one(self, view: View, select: Selector) -> bool:
+    def room(self, view: View) -> Tensor:
+        """(B, H) slots of the budget that the selector may protect: one is kept for pools."""
+        return view.of_budget(self, lambda: (view.budget - 1).clamp_min(1))
+
+    def joins_one(self, view: View, select: Selector) -> bool:
         """Whether each head that is over its budget is so by one, and has two slots that are not protected."""
         one = self.repool == "graded" and view.phase == "decode" and view.most_excess == 1
         return one and self.keeps_one and view.smallest_budget > 1 and isinstance(select, LowestScore)
