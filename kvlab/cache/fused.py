@@ -55,9 +55,17 @@ def decides_whole(pipeline: Pipeline, kernel: Decide | None = None) -> bool:
         plain = settle.rule == "paper" and settle.mass.rule == "none" and settle.space == "rotated"
         return plain and _selects_by_score(select)
     if isinstance(settle, Absorb | Pool):
-        plain = isinstance(settle, Absorb) or (settle.pooling == "best" and settle.repool == "graded")
-        return plain and kernel is not None and on_host(kernel) and _selects_by_score(select)
+        return kernel is not None and on_host(kernel) and decides_on_cpu_alone(pipeline)
     return isinstance(settle, Evict) and _selects_by_score(select)
+
+
+def decides_on_cpu_alone(pipeline: Pipeline) -> bool:
+    """Whether what is compiled for a CPU knows all four choices, and the kernel of a GPU does not."""
+    settle = pipeline.settle
+    known = isinstance(settle, Absorb) or (
+        isinstance(settle, Pool) and settle.pooling == "best" and settle.repool == "graded"
+    )
+    return known and isinstance(pipeline.score, AccumulatedAttention) and _selects_by_score(pipeline.select)
 
 
 def _selects_by_score(select: object) -> bool:

@@ -12,7 +12,7 @@ from kvlab.attention.queries import num_key_value_heads
 from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
-from kvlab.cache.fused import decides_whole
+from kvlab.cache.fused import decides_on_cpu_alone, decides_whole
 from kvlab.cache.on_host import make_ready
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.prompt_text import tell_text, with_delimiters
@@ -87,7 +87,8 @@ def make_cache(
     if pipeline.rehearsal is not None and settings.compresses:
         listen(language_model)
         settings.rehearsal = rehearsal_state(pipeline.rehearsal, language_model, getattr(model, "tokenizer", None))
-    if settings.compresses and language_model.device.type == "cpu" and decides_whole(pipeline):
+    whole = decides_whole(pipeline) or decides_on_cpu_alone(pipeline)
+    if whole and settings.compresses and language_model.device.type == "cpu":
         make_ready(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         tell_text(language_model)

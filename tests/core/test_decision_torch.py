@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache, on_host
+from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache, making, on_host
 from kvlab.cache.decision_work import Work
 from kvlab.cache.on_host import compiled
 from kvlab.cache.table import SlotTable
@@ -166,6 +166,17 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
     assert len(guessed) > STEPS and torch.stack(guessed).mean() > right
     for other in caches[1:]:
         same_tables(other, caches[0], 1e-5)
+
+
+def test_what_decode_steps_need_is_compiled_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, asked = prepare(tiny_model("llama")), []
+    monkeypatch.setattr(making, "make_ready", lambda pipeline, dtype: asked.append(type(pipeline.settle)))
+    for method, options in COMPILED:
+        make_cache(model, method, 0.4, **options)
+    assert len(asked) == len(COMPILED) and set(asked) == set(on_host.KINDS)
+    for method, options in (("pyramid-pool", {"pooling": "mean"}), ("kvmerger", {}), ("full", {})):
+        make_cache(model, method, 0.4, **options)
+    assert len(asked) == len(COMPILED)
 
 
 def test_what_cannot_be_compiled_is_told_once_and_plain_torch_decides(
