@@ -12,7 +12,7 @@ from pathlib import Path
 from setuptools.command.build_py import build_py
 
 FOLDERS = ("app", "pages", "assets")
-IGNORED = ("__pycache__", "*.pyc", ".DS_Store", "mini-60")  # the last: a second model, of the checkout alone
+IGNORED = ("__pycache__", "*.pyc", ".DS_Store", "mini-60", "mini-half")  # the last two: models of the checkout alone
 
 
 class BuildWithDashboard(build_py):

@@ -14,7 +14,7 @@ from kvlab.fitted.signature import same_weights
 from kvlab.methods.allocators.profile import EVEN, HeadProfile, HeadShares
 from kvlab.methods.pipeline import Pipeline
 
-SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60")}
+SHIPPED = {name: f"profiles/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
 PROFILES = Kind("profile of head shares", "kvlab profile", SHIPPED)
 
 

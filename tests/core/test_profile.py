@@ -102,13 +102,14 @@ def test_another_models_profile_is_refused(tmp_path: Path) -> None:
         make_cache(lab(), "duoattention", 0.3, profile=str(tmp_path / "text"))
 
 
-def test_a_model_that_has_a_profile_is_told_its_name() -> None:
+@pytest.mark.parametrize("name", ["mini-60", "mini-half"])
+def test_a_model_that_has_a_profile_is_told_its_name(name: str) -> None:
     from kvlab.assets import asset_path
 
-    known = load_model(str(asset_path("mini-60")), device="cpu")
-    with pytest.raises(UserError, match="give profile=mini-60, which was"):
+    known = load_model(str(asset_path(name)), device="cpu")
+    with pytest.raises(UserError, match=f"give profile={name}, which was"):
         make_cache(known, "duoattention", 0.3)
-    assert make_cache(known, "duoattention", 0.3, profile="mini-60")
+    assert make_cache(known, "duoattention", 0.3, profile=name)
 
 
 def test_the_shipped_profile_is_minis() -> None:
