@@ -14,7 +14,7 @@ class Origin:
     """A plug-in by name (a file's stem or a distribution's name), its version, and the SHA-256 of its code.
 
     `place` is what a person would look for: the file's path, or the entry point's value. A package's hash is of the
-    module that its entry point names.
+    module that its entry point names. A TOML file of the module's name beside it (`kvlab.methods.published`) counts.
     """
 
     name: str
