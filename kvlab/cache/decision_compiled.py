@@ -85,6 +85,12 @@ def _lacking(alpha: float) -> np.ndarray:
 
 
 @part
+def _number(rated):
+    """`rated`, or 0 for what is no number."""
+    return np.float32(0) if rated != rated else rated
+
+
+@part
 def _leaving(rating, position, newest, oldest, residual):
     """The slot of one head that may leave and has the lowest rating (S,), of equals the first.
 
@@ -95,9 +101,7 @@ def _leaving(rating, position, newest, oldest, residual):
         # What is not valid stands before all sinks.
         if position[s] < oldest or position[s] > newest or (residual is not None and residual[s]):
             continue
-        rated = np.float32(rating[s])
-        if rated != rated:  # what is no number counts as 0
-            rated = np.float32(0)
+        rated = _number(np.float32(rating[s]))
         if position[s] < newest and (found < 0 or rated < lowest):
             if found >= 0 and (second < 0 or lowest < higher):
                 second, higher = found, lowest
@@ -156,12 +160,6 @@ def _evict(keys, values, position, votes, dropped, now, recent, sinks, heads, le
         position[r, source] = FREE
         left[r] = r * slots + source
         dropped[r] += 1 if votes is None else votes[r, source]
-
-
-@part
-def _number(rated):
-    """`rated`, or 0 for what is no number."""
-    return np.float32(0) if rated != rated else rated
 
 
 @part
