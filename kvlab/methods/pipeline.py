@@ -100,6 +100,10 @@ class Selector(Protocol):
         """The `excess` (B, H) slots to lose, at most `most`; slots in `barred` (B, H, S) are never chosen."""
         ...
 
+    def protected(self, view: View) -> Tensor:
+        """(B, H, S) bool: slots that never go, whatever their score."""
+        ...
+
 
 class Settler(Protocol):
     """Decides what becomes of what must go."""

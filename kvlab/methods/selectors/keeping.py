@@ -30,7 +30,7 @@ class Keeping:
     def protected(self, view: View) -> Tensor:
         """(B, H, S) bool: the chosen tokens, and what the inner selector protects with the places left."""
         kept = self.forced(view)
-        return self.inner.protected(_rest(view, kept)) | kept  # type: ignore[attr-defined]
+        return self.inner.protected(_rest(view, kept)) | kept
 
     def forced(self, view: View) -> Tensor:
         """(B, H, S) bool: slots of the chosen tokens."""

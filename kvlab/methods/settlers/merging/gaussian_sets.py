@@ -90,7 +90,7 @@ class GaussianSets:
     def _protected(self, view: View, select: Selector) -> Tensor:
         """(B, H, S) bool: recent and high-score slots, at least one place of the budget left to sets."""
         room = (view.budget - 1).clamp_min(1)
-        safe = select.protected(replace(view, budget=room)) & view.slots.valid  # type: ignore[attr-defined]
+        safe = select.protected(replace(view, budget=room)) & view.slots.valid
         count = torch.minimum((view.budget * self.heavy).long(), room - safe.sum(-1)).clamp_min(0)
         score = torch.nan_to_num(view.slots.score).masked_fill(safe | ~view.slots.valid, -torch.inf)
         rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)

@@ -76,7 +76,7 @@ class PairMerge:
         """Merges for everything over budget; heads with too few neighbours for that evict."""
         slots, most = view.slots, min(view.most_excess, view.slots.valid.shape[-1])
         order = slots.in_text()
-        may = (slots.valid & ~select.protected(view)).gather(2, order)  # type: ignore[attr-defined]
+        may = (slots.valid & ~select.protected(view)).gather(2, order)
         excess = view.excess()
         enough = (may[..., 1:] & may[..., :-1]).sum(-1) >= excess
         runs = Runs.of(self._joined(view, order, may, torch.where(enough, excess, 0)))

@@ -76,7 +76,7 @@ class Pool:
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
         slots = view.slots
-        safe = select.protected(replace(view, budget=self.room(view)))  # type: ignore[attr-defined]
+        safe = select.protected(replace(view, budget=self.room(view)))
         if self.joins_one(view, select):
             return self._one(view, slots.valid > safe)
         safe = safe & slots.valid
