@@ -101,7 +101,10 @@ class Selector(Protocol):
         ...
 
     def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: slots that never go, whatever their score."""
+        """(B, H, S) bool: slots that never go, whatever their score.
+
+        A plug-in's selector may leave it out: then nothing is protected, and settlers that pool or merge refuse it.
+        """
         ...
 
 
