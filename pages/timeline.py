@@ -20,7 +20,7 @@ from app.state import chosen_step, current_run, step_reason
 from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
-from kvlab.analysis.lineage.tables import check, events_at, slot_table
+from kvlab.analysis.lineage.tables import check, events_with_texts, slot_table
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
 from kvlab.analysis.memory import budgets_by_layer
 from kvlab.figures import lineage as river
@@ -117,7 +117,7 @@ def linked_view(run: Run, layer: int, head: int) -> None:
             slots_table(lineage, texts, step, masses, f"Slots of layer {layer}, head {head} after step {step}")
     with happened:
         if happened.open:
-            events_table(events, texts, step)
+            events_table(run, layer, head, texts, step)
     with flow:
         if flow.open:
             lineage_of_slot(run, lineage, events, texts, step, slot)
@@ -131,8 +131,8 @@ def slots_table(lineage: Lineage, texts: list[str], step: int, masses: page.Mass
     show_table(table, name, height=360)
 
 
-def events_table(events: pd.DataFrame, texts: list[str], step: int) -> None:
-    table = events_at(events, texts, step)
+def events_table(run: Run, layer: int, head: int, texts: list[str], step: int) -> None:
+    table = events_with_texts(run.events_at(layer, head, step), texts)
     if table.empty:
         st.caption(f"Nothing left this head in step {step}.")
         return

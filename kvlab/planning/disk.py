@@ -11,7 +11,7 @@ from kvlab.planning.work import Work
 from kvlab.recording import DECISION_BYTES_A_TOKEN, HALF, decision_that_fits, state_bytes, states_that_fit
 
 # Bytes a row after compression, measured on mini; and what a folder takes with nothing in it.
-EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 7, 14, 30, 15, 10_000
+EVICTED_ROW, MERGED_ROW, STEP_ROW, TOKEN_ROW, FOLDER = 5, 13, 30, 15, 10_000
 HIDDEN_NUMBERS = 1650  # of one layer's hidden states: histograms and quantiles, beside six numbers a channel
 SAMPLED_ROWS = 3  # of GVote's samples: (H, T) each
 

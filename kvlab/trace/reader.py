@@ -21,7 +21,7 @@ from kvlab.trace.checksums import known_checksum
 from kvlab.trace.consistency import check_consistency
 from kvlab.trace.parts import sound_parts
 from kvlab.trace.record import REMEDY, read_record
-from kvlab.trace.schema import EXACT_ARRAYS, PROBE_ARRAYS, TABLES, RunRecord
+from kvlab.trace.schema import EXACT_ARRAYS, HISTORY, PROBE_ARRAYS, TABLES, RunRecord
 
 ORDER = ("step", "layer", "head")
 
@@ -97,14 +97,24 @@ class Run:
         return rows.select(wanted).to_pandas()
 
     def events_of(self, layer: int) -> pa.Table:
-        """The events of a layer, columns as `schema.EVENTS`, as they lie; `head_of` has those of a head.
+        """The events of a layer, columns as `schema.HISTORY`, as they lie; `head_of` has those of a head.
 
         What has to be read and decoded for one head is that of all heads of its layer.
 
         Raises:
             UserError: as `select`.
         """
-        return self._read("events", TABLES["events"].names, self._condition(layer, None))
+        return self._read("events", list(HISTORY), self._condition(layer, None))
+
+    def events_at(self, layer: int, head: int, step: int) -> pd.DataFrame:
+        """All columns of one KV head's events of one step, as they were recorded.
+
+        Raises:
+            UserError: as `select`.
+        """
+        here = self._condition(layer, head)
+        assert here is not None
+        return self._read("events", TABLES["events"].names, here & (pc.field("step") == step)).to_pandas()
 
     def keys(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Unit keys (tokens, head_dim) float16 as cached (rotated), and their norms (tokens,)."""
@@ -303,7 +313,7 @@ class Run:
 
 
 def head_of(events: pa.Table, head: int) -> pd.DataFrame:
-    """The rows of one KV head of `Run.events_of`, by step, then as recorded: `Run.select("events", layer, head)`."""
+    """The rows of one KV head of `Run.events_of`, by step, then as recorded, as `Run.select` has them."""
     return events.filter(pc.field("head") == head).sort_by("step").to_pandas()
 
 

@@ -291,6 +291,14 @@ EVENTS = pa.schema(
     ]
 )
 
+# What tells which token went where and for how much: all that a head's history asks of the whole run, and much quicker
+# to read than all.
+HISTORY = (
+    *("step", "head", "kind", "source", "target"),
+    *("similarity", "value_weight", "votes_source", "mass_source", "perturbation"),
+)
+SELDOM_ALIKE = ("source", "target", "similarity", "mass_source", "mass_target", "mass_after", "sag")
+
 MEMORY = pa.schema(
     [
         ("step", pa.int32()),

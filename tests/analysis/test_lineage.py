@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kvlab.analysis.lineage import NEVER, State, fold, states_at
 from kvlab.analysis.lineage.mosaic import MAX_CELLS, mosaic, state_counts
 from kvlab.analysis.lineage.states import regions, regions_at
-from kvlab.analysis.lineage.tables import check, event_steps, events_at, slot_table, token_fates, token_texts
+from kvlab.analysis.lineage.tables import check, event_steps, events_with_texts, slot_table, token_fates, token_texts
 from kvlab.analysis.lineage.tree import MAX_LEAVES, lineage_tree, members, merged_slots
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
@@ -150,7 +150,10 @@ def test_tables_say_where_each_token_is(tmp_path: Path):
     absorbed = fates[fates["state"] == "absorbed"]
     assert absorbed["left at step"].le(step).all()
     assert set(absorbed["slot"]) <= set(slots["position"])
-    assert len(events_at(events, texts, step)) == (events["step"] == step).sum()
+    here = events[events["step"] == step]
+    told = events_with_texts(here, texts)
+    assert told["source"].tolist() == here["source"].tolist()
+    assert told["source_text"].tolist() == [texts[source] for source in here["source"]]
     assert set(event_steps(lineage)) == set(events.loc[events["step"] > 0, "step"])
 
 

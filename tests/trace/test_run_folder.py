@@ -22,7 +22,7 @@ from hypothesis.extra import numpy as hnp
 from kvlab.errors import UserError
 from kvlab.trace import Run, RunWriter, atomic, catalogue, open_run
 from kvlab.trace.reader import head_of
-from kvlab.trace.schema import TABLES, RunRecord
+from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 from kvlab.trace.synthetic import HEAD_DIM, write_synthetic_run
 
 NUMPY_KINDS = {pa.int16(): np.int16, pa.int32(): np.int32, pa.int64(): np.int64, pa.float32(): np.float32}
@@ -125,9 +125,18 @@ def test_a_head_of_its_layer_s_events_is_what_is_selected(tmp_path: Path):
     for layer in range(3):
         events = run.events_of(layer)
         for head in range(2):
-            pd.testing.assert_frame_equal(head_of(events, head), run.select("events", layer, head))
+            pd.testing.assert_frame_equal(head_of(events, head), run.select("events", layer, head, HISTORY))
     with pytest.raises(UserError, match="no layer 3"):
         run.events_of(3)
+
+
+def test_the_events_of_one_step_are_those_of_its_rows(tmp_path: Path):
+    run = open_run(write_synthetic_run(tmp_path, layers=3, heads=2, prompt_tokens=100, steps=9))
+    whole = run.select("events", 1, 1)
+    assert set(whole["step"]) >= {0, 9}
+    for step in (0, 4, 9, 10):
+        expected = whole[whole["step"] == step].reset_index(drop=True)
+        pd.testing.assert_frame_equal(run.events_at(1, 1, step), expected)
 
 
 def test_arrays_come_back_in_half_precision(tmp_path: Path):

@@ -88,11 +88,11 @@ def _departures(events: pd.DataFrame, tokens: int) -> tuple[np.ndarray, np.ndarr
     """Step, kind and target of each token's own departure."""
     leave = np.full(tokens, NEVER)
     kind, parent = np.zeros(tokens, np.uint8), np.full(tokens, -1)
-    main = events.sort_values("value_weight", kind="stable").drop_duplicates("source", keep="last")
-    source = main["source"].to_numpy(np.int64)
-    leave[source] = main["step"].to_numpy()
-    kind[source] = pd.Index(KINDS).get_indexer(pd.Index(main["kind"])).clip(0)
-    parent[source] = main["target"].to_numpy()
+    order = np.argsort(events["value_weight"].to_numpy(), kind="stable")  # of equal sources the last is written
+    source = events["source"].to_numpy(np.int64)[order]
+    leave[source] = events["step"].to_numpy()[order]
+    kind[source] = pd.Index(KINDS).get_indexer(pd.Index(events["kind"])).clip(0)[order]
+    parent[source] = events["target"].to_numpy()[order]
     return leave, kind, parent
 
 

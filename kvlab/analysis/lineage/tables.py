@@ -80,9 +80,9 @@ def check(lineage: Lineage, steps: pd.DataFrame) -> pd.DataFrame:
     return table.assign(agree=table["folded"] == table["recorded"])
 
 
-def events_at(events: pd.DataFrame, texts: list[str], step: int) -> pd.DataFrame:
-    """The events of one step with the text of the slots that left and of those they went into."""
-    here = events[events["step"] == step].drop(columns=["step", "layer", "head"])
+def events_with_texts(events: pd.DataFrame, texts: list[str]) -> pd.DataFrame:
+    """Events of one step of one head with the text of the slots that left and of those they went into."""
+    here = events.drop(columns=["step", "layer", "head"])
     return here.assign(
         source_text=[texts[position] if 0 <= position < len(texts) else "" for position in here["source"]],
         target_text=[texts[position] if 0 <= position < len(texts) else "" for position in here["target"]],
