@@ -25,12 +25,13 @@ COLUMNS = ("step", "sag", "perturbation", "output_error", "regret", "merged", "e
 
 
 class HeadArrays(NamedTuple):
-    """Values (tokens, head_dim) as they are and true masses (steps, tokens), float32.
+    """Unit values (tokens, head_dim), their norms (tokens,) and true masses (steps, tokens), float32.
 
     Slot masses (steps, tokens) are float16, as recorded: they are asked only where a run predicts no scores.
     """
 
-    values: np.ndarray
+    unit: np.ndarray
+    norm: np.ndarray
     true_mass: np.ndarray
     slot_mass: np.ndarray
 
@@ -42,29 +43,37 @@ def read_arrays(run: Run, layer: int, head: int) -> HeadArrays | None:
         true, slot = run.attention(layer, head)
     except UserError:
         return None
-    values = unit.astype(np.float32)
-    values *= norm.astype(np.float32)[:, None]
-    return HeadArrays(values, true.astype(np.float32), slot)
+    return HeadArrays(unit.astype(np.float32), norm.astype(np.float32), true.astype(np.float32), slot)
 
 
-def value_spread(values: np.ndarray, merged: np.ndarray) -> float:
+def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray) -> float:
     """gamma: the largest distance of any of the `merged` tokens' values (positions) to any value, NaN without one.
 
-    Every pair is looked at up to `MOST_PAIRS`; beyond, the two largest distances to the mean are added, which is never
-    less (triangle inequality).
+    Values are `unit` (tokens, head_dim) times `norm` (tokens,). Every pair is looked at up to `MOST_PAIRS`; beyond, the
+    two largest distances to the mean are added, which is never less (triangle inequality).
     """
     if not len(merged):
         return float("nan")
-    if len(merged) * len(values) > MOST_PAIRS:
-        away = values - values.mean(0)
-        squares = np.einsum("td,td->t", away, away)
-        return float(np.sqrt(squares[merged].max()) + np.sqrt(squares.max()))
+    if len(merged) * len(unit) > MOST_PAIRS:
+        away = distance_to_mean(unit, norm)
+        return float(away[merged].max() + away.max())
+    values = unit * norm[:, None]
     some, squares, largest = values[merged], np.einsum("td,td->t", values, values), 0.0
     for start in range(0, len(some), ROWS_AT_ONCE):
         rows = some[start : start + ROWS_AT_ONCE]
         squared = (rows**2).sum(1)[:, None] + squares - 2 * rows @ values.T
         largest = max(largest, float(squared.max()))
     return float(np.sqrt(largest))
+
+
+def distance_to_mean(unit: np.ndarray, norm: np.ndarray) -> np.ndarray:
+    """(tokens,) distance of each value, `unit` times `norm`, to the mean of all.
+
+    Squared term by term: at 128k tokens the values themselves would be another copy of 64 MB.
+    """
+    mean = norm @ unit / len(unit)
+    squares = np.einsum("td,td->t", unit, unit) * norm**2 - 2 * norm * (unit @ mean) + mean @ mean
+    return np.sqrt(squares.clip(0))
 
 
 def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
@@ -104,15 +113,22 @@ def bound_over_steps(
     epsilon, gamma, length = steps["score_error"].to_numpy(np.float64), float("nan"), np.full(count, np.nan)
     if arrays is not None:
         joined = events[events["target"] >= 0]
-        gamma = value_spread(arrays.values, np.unique(joined[["source", "target"]].to_numpy()))
+        gamma = value_spread(arrays.unit, arrays.norm, _either(joined, len(arrays.unit)))
         rows = min(count, len(arrays.true_mass))
-        length[:rows] = np.linalg.norm(arrays.true_mass[:rows] @ arrays.values, axis=1)
+        length[:rows] = np.linalg.norm((arrays.true_mass[:rows] * arrays.norm) @ arrays.unit, axis=1)
         if np.isnan(epsilon).all():
             epsilon = np.append(persistence_error(arrays.slot_mass[:rows]), np.full(count - rows, np.nan))
     bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)
     return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound, query_heads))[
         list(COLUMNS)
     ]
+
+
+def _either(joined: pd.DataFrame, tokens: int) -> np.ndarray:
+    """Positions that are source or target of any of these events, increasing."""
+    there = np.zeros(tokens, bool)
+    there[joined["source"].to_numpy()] = there[joined["target"].to_numpy()] = True
+    return np.flatnonzero(there)
 
 
 def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:

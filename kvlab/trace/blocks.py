@@ -11,8 +11,9 @@ import json
 import math
 from collections.abc import Mapping
 from functools import lru_cache
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -63,7 +64,7 @@ def _sound(path: Path, state: State, blocks: int) -> np.ndarray:
     return np.zeros(blocks, bool)
 
 
-def _check(file: BinaryIO, sums: np.ndarray, sound: np.ndarray, spans: np.ndarray) -> bool:
+def _check(file: BufferedReader, sums: np.ndarray, sound: np.ndarray, spans: np.ndarray) -> bool:
     """Whether every block that one of the `spans`, (n, 2) first byte and the one after the last, touches is sound."""
     edges = np.zeros(len(sums) + 1, np.int64)
     first, beyond = spans[:, 0] // BLOCK, -(-spans[:, 1] // BLOCK)
@@ -71,9 +72,10 @@ def _check(file: BinaryIO, sums: np.ndarray, sound: np.ndarray, spans: np.ndarra
         return False
     np.add.at(edges, first, 1)
     np.add.at(edges, beyond, -1)
+    held = memoryview(bytearray(BLOCK))
     for block in np.flatnonzero((edges.cumsum()[:-1] > 0) & ~sound).tolist():
         file.seek(block * BLOCK)
-        if hashlib.sha256(file.read(BLOCK)).digest() != sums[block].tobytes():
+        if hashlib.sha256(held[: file.readinto(held)]).digest() != sums[block].tobytes():
             return False
         sound[block] = True
     return True

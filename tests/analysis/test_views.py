@@ -58,12 +58,22 @@ def test_from_an_error_of_one_on_there_is_no_bound(epsilon: float):
 @given(arrays(np.float32, (9, 4), elements=NUMBERS), st.lists(st.integers(0, 8), min_size=1, unique=True))
 def test_value_spread_is_the_largest_distance_and_its_shortcut_never_less(values: np.ndarray, merged: list[int]):
     every = np.linalg.norm(values[merged][:, None] - values[None], axis=2).max()
-    assert bound.value_spread(values, np.array(merged)) == pytest.approx(float(every), abs=2e-3)
+    norm = np.linalg.norm(values, axis=1)
+    parts = values / np.maximum(norm, 1e-12)[:, None], norm, np.array(merged)
+    assert bound.value_spread(*parts) == pytest.approx(float(every), abs=2e-3)
     most, bound.MOST_PAIRS = bound.MOST_PAIRS, 1
     try:
-        assert bound.value_spread(values, np.array(merged)) >= every - 1e-4
+        assert bound.value_spread(*parts) >= every - 1e-4
     finally:
         bound.MOST_PAIRS = most
+
+
+@given(arrays(np.float32, (11, 4), elements=NUMBERS))
+def test_distances_to_the_mean_are_those_of_the_values(values: np.ndarray):
+    norm = np.linalg.norm(values, axis=1)
+    unit = values / np.maximum(norm, 1e-12)[:, None]
+    expected = np.linalg.norm(values - values.mean(0), axis=1)
+    np.testing.assert_allclose(bound.distance_to_mean(unit, norm), expected, atol=5e-3)
 
 
 def test_expecting_the_same_again_is_right_where_nothing_changes():
@@ -93,7 +103,7 @@ def test_a_bound_does_not_depend_on_the_scale_of_the_values(runs: dict[str, Run]
     steps, events, found = run.select("steps", 0, 0), run.select("events", 0, 0), bound.read_arrays(run, 0, 0)
     assert found is not None
     once = bound.bound_over_steps(steps, events, found)["bound"]
-    twice = bound.bound_over_steps(steps, events, found._replace(values=2 * found.values))["bound"]
+    twice = bound.bound_over_steps(steps, events, found._replace(norm=2 * found.norm))["bound"]
     np.testing.assert_allclose(once, twice, rtol=1e-4)
 
 
