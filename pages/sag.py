@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-
 import pandas as pd
 import streamlit as st
 
@@ -147,10 +145,8 @@ def every_layer(run: Run) -> list[int]:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def table_of_head(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
-    with ThreadPoolExecutor(1) as beside:  # at 128k tokens values and attention take as long as the events
-        arrays = beside.submit(bound.read_arrays, _run, layer, head)
-        steps, events = page.head_steps(_run, layer, head), page.head_history(_run, layer, head)[1]
-        return bound.bound_over_steps(steps, events, arrays.result(), query_heads_a_slot(_run))
+    steps, events = page.head_steps(_run, layer, head), page.head_history(_run, layer, head)[1]
+    return bound.bound_over_steps(steps, events, bound.read_arrays(_run, layer, head), query_heads_a_slot(_run))
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading values and attention of every head")
