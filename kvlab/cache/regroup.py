@@ -82,13 +82,15 @@ def _of(split: Streams, number: int, tensor: Tensor) -> Tensor:
 def _room(settings: LayerSettings, most: int | None, length: int) -> int:
     """Free slots for a table of `length`: where decoding keeps to a budget, up to that and the steps between decisions.
 
-    `most` is the largest budget in the table. Pooling may leave less than its budget, and fills it up again.
+    `most` is the largest budget in the table. Pooling may leave less than its budget, and fills it up again. Where many
+    steps lie between decisions the room for them is made as they come.
     """
     if settings.store.packs:
         return 0  # it makes its own
-    if not settings.pipeline.decode or most is None:
-        return settings.period if settings.pipeline.decode else room_to_grow(length)
-    return min(max(most - length, 0), room_to_grow(length)) + settings.period
+    room = room_to_grow(length)
+    if not settings.pipeline.decode:
+        return room
+    return min(settings.period, room) + (0 if most is None else min(max(most - length, 0), room))
 
 
 def _apart(rows: list[list[int]]) -> list[list[int]]:

@@ -81,7 +81,8 @@ class Work:
         kept = self._kept(holds, budget)
         if kept >= self.tokens:
             return self.tokens
-        return min(kept, self.tokens) + (self._period(holds) if holds.decode else room_to_grow(kept))
+        room = room_to_grow(kept)
+        return min(kept, self.tokens) + (min(self._period(holds), room) if holds.decode else room)
 
     def last_slots(self, holds: Holds, budget: Amount) -> int:
         """The same after the last decode step, with the room a growing table takes."""
