@@ -19,6 +19,7 @@ from kvlab.figures import influence as figures
 from kvlab.figures import lineage as river
 from kvlab.trace.reader import Run
 
+OPEN_INFLUENCES = 4  # at 128k tokens and 17 steps one takes 18 MB
 WIDTHS = {"weight x attention": "flow", "tokens carried": "votes"}
 
 
@@ -112,7 +113,7 @@ def half_life(run: Run, layer: int, head: int) -> None:
     show(figure, decay, reading, "lineage-decay", name, page.source(run))
 
 
-@st.cache_resource(max_entries=8, show_spinner="Following every token")
+@st.cache_resource(max_entries=OPEN_INFLUENCES, show_spinner="Following every token")
 def influence_of(_run: Run, path: str, written: int, layer: int, head: int) -> tuple:
     lineage, events, _ = page.head_history(_run, layer, head)
     return influence.influence(lineage, events)

@@ -68,7 +68,17 @@ def facts(table: pd.DataFrame) -> None:
 
 
 def predicts(run: Run) -> bool:
-    return bool(run.select("steps", columns=["score_error"])["score_error"].notna().any())
+    return _predicts(run, *page.stamp(run))
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _predicts(_run: Run, path: str, written: int) -> bool:
+    return bound.predicts(_run.select("steps", columns=["score_error"]))
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def typical_perturbation(_run: Run, path: str, written: int) -> float | None:
+    return bound.typical_perturbation(_run)
 
 
 def how_it_is_computed(run: Run) -> None:
@@ -91,7 +101,7 @@ def how_it_is_computed(run: Run) -> None:
 def predicted(run: Run) -> str:
     if run.record.method != "keepkv" or run.record.hyper_parameters.get("predict") != "ema":
         return ""
-    changed = bound.typical_perturbation(run)
+    changed = typical_perturbation(run, *page.stamp(run))
     said = "" if changed is None else f"; a decision changes a head's output by {percent(changed)} at the median"
     return f"This run merges for predicted scores, which no query has, so no merge of it is exact{said}."
 
@@ -146,7 +156,8 @@ def every_layer(run: Run) -> list[int]:
 @st.cache_data(max_entries=64, show_spinner=False)
 def table_of_head(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
     steps, events = page.head_steps(_run, layer, head), page.head_history(_run, layer, head)[1]
-    return bound.bound_over_steps(steps, events, bound.read_arrays(_run, layer, head), query_heads_a_slot(_run))
+    arrays = bound.read_arrays(_run, layer, head, bound.predicts(steps))
+    return bound.bound_over_steps(steps, events, arrays, query_heads_a_slot(_run))
 
 
 @st.cache_data(max_entries=8, show_spinner="Reading values and attention of every head")

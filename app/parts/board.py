@@ -31,6 +31,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
 CHART, CELL = "board-chart", "board-cell"
+LONG_TEXT = 50_000  # characters
 
 
 @dataclass(frozen=True)
@@ -173,12 +174,21 @@ def answer_form(runs: Sequence[Run], known: Board | None) -> None:
             icon=":material/help:",
         )
         sample = next((sample for sample in shipped_samples() if sample.text == record.prompt), None)
-        with st.expander("The answer and its facts", expanded=True):
-            _form(record, sample.answer if sample and sample.answer else "", ())
+        _unfolded("The answer and its facts", record, sample.answer if sample and sample.answer else "", (), True)
         return
-    with st.expander("Another answer or fact"):
-        wanted = known.asked.wanted
-        _form(record, wanted.answer, () if wanted.assumed else wanted.facts)
+    wanted = known.asked.wanted
+    _unfolded("Another answer or fact", record, wanted.answer, () if wanted.assumed else wanted.facts, False)
+
+
+def _unfolded(title: str, record: RunRecord, answer: str, facts: Spans, expanded: bool) -> None:
+    """The form under a title. With a long text, all of whose words go to the browser, it is made once it is opened."""
+    if len(record.prompt) <= LONG_TEXT:
+        with st.expander(title, expanded):
+            _form(record, answer, facts)
+        return
+    with st.expander(title, key="answer_open", bind="query-params", on_change="rerun") as form:
+        if form.open:
+            _form(record, answer, facts)
 
 
 def _form(record: RunRecord, answer: str, facts: Spans) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,8 +32,9 @@ _component = st.components.v2.component(
 )
 
 
+@lru_cache(maxsize=8)
 def word_spans(text: str) -> Spans:
-    """(start, stop) of every word of the text."""
+    """(start, stop) of every word of the text; a page asks for those of one text several times."""
     return tuple(found.span() for found in re.finditer(r"\S+", text))
 
 

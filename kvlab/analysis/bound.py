@@ -27,23 +27,28 @@ COLUMNS = ("step", "sag", "perturbation", "output_error", "regret", "merged", "e
 class HeadArrays(NamedTuple):
     """Unit values (tokens, head_dim), their norms (tokens,) and true masses (steps, tokens), float32.
 
-    Slot masses (steps, tokens) are float16, as recorded: they are asked only where a run predicts no scores.
+    Slot masses (steps, tokens) are float16, as recorded, and only there where a run predicts no scores.
     """
 
     unit: np.ndarray
     norm: np.ndarray
     true_mass: np.ndarray
-    slot_mass: np.ndarray
+    slot_mass: np.ndarray | None
 
 
-def read_arrays(run: Run, layer: int, head: int) -> HeadArrays | None:
-    """What the bound needs of one head; None where the run did not record it."""
+def read_arrays(run: Run, layer: int, head: int, predicts: bool = False) -> HeadArrays | None:
+    """What the bound needs of one head, which `predicts` scores or not; None where the run did not record it."""
     try:
         unit, norm = run.values(layer, head)
-        true, slot = run.attention(layer, head)
+        true, slot = (run.true_mass(layer, head), None) if predicts else run.attention(layer, head)
     except UserError:
         return None
     return HeadArrays(unit.astype(np.float32), norm.astype(np.float32), true.astype(np.float32), slot)
+
+
+def predicts(steps: pd.DataFrame) -> bool:
+    """Whether a method has scores of its own for what will be asked, given rows of `steps`."""
+    return bool(steps["score_error"].notna().any())
 
 
 def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray) -> float:
@@ -116,7 +121,7 @@ def bound_over_steps(
         gamma = value_spread(arrays.unit, arrays.norm, _either(joined, len(arrays.unit)))
         rows = min(count, len(arrays.true_mass))
         length[:rows] = np.linalg.norm((arrays.true_mass[:rows] * arrays.norm) @ arrays.unit, axis=1)
-        if np.isnan(epsilon).all():
+        if arrays.slot_mass is not None and np.isnan(epsilon).all():
             epsilon = np.append(persistence_error(arrays.slot_mass[:rows]), np.full(count - rows, np.nan))
     bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)
     return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound, query_heads))[
@@ -138,7 +143,8 @@ def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
         for head in range(run.record.model.num_key_value_heads):
             steps, events = run.select("steps", layer, head), run.select("events", layer, head)
             if len(steps):
-                table = bound_over_steps(steps, events, read_arrays(run, layer, head), query_heads_a_slot(run))
+                arrays = read_arrays(run, layer, head, predicts(steps))
+                table = bound_over_steps(steps, events, arrays, query_heads_a_slot(run))
                 parts.append(table.assign(layer=layer, head=head))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])
 

@@ -11,14 +11,14 @@ MAX_LINES = 12
 
 
 def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
-    """(share, merges): both (steps, tokens), after each recorded step.
+    """(share, merges): both (steps, tokens), float32 and int32, after each recorded step.
 
     `share` is the weight of each token's value in the value of the slot it lives in: 1 on its own, times the value
     weight of every merge its slot goes through as source, times one minus the sources' weights where it is the
     target; 0 once evicted, NaN before it was read. `merges` counts the merges of the slot it lived in.
     """
     count, tokens = len(lineage.steps), lineage.tokens
-    shares, merges = np.ones((count, tokens)), np.zeros((count, tokens), np.int32)
+    shares, merges = np.ones((count, tokens), np.float32), np.zeros((count, tokens), np.int32)
     share, passed, owner = np.ones(tokens), np.zeros(tokens, np.int32), np.arange(tokens)
     by_step = {int(step): group for step, group in events.groupby("step")}
     for row, step in enumerate(lineage.steps.tolist()):

@@ -14,7 +14,8 @@ from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.score_heads import ScoreHead
 from kvlab.methods.scorers.to_come.predicted import UNTRAINED, PredictedScore
 
-SCORE_HEADS = Kind("file of KVzap's networks", "kvlab fit --method kvzap", {"mini": "kvzap/mini.safetensors"})
+SHIPPED = {name: f"kvzap/{name}.safetensors" for name in ("mini", "mini-60", "mini-half")}
+SCORE_HEADS = Kind("file of KVzap's networks", "kvlab fit --method kvzap", SHIPPED)
 LAYERS = "layers"
 
 

@@ -118,11 +118,13 @@ class Run:
 
     def keys(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Unit keys (tokens, head_dim) float16 as cached (rotated), and their norms (tokens,)."""
-        return self._slices("keys", layer, head, "unit", "norm")
+        unit, norm = self._slices("keys", layer, head, ("unit", "norm"))
+        return unit, norm
 
     def values(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Unit values (tokens, head_dim) float16 and their norms (tokens,)."""
-        return self._slices("values", layer, head, "unit", "norm")
+        unit, norm = self._slices("values", layer, head, ("unit", "norm"))
+        return unit, norm
 
     def attention(self, layer: int, head: int, thinned: bool = False) -> tuple[np.ndarray, np.ndarray]:
         """True mass of each token and mass of each slot, both (steps, tokens) float16; see `schema.ARRAYS`.
@@ -132,12 +134,27 @@ class Run:
         Raises:
             UserError: they were not recorded.
         """
-        if self.attention_every > 1 and not thinned:
+        if not thinned:
+            self._check_every_step()
+        true, slot = self._slices("attention", layer, head, ("true_mass", "slot_mass"), (slice(None),))
+        return true, slot
+
+    def true_mass(self, layer: int, head: int) -> np.ndarray:
+        """The first of `attention`, of every step, (steps, tokens) float16: what the slots got is not read.
+
+        Raises:
+            UserError: it was not recorded of every step.
+        """
+        self._check_every_step()
+        (true,) = self._slices("attention", layer, head, ("true_mass",), (slice(None),))
+        return true
+
+    def _check_every_step(self) -> None:
+        if self.attention_every > 1:
             raise UserError(
                 f"Attention rows were recorded at every {self.attention_every} steps only, and this takes those of "
                 "every step: record the run again with fewer layers or heads and every=1."
             )
-        return self._slices("attention", layer, head, "true_mass", "slot_mass", (slice(None),))
 
     def attention_row(self, layer: int, head: int, row: int) -> tuple[np.ndarray, np.ndarray] | None:
         """One row of both arrays of `attention`, thinned or not, (tokens,) float16; None where they end before it.
@@ -146,9 +163,10 @@ class Run:
             UserError: they were not recorded.
         """
         try:
-            return self._slices("attention", layer, head, "true_mass", "slot_mass", (row,))
+            true, slot = self._slices("attention", layer, head, ("true_mass", "slot_mass"), (row,))
         except IndexError:
             return None
+        return true, slot
 
     def decision(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Score float32 and whether it stayed (1 or 0) of each prompt token when the prompt was compressed.
@@ -156,11 +174,13 @@ class Run:
         Raises:
             UserError: it was not recorded.
         """
-        return self._slices("decision", layer, head, "score", "kept")
+        score, kept = self._slices("decision", layer, head, ("score", "kept"))
+        return score, kept
 
     def history(self, layer: int, head: int) -> tuple[np.ndarray, np.ndarray]:
         """Mass and log exp score of each token for the probe's queries, both (rows, tokens) float16."""
-        return self._slices("history", layer, head, "mass", "log_score", (slice(None),))
+        mass, log_score = self._slices("history", layer, head, ("mass", "log_score"), (slice(None),))
+        return mass, log_score
 
     def probe(self, name: str, layer: int) -> dict[str, np.ndarray]:
         """Every tensor of the probe's `hidden` or `sampled` of a layer, float32; see `schema.ARRAYS`.
@@ -257,9 +277,7 @@ class Run:
             if index is not None and not 0 <= index < count:
                 raise UserError(f"This run has no {name} {index}: its {name}s are numbered 0 to {count - 1}.")
 
-    def _slices(
-        self, name: str, layer: int, head: int, first: str, second: str, before: Index = ()
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def _slices(self, name: str, layer: int, head: int, tensors: Sequence[str], before: Index = ()) -> list[np.ndarray]:
         self._check_indices(layer, head)
         path = self._array_path(name, layer)
         heads = self.record.recording.of_heads(self.record.model.num_key_value_heads)
@@ -268,13 +286,13 @@ class Run:
         if self.record.status == "running":
             raise UserError(self._why_no_array(path, layer))
         index = (*before, heads.index(head))
-        self.check_array(path, {first: index, second: index})
+        self.check_array(path, dict.fromkeys(tensors, index))
         try:
-            with safe_open(path, framework="numpy") as tensors:
-                parts = tensors.get_slice(first), tensors.get_slice(second)
+            with safe_open(path, framework="numpy") as file:
+                parts = [file.get_slice(tensor) for tensor in tensors]
                 for part in parts:
                     _check_bounds(before, part.get_shape())
-                return parts[0][index], parts[1][index]
+                return [part[index] for part in parts]
         except (FileNotFoundError, SafetensorError, KeyError) as error:
             raise UserError(self._why_no_array(path, layer)) from error
 

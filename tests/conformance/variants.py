@@ -44,7 +44,7 @@ SHORT: dict[str, dict[str, Any]] = {
     "semanticache": {"longest": 6, "sinks": 1, "recent": 3},
     "duoattention": {"profile": "even", "sinks": 1, "recent": 3},
     "attention-matching": {"profile": "even", "window": 4, "sinks": 1, "recent": 2},
-    "exactmerge2": {"profile": "even", "window": 4, "newest": 1, "sinks": 1, "recent": 2, "buffer": 2},
+    "exactmerge2": {"heads": "untrained", "window": 4, "newest": 1, "sinks": 1, "recent": 2, "buffer": 2},
     "rkv": {"window": 2, "kernel": 3, "buffer": 2},
 }
 # What a choice is only allowed, or only felt, together with.

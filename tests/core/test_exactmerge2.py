@@ -1,4 +1,4 @@
-"""exactmerge 2: its regression against keys as they will be held, its stores, its bytes, its two scores in turns."""
+"""exactmerge 2: its regression against keys as they will be held, its stores, its bytes, its single pass."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ import torch
 from torch import Tensor
 
 from kvlab.budget import Budget
-from kvlab.cache import executor, make_cache
+from kvlab.cache import CompressedCache, executor, make_cache
 from kvlab.cache.pack import in_order
 from kvlab.cache.table import SlotTable
 from kvlab.methods import make_method
 from kvlab.methods.allocators.model_wide import ModelWide, protected_by
-from kvlab.methods.columns import Columns
-from kvlab.methods.scorers.around.alternating import Alternating
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
+from kvlab.methods.view import Slots
 from kvlab.stores import STORES, store_under
 from tests.conformance.test_matrix import lab_model
-from tests.core.layers import draw
 from tests.core.test_attention_matching import ASKED, BATCH, HEADS, WINDOW, rows_of, solved, view
 from tests.core.test_byte_budgets import live_bytes
 
@@ -189,26 +187,54 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
     assert again.slots.log_mass.dtype == torch.float32
 
 
-class Given:
-    """A score that is known."""
+def test_a_single_pass_keeps_the_window_and_refits_values_alone() -> None:
+    """The last tokens that are asked stay, up to a quarter of a head's slots; without a rehearsal no mass is fitted."""
+    model = lab_model("llama", torch.float32)
+    ids = torch.randint(3, 97, (1, 90), generator=torch.Generator().manual_seed(8))
+    for slots, window in ((40, 6), (40, 32), (13, 32)):
+        method = make_method("exactmerge2", rehearse=False, heads="untrained", window=window, newest=2)
+        cache, full = make_cache(model, method, slots), make_cache(model, "full", 1.0)
+        with torch.inference_mode():
+            model(ids, past_key_values=cache)
+            model(ids, past_key_values=full)
+        for layer, whole in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
+            before = whole.buckets[0].table.visible().values[0]
+            for number, bucket in enumerate(layer.buckets):
+                held, heads = bucket.table.visible(), layer.streams.heads_in(number)[0]
+                stay = (held.valid.sum(-1, keepdim=True) // 4).clamp_max(window)
+                late = held.valid & (held.position >= 90 - stay)
+                assert torch.equal(late.sum(-1, keepdim=True), stay), (slots, window)
+                own = before[heads].gather(2, held.position.long().clamp_min(0)[..., None].expand_as(held.values))
+                assert not held.has_mass or bool((held.log_mass[held.valid] == 0).all())
+                moved = ~torch.isclose(held.values, own, atol=1e-5).all(-1)
+                assert (moved & held.valid).any()
 
-    def __init__(self, score: Tensor) -> None:
-        self.score = score
 
-    def update(self, slots: object, seen: object, first: bool) -> dict[str, Tensor]:
-        """As it was given."""
-        return {"score": self.score}
+def test_a_single_pass_over_the_budget_goes_by_what_the_newest_queries_look_at() -> None:
+    """With `decode=budget` a generated token's score is the most attention it got, and no foreseen score is lost."""
+    model = lab_model("llama", torch.float32)
+    ids = torch.randint(3, 97, (1, 40), generator=torch.Generator().manual_seed(9))
+    single = {"rehearse": False, "heads": "untrained", "window": 3, "newest": 1, "refit": "none"}
+    cache = make_cache(model, make_method("exactmerge2", decode="budget", buffer=4, **single), 12)
+    with torch.inference_mode():
+        model(ids, past_key_values=cache)
+        foreseen = [
+            {int(p): float(s) for p, s, v in zip(*row, strict=True) if v}
+            for table in tables(cache)
+            for row in zip(table.position[0], table.score[0], table.valid[0], strict=True)
+        ]
+        for step in range(4):
+            model(torch.tensor([[50 + step]]), past_key_values=cache)
+    after = [
+        {int(p): float(s) for p, s, v in zip(*row, strict=True) if v}
+        for table in tables(cache)
+        for row in zip(table.position[0], table.score[0], table.valid[0], strict=True)
+    ]
+    for before, now in zip(foreseen, after, strict=True):
+        assert all(now[token] >= before[token] for token in before.keys() & now.keys())
+        assert all(0 < now[token] <= 1 for token in now if token >= 40)
 
 
-def test_two_scores_take_turns() -> None:
-    """A slot is as good as the turn at which one of the two picks it; a slot both would pick is picked by the first."""
-    one, other = draw(1, 1, 2, 9, 1)[..., 0], draw(2, 1, 2, 9, 1)[..., 0]
-    slots = Columns(True, None).fresh(draw(3, 1, 2, 9, 4), draw(4, 1, 2, 9, 4), torch.arange(9).expand(1, 2, -1), {})
-    score = Alternating(Given(one), Given(other)).update(slots, None, True)["score"]  # type: ignore[arg-type]
-    for head in range(2):
-        picked: list[int] = []
-        for turn in range(9):
-            for given in (one, other):
-                slot = sorted(range(9), key=lambda place: -float(given[0, head, place]))[turn]
-                picked += [slot] if slot not in picked else []
-        assert score[0, head].argsort(descending=True).tolist() == picked
+def tables(cache: CompressedCache) -> list[Slots]:
+    """Of each layer, with every score; heads as they are numbered."""
+    return [layer.slots for layer in cache.compressed_layers() if layer.slots is not None]

@@ -90,6 +90,16 @@ def test_a_fact_is_marked_by_clicking_words_where_an_answer_is_added_later(
     assert "marked" not in again.query_params
 
 
+def test_a_long_prompt_s_form_is_made_once_it_is_opened(
+    runs: list[Path], runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("app.parts.board.LONG_TEXT", 20)
+    page = open_page("compare")
+    assert not [field for field in page.text_input if field.label == "Expected answer"]
+    page = open_page("compare", answer_open="true")
+    assert "Did it still get the answer?" in told(add_answer(page, own_words(runs[0])))
+
+
 def test_bad_words_are_one_sentence_and_nothing_is_saved(runs: list[Path], runs_root: Path, open_page: Open):
     page = open_page("compare")
     assert "letter by letter" in told(add_answer(page, "x", "words that the prompt lacks"))

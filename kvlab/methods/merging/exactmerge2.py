@@ -5,21 +5,19 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from kvlab.methods.allocators.model_wide import ModelWide
-from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.base import offer_stores, register
+from kvlab.methods.eviction.kvzap import FILE_HELP
 from kvlab.methods.going_on import GoesOn
-from kvlab.methods.pipeline import Allocator, Pipeline, Scorer
+from kvlab.methods.pipeline import Pipeline, Scorer
 from kvlab.methods.published import published
 from kvlab.methods.rehearsal import Rehearsal
-from kvlab.methods.scorers.around.alternating import Alternating
-from kvlab.methods.scorers.attention.window import WindowAttention
-from kvlab.methods.scorers.contents.keys_alone import UnusualKeys
+from kvlab.methods.scorers.to_come.predicted import PredictedScore
 from kvlab.methods.scorers.to_come.rehearsed import Over, RehearsedAttention
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
 from kvlab.stores import AUTO
 
-KERNEL = 7
+WINDOW_SHARE = 1 / 4  # of a head's slots that may be the window's in a single pass
 
 
 @register
@@ -28,9 +26,9 @@ class ExactMerge2(GoesOn):
 
     The refit is a ridge regression over queries of the rehearsal and the prompt's last ones, made against keys as the
     store will hold them; the newest slots stay out of it. A budget in bytes is filled with packed slots (`store=auto`).
-    Without `rehearse` nothing is read again: the model's profile splits the budget, unusual keys and SnapKV's window
-    take turns, and the refit is to the last queries. Acts once, after the prompt; generated tokens are kept on top of
-    the budget, unless `decode=budget`.
+    Without `rehearse` nothing is read again: networks fitted to the model foresee the scores (KVzap), the window's
+    tokens stay, and values are refitted to its queries. Acts once, after the prompt; generated tokens are kept on top
+    of the budget, unless `decode=budget`.
     """
 
     name: ClassVar[str] = "exactmerge2"
@@ -39,13 +37,15 @@ class ExactMerge2(GoesOn):
     paper, presets, reasons = published(__file__)
 
     store: str = Field(AUTO, description="how settled slots are held in memory", json_schema_extra=offer_stores)
-    rehearse: bool = Field(True, description="read the context a second time; without, a single pass and a profile")
-    profile: str = Field("mini", description="without `rehearse`: head shares, mini or a file of `kvlab profile`")
+    rehearse: bool = Field(True, description="read the context a second time; without, networks foresee what it finds")
+    heads: str = Field("mini", description=f"without `rehearse`: {FILE_HELP}")
     over: Over = Field("rms", description="of the rehearsal's attention to a slot: largest, root mean square, or mean")
     window: int = Field(
-        32, ge=1, description="last prompt queries that are matched as well; without `rehearse` they score"
+        32, ge=1, description="last prompt queries that are matched as well; without `rehearse` their tokens stay"
     )
-    refit: Literal["both", "values", "none"] = Field("both", description="log mass and values of what stays, or less")
+    refit: Literal["both", "values", "none"] = Field(
+        "both", description="log mass (only with `rehearse`) and values of what stays, or less"
+    )
     queries: int = Field(256, ge=1, description="queries of the rehearsal, for each query head, that are matched")
     window_weight: float = Field(4.0, gt=0, description="how much each of the last prompt queries counts")
     ridge: float = Field(0.1, ge=0, description="pull towards the slots' own mass")
@@ -54,23 +54,22 @@ class ExactMerge2(GoesOn):
     newest: int = Field(4, ge=0, description="newest slots that keep mass and value: the next tokens read them")
     buffer: int = Field(32, ge=1, description="with `decode=budget`: generated tokens on top before each decision")
     sinks: int = Field(1, ge=0, description="first tokens that always stay")
-    recent: int = Field(8, ge=1, description="last tokens that always stay")
+    recent: int = Field(8, ge=1, description="with `rehearse`: last tokens that always stay")
     recent_share: float = Field(1 / 16, gt=0, le=1, description="but no more than this share of a head's slots")
 
     def pipeline(self) -> Pipeline:
-        """A rehearsal's attention under one cut, or two scores in turns under a profile; refitted, prefill only."""
-        select = LowestScore(self.sinks, self.recent, most=self.recent_share)
+        """A rehearsal's attention, or what networks foresee of it, under one cut; refitted, prefill only."""
         again = Rehearsal() if self.rehearse else None
+        select = LowestScore(self.sinks, self.recent, most=self.recent_share)
         score: Scorer = RehearsedAttention(self.over, recalls=self.window)
-        allocate: Allocator = ModelWide(select=select)
-        if not self.rehearse:
-            score = Alternating(WindowAttention(self.window, KERNEL), UnusualKeys())
-            allocate = HeadProfile(self.profile, "shares", select)
+        if again is None:
+            select = LowestScore(self.sinks, self.window, most=WINDOW_SHARE)
+            score = PredictedScore(self.heads, recalls=self.window)
         settle = MatchAttention(
             self.queries if again and self.refit != "none" else 0,
             self.window,
             self.window_weight,
-            self.refit == "both",
+            self.refit == "both" and self.rehearse,
             self.refit != "none",
             self.ridge,
             self.untouched,
@@ -78,4 +77,4 @@ class ExactMerge2(GoesOn):
             value_ridge=self.value_ridge,
             rehearsal=again,
         )
-        return self.going_on(Pipeline(score, allocate, select, settle, decode=False))
+        return self.going_on(Pipeline(score, ModelWide(select=select), select, settle, decode=False))
