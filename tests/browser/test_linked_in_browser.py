@@ -56,24 +56,41 @@ def test_every_step_in_the_browser_is_the_step_of_the_fold(
     page.wait_for_url(re.compile("step=6"))
 
 
+def whole_text(page: Any, texts: list[str]) -> None:
+    """All of the text is there by and by, for the browser's own search."""
+    shown = "".join(text or "∅" for text in texts)
+    panel = page.locator(".kv-strip [data-part='text']").element_handle()
+    page.wait_for_function("([panel, shown]) => panel.textContent === shown", arg=[panel, shown])
+
+
+def scroll_to_share(page: Any, share: float) -> None:
+    page.locator(".kv-strip [data-part='text']").evaluate(
+        "(node, share) => node.scrollTo({ top: share * node.scrollHeight - node.clientHeight / 2 })", share
+    )
+
+
 def test_words_far_from_view_look_right_once_they_are_near(visit: Callable[..., Any], served: Path):
     """What a step changes out of sight is put on as it comes near, whichever way one gets there."""
     made = write_synthetic_run(served, method="h2o", prompt_tokens=2500, steps=6, comparison_id="far")
     run = open_run(made)
     lineage = history(run)
-    page, end = visit(f"timeline?run={run.record.run_id}&layer=0&head=0&step=0"), lineage.tokens
+    page = visit(f"timeline?run={run.record.run_id}&layer=0&head=0&step=0")
     first, then = states_at(lineage, 0), states_at(lineage, int(lineage.steps[-1]))
     changed = np.flatnonzero(first[:2500] != then[:2500])
     far = int(changed[-1])
     assert far > 1500, "a word that changes and is not in view"
     at_step(page, 0)
-    page.wait_for_selector(f".kv-strip .t[data-p='{end - 1}']", state="attached")  # all words are made by and by
+    texts = token_texts(run.tokens, lineage.tokens)
+    whole_text(page, texts)
+    assert page.locator(".kv-strip .t").count() < len(texts), "words out of view are bare text"
     page.locator(".kv-strip [data-part='last']").click()
     at_step(page, int(lineage.steps[-1]))
     for word in (far, 0, int(changed[len(changed) // 2])):
-        shown = page.locator(f".kv-strip .t[data-p='{word}']")
-        shown.scroll_into_view_if_needed()
+        scroll_to_share(page, word / len(texts))
+        page.wait_for_selector(f".kv-strip .t.s{then[word]}[data-p='{word}']", state="attached")
+        page.locator(f".kv-strip .t[data-p='{word}']").scroll_into_view_if_needed()
         page.wait_for_selector(f".kv-strip .t.s{then[word]}[data-p='{word}']")
+    assert page.locator(".kv-strip [data-part='text']").text_content() == "".join(text or "∅" for text in texts)
 
 
 def test_the_text_of_a_run_is_sent_once(visit: Callable[..., Any], served: Path):
@@ -92,8 +109,9 @@ def test_the_text_of_a_run_is_sent_once(visit: Callable[..., Any], served: Path)
     page.wait_for_selector(".kv-strip[data-identity*='/0/1/']", state="attached")
     assert any(len(frame) > 2600 for frame in came), "the history of the other head"
     assert not any(sent in frame for frame in came if isinstance(frame, bytes))
-    page.wait_for_selector(f".kv-strip .t[data-p='{len(texts) - 1}']", state="attached")  # made by and by
-    assert page.locator(".kv-strip .t").all_text_contents() == [text or "∅" for text in texts]
+    whole_text(page, texts)
+    words = page.locator(".kv-strip .t").all_text_contents()
+    assert words == [text or "∅" for text in texts[: len(words)]]
 
 
 def test_a_word_lights_the_tokens_of_its_slot_and_a_click_goes_into_the_address(

@@ -1,8 +1,11 @@
-/* A long text as blocks of words: those in view are made at once, the others as they come near or when the browser rests,
-   so that a page of 32,000 tokens is there as soon as one of a hundred. What words look like changes in view only, and
-   elsewhere as they come near. Put before the component that shows a text. */
+/* A long text as blocks of words: those in view are made at once, the others as they come near, so that a page of 130,000
+   tokens is there as soon as one of a hundred, and as quick to change: a hundred thousand words make every change of the
+   page slower. Until then a block is its bare text. What words look like changes in view only, and elsewhere as they come
+   near. Put before the component that shows a text. */
 
 const BLOCK = 256, AT_ONCE = 512, FIRST_REST_MS = 1500, SPARE_MS = 4, PAUSE_MS = 60;
+
+function shownText(text) { return text === "" ? "∅" : text; }
 
 class Blocks {
   /* `dress(span, position)` is called for each word when it is made, and again when its code has changed (see `wear`). */
@@ -56,7 +59,7 @@ class Blocks {
     if (start >= this.texts.length || this.spans[start]) return;
     const words = document.createDocumentFragment();
     for (let position = start; position < this.stop(block); position++) words.append(this.word(position));
-    this.nodes[block].append(words);
+    this.nodes[block].replaceChildren(words);
   }
 
   /* Of each position a number below 255 that decides its looks. For a hundred thousand words at once it would take as long
@@ -80,7 +83,7 @@ class Blocks {
 
   word(position) {
     const text = this.texts[position], span = document.createElement("span");
-    span.textContent = text === "" ? "∅" : text;
+    span.textContent = shownText(text);
     span.className = "t";
     span.dataset.p = position;
     if (text.includes("\n")) span.dataset.nl = "";
@@ -95,11 +98,14 @@ class Blocks {
     return this.spans[position];
   }
 
-  /* The rest of the text, so that the browser's own search finds all of it; slowly, as what the reader does goes before:
-     a browser that waits for the server is idle too, and on a small machine the server is what it would hold up. */
+  /* The rest of the text, bare, so that the browser's own search finds all of it; slowly, as what the reader does goes
+     before: a browser that waits for the server is idle too, and on a small machine the server is what it would hold up. */
   rest(block) {
     const until = performance.now() + SPARE_MS;
-    while (block < this.starts.length && performance.now() < until) this.fill(block++);
+    for (; block < this.starts.length && performance.now() < until; block++) {
+      const node = this.nodes[block];
+      if (!node.firstChild) node.textContent = this.texts.slice(this.starts[block], this.stop(block)).map(shownText).join("");
+    }
     if (block < this.starts.length) this.resting = setTimeout(() => this.rest(block), PAUSE_MS);
   }
 
