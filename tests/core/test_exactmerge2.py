@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -14,7 +15,7 @@ from kvlab.budget import Budget
 from kvlab.cache import CompressedCache, executor, make_cache
 from kvlab.cache.pack import in_order
 from kvlab.cache.table import SlotTable
-from kvlab.methods import make_method
+from kvlab.methods import Method, make_method
 from kvlab.methods.allocators.model_wide import ModelWide, protected_by
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.refitting.matching import MatchAttention
@@ -123,23 +124,14 @@ def test_long_generations_stay_within_the_budget() -> None:
 @pytest.mark.parametrize("newest", [0, 4])
 def test_the_newest_slots_are_as_the_model_made_them(newest: int) -> None:
     """Mass and values, in every layer and head; those before them are refitted."""
-    model = lab_model("llama", torch.float32)
     ids = torch.randint(3, 97, (1, 60), generator=torch.Generator().manual_seed(6))
     method = make_method("exactmerge2", newest=newest, recent_share=1.0)
-    cache, full = make_cache(model, method, 30), make_cache(model, "full", 1.0)
-    with torch.inference_mode():
-        model(ids, past_key_values=full)
-        model(ids, past_key_values=cache)
-    for layer, whole in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
-        before = whole.buckets[0].table.visible().values[0]
-        for number, bucket in enumerate(layer.buckets):
-            slots, heads = bucket.table.visible(), layer.streams.heads_in(number)[0]
-            late = slots.valid & (slots.position >= 60 - 4)
-            own = before[heads].gather(2, slots.position.long().clamp_min(0)[..., None].expand_as(slots.values))
-            same = torch.isclose(slots.values, own, atol=1e-5).all(-1) & (slots.log_mass == 0)
-            assert late.sum(-1).eq(4).all()
-            assert same[late].all() == (newest == 4)
-            assert not same[slots.valid & ~late].all()
+    for slots, own in beside_its_own_values(method, 30, ids):
+        late = slots.valid & (slots.position >= 60 - 4)
+        same = torch.isclose(slots.values, own, atol=1e-5).all(-1) & (slots.log_mass == 0)
+        assert late.sum(-1).eq(4).all()
+        assert same[late].all() == (newest == 4)
+        assert not same[slots.valid & ~late].all()
 
 
 def test_few_slots_are_not_filled_with_the_newest_tokens() -> None:
@@ -189,25 +181,15 @@ def test_a_settled_log_mass_takes_two_bytes_beside_codes(store: str, monkeypatch
 
 def test_a_single_pass_keeps_the_window_and_refits_values_alone() -> None:
     """The last tokens that are asked stay, up to a quarter of a head's slots; without a rehearsal no mass is fitted."""
-    model = lab_model("llama", torch.float32)
     ids = torch.randint(3, 97, (1, 90), generator=torch.Generator().manual_seed(8))
     for slots, window in ((40, 6), (40, 32), (13, 32)):
         method = make_method("exactmerge2", rehearse=False, heads="untrained", window=window, newest=2)
-        cache, full = make_cache(model, method, slots), make_cache(model, "full", 1.0)
-        with torch.inference_mode():
-            model(ids, past_key_values=cache)
-            model(ids, past_key_values=full)
-        for layer, whole in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
-            before = whole.buckets[0].table.visible().values[0]
-            for number, bucket in enumerate(layer.buckets):
-                held, heads = bucket.table.visible(), layer.streams.heads_in(number)[0]
-                stay = (held.valid.sum(-1, keepdim=True) // 4).clamp_max(window)
-                late = held.valid & (held.position >= 90 - stay)
-                assert torch.equal(late.sum(-1, keepdim=True), stay), (slots, window)
-                own = before[heads].gather(2, held.position.long().clamp_min(0)[..., None].expand_as(held.values))
-                assert not held.has_mass or bool((held.log_mass[held.valid] == 0).all())
-                moved = ~torch.isclose(held.values, own, atol=1e-5).all(-1)
-                assert (moved & held.valid).any()
+        for held, own in beside_its_own_values(method, slots, ids):
+            stay = (held.valid.sum(-1, keepdim=True) // 4).clamp_max(window)
+            late = held.valid & (held.position >= 90 - stay)
+            assert torch.equal(late.sum(-1, keepdim=True), stay), (slots, window)
+            assert not held.has_mass or bool((held.log_mass[held.valid] == 0).all())
+            assert (~torch.isclose(held.values, own, atol=1e-5).all(-1) & held.valid).any()
 
 
 def test_a_single_pass_over_the_budget_goes_by_what_the_newest_queries_look_at() -> None:
@@ -218,23 +200,35 @@ def test_a_single_pass_over_the_budget_goes_by_what_the_newest_queries_look_at()
     cache = make_cache(model, make_method("exactmerge2", decode="budget", buffer=4, **single), 12)
     with torch.inference_mode():
         model(ids, past_key_values=cache)
-        foreseen = [
-            {int(p): float(s) for p, s, v in zip(*row, strict=True) if v}
-            for table in tables(cache)
-            for row in zip(table.position[0], table.score[0], table.valid[0], strict=True)
-        ]
+        foreseen = scores(cache)
         for step in range(4):
             model(torch.tensor([[50 + step]]), past_key_values=cache)
-    after = [
-        {int(p): float(s) for p, s, v in zip(*row, strict=True) if v}
-        for table in tables(cache)
-        for row in zip(table.position[0], table.score[0], table.valid[0], strict=True)
-    ]
-    for before, now in zip(foreseen, after, strict=True):
+    for before, now in zip(foreseen, scores(cache), strict=True):
+        assert all(score > 0 for score in before.values())
         assert all(now[token] >= before[token] for token in before.keys() & now.keys())
         assert all(0 < now[token] <= 1 for token in now if token >= 40)
 
 
-def tables(cache: CompressedCache) -> list[Slots]:
-    """Of each layer, with every score; heads as they are numbered."""
-    return [layer.slots for layer in cache.compressed_layers() if layer.slots is not None]
+def beside_its_own_values(method: Method, budget: int, ids: Tensor) -> Iterator[tuple[Slots, Tensor]]:
+    """Of each table the slots it holds after the prompt, and the values their tokens had (1, W, S, d)."""
+    model = lab_model("llama", torch.float32)
+    cache, full = make_cache(model, method, budget), make_cache(model, "full", 1.0)
+    with torch.inference_mode():
+        model(ids, past_key_values=full)
+        model(ids, past_key_values=cache)
+    for layer, whole in zip(cache.compressed_layers(), full.compressed_layers(), strict=True):
+        before = whole.buckets[0].table.visible().values[0]
+        for number, bucket in enumerate(layer.buckets):
+            held, heads = bucket.table.visible(), layer.streams.heads_in(number)[0]
+            place = held.position.long().clamp_min(0)[..., None]
+            yield held, before[heads].gather(2, place.expand_as(held.values))
+
+
+def scores(cache: CompressedCache) -> list[dict[int, float]]:
+    """{position: score} of what the first row's first KV head of each layer holds."""
+    found = []
+    for slots in (layer.slots for layer in cache.compressed_layers()):
+        assert slots is not None
+        here = slots.valid[0, 0]
+        found.append(dict(zip(slots.position[0, 0][here].tolist(), slots.score[0, 0][here].tolist(), strict=True)))
+    return found

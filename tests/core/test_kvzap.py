@@ -99,6 +99,22 @@ def test_what_the_networks_score_highest_in_the_model_stays(written: tuple[Loade
     assert kept(model, ids, "kvzap", heads=str(path), sinks=1, recent=2) == expected
 
 
+def test_exactmerge2_s_single_pass_is_given_the_scores_themselves(written: tuple[LoadedModel, Path, Tensor]) -> None:
+    """Not their logs, so that a token without a score is below any; nothing is lost of one that stays."""
+    model, path, ids = written
+    by_hand = scores_by_hand(model, ids, networks(model))
+    cache = make_cache(model, "exactmerge2", 12, rehearse=False, heads=str(path), refit="none", window=3)
+    with torch.inference_mode():
+        model.model(ids, past_key_values=cache)
+    for number, layer in enumerate(cache.compressed_layers()):
+        for h in range(HEADS):
+            slots = layer.slots
+            assert slots is not None
+            here = slots.valid[0, h]
+            expected = [math.exp(by_hand[number, h][token]) for token in slots.position[0, h][here].tolist()]
+            assert slots.score[0, h][here].tolist() == pytest.approx(expected, rel=1e-3)
+
+
 def test_a_threshold_decides_how_much_each_head_keeps(written: tuple[LoadedModel, Path, Tensor]) -> None:
     model, path, ids = written
     scores = scores_by_hand(model, ids, networks(model))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from kvlab.methods.score_heads import ScoreHead, untrained
+from kvlab.methods.scorers.to_come.rehearsed import most_looked_at
 from kvlab.methods.view import Seen, Slots
 
 UNTRAINED = "untrained"
@@ -45,5 +45,4 @@ class PredictedScore:
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 with what the newest queries look at."""
-        mass = seen.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
-        return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}
+        return most_looked_at(slots, seen, self.recalls)

@@ -55,9 +55,15 @@ class RehearsedAttention:
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 with what the newest queries look at."""
-        mass = seen.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
         if self.over == "max":
-            return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}
+            return most_looked_at(slots, seen, self.recalls)
+        mass = seen.recalled_mass(slots.position, self.recalls)  # (B, H, G, r, S)
         if self.over == "mean":
             return {"score": slots.score + mass.mean(2).sum(2)}
         return {"score": (slots.score.square() + mass.square().mean(2).sum(2)).sqrt()}
+
+
+def most_looked_at(slots: Slots, seen: Seen, rows: int) -> dict[str, Tensor]:
+    """`score` (B, H, S) float32: at least the most attention a slot gets from the newest `rows` queries."""
+    mass = seen.recalled_mass(slots.position, rows)  # (B, H, G, r, S)
+    return {"score": torch.maximum(slots.score, mass.amax((2, 3)))}
