@@ -31,7 +31,7 @@ from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
 
 CHART, CELL = "board-chart", "board-cell"
-LONG_TEXT = 50_000  # characters
+LONG_TEXT = 50_000  # characters of a prompt whose words are not sent before somebody wants to click them
 
 
 @dataclass(frozen=True)
@@ -174,13 +174,13 @@ def answer_form(runs: Sequence[Run], known: Board | None) -> None:
             icon=":material/help:",
         )
         sample = next((sample for sample in shipped_samples() if sample.text == record.prompt), None)
-        _unfolded("The answer and its facts", record, sample.answer if sample and sample.answer else "", (), True)
+        _under_a_title("The answer and its facts", record, sample.answer if sample and sample.answer else "", (), True)
         return
     wanted = known.asked.wanted
-    _unfolded("Another answer or fact", record, wanted.answer, () if wanted.assumed else wanted.facts, False)
+    _under_a_title("Another answer or fact", record, wanted.answer, () if wanted.assumed else wanted.facts, False)
 
 
-def _unfolded(title: str, record: RunRecord, answer: str, facts: Spans, expanded: bool) -> None:
+def _under_a_title(title: str, record: RunRecord, answer: str, facts: Spans, expanded: bool) -> None:
     """The form under a title. With a long text, all of whose words go to the browser, it is made once it is opened."""
     if len(record.prompt) <= LONG_TEXT:
         with st.expander(title, expanded):

@@ -32,7 +32,7 @@ _component = st.components.v2.component(
 )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)  # of 130,000 words one takes 16 MB
 def word_spans(text: str) -> Spans:
     """(start, stop) of every word of the text; a page asks for those of one text several times."""
     return tuple(found.span() for found in re.finditer(r"\S+", text))

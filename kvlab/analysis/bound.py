@@ -46,7 +46,7 @@ def read_arrays(run: Run, layer: int, head: int, predicts: bool = False) -> Head
     return HeadArrays(unit.astype(np.float32), norm.astype(np.float32), true.astype(np.float32), slot)
 
 
-def predicts(steps: pd.DataFrame) -> bool:
+def predicts_scores(steps: pd.DataFrame) -> bool:
     """Whether a method has scores of its own for what will be asked, given rows of `steps`."""
     return bool(steps["score_error"].notna().any())
 
@@ -143,7 +143,7 @@ def bound_by_head(run: Run, layers: list[int]) -> pd.DataFrame:
         for head in range(run.record.model.num_key_value_heads):
             steps, events = run.select("steps", layer, head), run.select("events", layer, head)
             if len(steps):
-                arrays = read_arrays(run, layer, head, predicts(steps))
+                arrays = read_arrays(run, layer, head, predicts_scores(steps))
                 table = bound_over_steps(steps, events, arrays, query_heads_a_slot(run))
                 parts.append(table.assign(layer=layer, head=head))
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=[*COLUMNS, "layer", "head"])

@@ -297,7 +297,6 @@ HISTORY = (
     *("step", "head", "kind", "source", "target"),
     *("similarity", "value_weight", "votes_source", "mass_source", "perturbation"),
 )
-SELDOM_ALIKE = ("source", "target", "similarity", "mass_source", "mass_target", "mass_after", "sag")
 
 MEMORY = pa.schema(
     [

@@ -27,13 +27,15 @@ from kvlab.trace.atomic import replace_file
 from kvlab.trace.blocks import SUMS, block_sums
 from kvlab.trace.checksums import checksum
 from kvlab.trace.record import write_record
-from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, SELDOM_ALIKE, TABLES, RunRecord, RunStatus
+from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatus
 
 Column = np.ndarray | Sequence[Any]
 
 ROWS_PER_PART = 1_000_000
 ROWS_PER_GROUP = 65_536
 SORT_KEYS = ("layer", "head", "step")
+# Columns of which a dictionary would be as long as the column.
+SELDOM_ALIKE = ("source", "target", "similarity", "mass_source", "mass_target", "mass_after", "sag")
 
 
 class RunWriter:
