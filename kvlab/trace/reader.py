@@ -19,9 +19,10 @@ from kvlab.given import path_of
 from kvlab.trace.blocks import SUMS, Index, is_sound
 from kvlab.trace.checksums import known_checksum
 from kvlab.trace.consistency import check_consistency
+from kvlab.trace.not_there import not_asked_for, why_no_array
 from kvlab.trace.parts import sound_parts
 from kvlab.trace.record import REMEDY, read_record
-from kvlab.trace.schema import EXACT_ARRAYS, HISTORY, PROBE_ARRAYS, TABLES, RunRecord
+from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 
 ORDER = ("step", "layer", "head")
 
@@ -195,7 +196,7 @@ class Run:
             with safe_open(path, framework="numpy") as tensors:
                 return {key: tensors.get_tensor(key).astype(np.float32) for key in tensors.keys()}  # noqa: SIM118
         except (FileNotFoundError, SafetensorError) as error:
-            raise UserError(self._why_no_array(path, layer)) from error
+            raise UserError(why_no_array(self.record, path, layer)) from error
 
     @property
     def attention_every(self) -> int:
@@ -282,9 +283,9 @@ class Run:
         path = self._array_path(name, layer)
         heads = self.record.recording.of_heads(self.record.model.num_key_value_heads)
         if head not in heads:
-            raise UserError(self._not_asked_for(f"KV head {head}"))
+            raise UserError(not_asked_for(self.record, f"KV head {head}"))
         if self.record.status == "running":
-            raise UserError(self._why_no_array(path, layer))
+            raise UserError(why_no_array(self.record, path, layer))
         index = (*before, heads.index(head))
         self.check_array(path, dict.fromkeys(tensors, index))
         try:
@@ -294,40 +295,10 @@ class Run:
                     _check_bounds(before, part.get_shape())
                 return [part[index] for part in parts]
         except (FileNotFoundError, SafetensorError, KeyError) as error:
-            raise UserError(self._why_no_array(path, layer)) from error
+            raise UserError(why_no_array(self.record, path, layer)) from error
 
     def _array_path(self, name: str, layer: int) -> Path:
         return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
-
-    def _why_no_array(self, path: Path, layer: int) -> str:
-        if path.exists() and self.record.status != "running":
-            return f"{path} is cut off or damaged: {REMEDY}."
-        if self.record.thinned:
-            return self.record.thinned_note
-        if layer in self.record.sliding_layers:
-            return f"Layer {layer} keeps its own sliding window, so nothing was recorded for it: choose another layer."
-        if self.record.level != "full":
-            return f"This run was recorded at level {self.record.level}, without keys: run it again with level full."
-        if not self.record.recording.of_layers([layer]):
-            return self._not_asked_for(f"layer {layer}")
-        if self.record.status == "running":
-            return "The run is still going (or its worker was killed): its keys and attention rows appear when it ends."
-        name = path.name.split("-layer-")[0]
-        kept = {"attention": self.record.attention_rows, "keys": self.record.recorded_states}
-        what = "keys" if name == "values" else name
-        if what in self.record.left_out and (what not in kept or not kept[what].of_layers([layer])):
-            return self.record.left_out[what]
-        if name in EXACT_ARRAYS:
-            return "No decision about the prompt was recorded: nothing had to leave, or the run is older than that."
-        if name in PROBE_ARRAYS:
-            return "This run holds no probe: record the comparison again at level full (its first run holds it)."
-        return f"{path} is missing: the run ended before it was written, or the file was removed."
-
-    def _not_asked_for(self, what: str) -> str:
-        return (
-            f"Nothing was recorded of {what}: this run was asked to record {self.record.recording.text} only; "
-            "choose one of these, or record it again."
-        )
 
 
 def head_of(events: pa.Table, head: int) -> pd.DataFrame:
