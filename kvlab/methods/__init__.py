@@ -17,8 +17,8 @@ __all__ = ["Method", "make_method", "registered"]
 
 SHOWN = (
     "full", "packed", "window", "streaming_llm", "h2o", "snapkv", "pyramidkv", "adakv", "pyramidinfer", "gvote", "tova",
-    "keydiff", "lagkv", "kvzip", "kvzap", "duoattention", "attention_matching", "expected_attention", "criticalkv",
-    "rkv", "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
+    "keydiff", "key_norm", "lagkv", "kvzip", "kvzap", "duoattention", "attention_matching", "expected_attention",
+    "criticalkv", "rkv", "chunkkv", "zsmerge", "kvmerger", "pyramid_pool", "cam", "d2o", "less", "keepkv",
     "simcalkv", "grkv", "asymkv", "kvslimmer", "semanticache", "exactmerge", "exactmerge2",
 )  # fmt: skip
 FOLDERS = ("", "eviction.", "merging.", "whole.")

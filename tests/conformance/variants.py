@@ -58,6 +58,7 @@ TOGETHER: dict[tuple[str, str, Any], dict[str, Any]] = {
 # Choices that are numbers, and crossings of choices that are not independent.
 FURTHER: list[tuple[str, dict[str, Any]]] = [
     ("keydiff", {"block": 7}),
+    ("key-norm", {"skip": 1}),
     ("attention-matching", {"study": 3, "on_policy": True}),
     ("kvmerger", {"theta": 0.2}),
     ("kvmerger", {"sigma_mode": 2.0}),

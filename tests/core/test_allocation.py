@@ -15,6 +15,7 @@ from kvlab.cache.layer import CompressedLayer
 from kvlab.cache.settings import LayerSettings
 from kvlab.methods import make_method
 from kvlab.methods.allocators.cosine import CosineDecay
+from kvlab.methods.allocators.first_layers import FirstLayers
 from kvlab.methods.allocators.pyramid import Pyramid
 from kvlab.methods.allocators.whole import proportional, whole
 from tests.core.layers import DIM, HandLayer, draw
@@ -32,6 +33,7 @@ class LayerOf(HandLayer):
 
 
 schedules = st.one_of(
+    st.builds(FirstLayers, st.integers(0, 5)),
     st.builds(Pyramid, st.integers(1, 40), st.floats(1, 50), st.sampled_from(["paper", "code"])),
     st.builds(
         CosineDecay,
@@ -99,6 +101,14 @@ def test_the_authors_schedule_is_shifted_to_the_exact_total(average: int, layers
 def test_a_short_prompt_has_equal_layers_in_the_authors_schedule() -> None:
     assert Pyramid(variant="code").layer_budgets(60, 103, 4) == [60] * 4
     assert Pyramid(variant="paper").layer_budgets(60, 103, 4) == [103, 74, 46, 17]
+
+
+def test_the_first_layers_keep_the_prompt_out_of_the_same_budget() -> None:
+    assert FirstLayers(2).layer_budgets(50, 100, 6) == [100, 100, 25, 25, 25, 25], "what is left, shared equally"
+    assert FirstLayers(1).layer_budgets(20, 100, 6) == [70, 10, 10, 10, 10, 10], "the others have half of the average"
+    assert FirstLayers(2).layer_budgets(41, 100, 3) == [51, 51, 21]
+    assert FirstLayers(3).layer_budgets(20, 100, 3) == [20] * 3, "no layer would be left to pay"
+    assert FirstLayers(2).layer_budgets(20, 20, 3) == [20] * 3
 
 
 def published_lengths(tokens: int, layers: int, ratio: float, interval: int, minimum: int) -> list[int]:

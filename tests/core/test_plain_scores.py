@@ -1,4 +1,4 @@
-"""TOVA, KeyDiff and LagKV against their formulas, one token at a time."""
+"""TOVA, KeyDiff, key norm and LagKV against their formulas, one token at a time."""
 
 from __future__ import annotations
 
@@ -58,6 +58,35 @@ def test_keydiff_token_by_token() -> None:
         key = torch.cat([key, more], 2)
         alive = [[*tokens, TOKENS + step] for tokens in alive]
         hand.feed(*new)
+
+
+def test_key_norm_token_by_token() -> None:
+    hand, (query, key, value) = HandLayer("key-norm", BUDGET, sinks=2), prompt()
+    hand.feed(query, key, value)
+    alive = [list(range(TOKENS)) for _ in range(2)]
+    for step in range(6):
+        newest = TOKENS + step - 1
+        for head in range(2):
+            others = [token for token in alive[head] if token not in (0, 1, newest)]
+            others.sort(key=lambda token: -length(key[0, head, token].tolist()))
+            alive[head] = sorted(set(alive[head]) - set(others[: len(alive[head]) - BUDGET]))
+        assert kept(hand) == alive, step
+        query, more, _ = new = new_token(step)
+        key = torch.cat([key, more], 2)
+        alive = [[*tokens, TOKENS + step] for tokens in alive]
+        hand.feed(*new)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_where_all_keys_are_of_one_length_the_newest_stay(dtype: torch.dtype) -> None:
+    """In the first head: lengths there differ by rounding alone. The second head's do not, and are compared."""
+    hand, (query, key, value) = HandLayer("key-norm", BUDGET), prompt()
+    key[:, 0] /= torch.tensor([length(one.tolist()) for one in key[0, 0]])[:, None]
+    hand.feed(query.to(dtype), key.to(dtype), value.to(dtype))
+    assert kept(hand)[0] == list(range(TOKENS - BUDGET, TOKENS))
+    rounded = key[0, 1].to(dtype).float().tolist()
+    shortest = sorted(range(TOKENS - 1), key=lambda token: length(rounded[token]))[: BUDGET - 1]
+    assert kept(hand)[1] == sorted([*shortest, TOKENS - 1])
 
 
 @pytest.mark.parametrize("pads", [0, 3])

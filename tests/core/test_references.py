@@ -24,6 +24,7 @@ REFERENCES = {
     "pyramidinfer": "test_allocation.py::test_pyramidinfer_prompt_and_decode",
     "tova": "test_plain_scores.py::test_tova_keeps_what_the_newest_query_looks_at",
     "keydiff": "test_plain_scores.py::test_keydiff_token_by_token",
+    "key-norm": "test_plain_scores.py::test_key_norm_token_by_token",
     "lagkv": "test_plain_scores.py::test_lagkv_partition_by_partition",
     "expected-attention": "test_expected_attention.py::test_keeps_what_the_closed_form_says",
     "criticalkv": "test_critical.py::test_half_by_score_and_the_rest_by_what_it_adds",

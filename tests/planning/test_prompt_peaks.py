@@ -43,7 +43,7 @@ def share(model: Any, method: str, tokens: int, **options: Any) -> float:
     return max(planned) / took
 
 
-METHODS = ["full", "snapkv", "keydiff", "lagkv", "zsmerge", "cam", "kvmerger", "exactmerge", "kvzip"]
+METHODS = ["full", "snapkv", "keydiff", "key-norm", "lagkv", "zsmerge", "cam", "kvmerger", "exactmerge", "kvzip"]
 IN_BLOCKS = [("keydiff", 128), ("keydiff", 512)]
 
 

@@ -1,4 +1,4 @@
-"""A score that looks at keys alone: no queries, no attention weights (KeyDiff)."""
+"""Scores that look at keys alone: no queries, no attention weights (KeyDiff, key norm)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from kvlab.methods.view import Seen, Slots
+
+ONE_LENGTH = 2**-7  # lengths within this share of each other are equal: bfloat16 moves each by up to half of it
 
 
 @dataclass(frozen=True)
@@ -26,3 +29,25 @@ class UnusualKeys:
         units = normalize(slots.keys.float(), dim=-1) * slots.valid[..., None]
         mean = units.sum(2, keepdim=True) / slots.live()[..., None, None].clamp_min(1)
         return {"score": -cosine_similarity(units, mean, dim=-1)}
+
+
+@dataclass(frozen=True)
+class ShortKeys:
+    """Score = -|k|: short keys stay (key norm, arXiv 2406.11430). A rotation leaves lengths as they are.
+
+    In a head whose keys are all of one length, as where a model norms them without a weight, only rounding would tell
+    them apart: there all scores are equal, so that the oldest tokens go first.
+    """
+
+    every_step: bool = False
+    needs_hidden_states: bool = False
+    state: Mapping[str, float] = field(default_factory=dict)
+    key_copies: ClassVar = 1.0  # narrower keys in float32, while a prompt is scored (counted with the allocator)
+
+    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
+        """`score` (B, H, S) float32; the lengths compared are those of the slots held now."""
+        length = torch.linalg.vector_norm(slots.keys, dim=-1, dtype=torch.float32)
+        longest = length.masked_fill(~slots.valid, -torch.inf).amax(-1, keepdim=True)
+        shortest = length.masked_fill(~slots.valid, torch.inf).amin(-1, keepdim=True)
+        differ = longest - shortest > longest * ONE_LENGTH
+        return {"score": -length.where(differ, longest)}

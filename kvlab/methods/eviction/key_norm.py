@@ -1,0 +1,37 @@
+"""Key norm: tokens whose keys are short stay."""
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from kvlab.methods.allocators.first_layers import FirstLayers
+from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.base import Method, register
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.published import published
+from kvlab.methods.scorers.contents.keys_alone import ShortKeys
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.eviction.evict import Evict
+
+
+@register
+class KeyNorm(Method):
+    """Keeps the tokens whose keys are shortest. Looks at no query.
+
+    Its authors found that short keys get much attention later, in most layers but not in the first: `skip` keeps the
+    first layers whole, out of the same budget. In a head whose keys are all of one length the newest tokens stay.
+    """
+
+    name: ClassVar[str] = "key-norm"
+    family: ClassVar[str] = "eviction"
+    title: ClassVar[str] = "Key norm"
+    paper, presets, reasons = published(__file__)
+
+    sinks: int = Field(0, ge=0, description="first tokens that always stay")
+    recent: int = Field(1, ge=1, description="last tokens that always stay")
+    skip: int = Field(0, ge=0, description="first layers that keep the whole prompt, where the budget has room for it")
+
+    def pipeline(self) -> Pipeline:
+        """Shortness of keys."""
+        layers = FirstLayers(self.skip) if self.skip else Uniform()
+        return Pipeline(ShortKeys(), layers, LowestScore(self.sinks, self.recent), Evict())
