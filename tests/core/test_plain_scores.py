@@ -89,6 +89,15 @@ def test_where_all_keys_are_of_one_length_the_newest_stay(dtype: torch.dtype) ->
     assert kept(hand)[1] == sorted([*shortest, TOKENS - 1])
 
 
+def test_a_word_that_comes_again_is_no_longer_than_before() -> None:
+    """Every third token is one word: its keys, turned by positions, are of one length but for rounding."""
+    hand, (query, key, value) = HandLayer("key-norm", 10), prompt()
+    key[:, :, ::3] = key[:, :, :1] * (1 + draw(7, 1, 1, len(range(0, TOKENS, 3)), DIM) * 1e-7)
+    key *= torch.where(torch.arange(TOKENS) % 3 == 0, 1.0, 9.0)[:, None]
+    hand.feed(query, key, value)
+    assert kept(hand)[0] == kept(hand)[1] == list(range(12, TOKENS, 3)), "the newest ten of fourteen"
+
+
 @pytest.mark.parametrize("pads", [0, 3])
 def test_keydiff_in_blocks_cuts_back_after_each(pads: int) -> None:
     """Two rows, the second behind padding: what each head holds after the last block, block by block by hand."""

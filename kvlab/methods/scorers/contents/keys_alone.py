@@ -13,6 +13,7 @@ from torch.nn.functional import cosine_similarity, normalize
 from kvlab.methods.view import Seen, Slots
 
 ONE_LENGTH = 2**-7  # lengths within this share of each other are equal: bfloat16 moves each by up to half of it
+STEPS = 1200  # to which a factor of two in length is rounded; sqrt(head_dim), as normed keys have it, is on no edge
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ class UnusualKeys:
 class ShortKeys:
     """Score = -|k|: short keys stay (key norm, arXiv 2406.11430). A rotation leaves lengths as they are.
 
-    In a head whose keys are all of one length, as where a model norms them without a weight, only rounding would tell
-    them apart: there all scores are equal, so that the oldest tokens go first.
+    Rounding must not choose: a word that comes again has keys of one length in the first layer, and in a head whose
+    model norms its keys without a weight all have. So lengths are rounded to .06 %, those of a head that differ by no
+    more than numbers of 16 bits may are equal, and of equal ones the newer counts as the shorter.
     """
 
     every_step: bool = False
@@ -50,4 +52,6 @@ class ShortKeys:
         longest = length.masked_fill(~slots.valid, -torch.inf).amax(-1, keepdim=True)
         shortest = length.masked_fill(~slots.valid, torch.inf).amin(-1, keepdim=True)
         differ = longest - shortest > longest * ONE_LENGTH
-        return {"score": -length.where(differ, longest)}
+        steps = (length.where(differ, longest).log2() * STEPS).round()
+        newness = slots.position / (slots.position.amax(-1, keepdim=True) + 1)  # below 1
+        return {"score": -((steps - newness) / STEPS).exp2()}
