@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from app.parts import page
 from app.parts.board import answer_form, board_of, board_section
 from app.parts.choice import one_of
 from app.parts.figure import page_file, show
+from app.parts.later import after_the_first_picture
 from app.parts.links import link
 from app.parts.reference import warn_of_reference
 from app.parts.repeats import batch_section
@@ -86,15 +87,30 @@ def main() -> None:
     batch_section(runs[0].record)
     board = board_of(runs)
     table = compare.headline(runs) if board is None else board.table
-    if board is not None:
-        board_section(runs, board)
+    drawn = board is not None and board_section(runs, board)
     answer_form(runs, board)
     what_differs(runs)
     headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
     focus = in_focus(table)
-    along_the_text(runs, focus)
-    bytes_and_slots(runs, table, focus)
+    sections = [
+        partial(kl_along_the_text, runs, focus),
+        partial(along_the_text, runs, focus),
+        partial(closeness_and_slots, runs, table, focus),
+        partial(bytes_over_steps, runs, focus),
+    ]
+    while sections and not drawn:
+        drawn = sections.pop(0)()
+    if drawn:
+        after_the_first_picture(f"compare-{runs[0].record.comparison_id}", the_rest, runs, table, sections)
+    else:
+        the_rest(runs, table, [])
+
+
+def the_rest(runs: Sequence[Run], table: pd.DataFrame, sections: Sequence[Callable[[], bool]]) -> None:
+    """What comes below the first chart."""
+    for section in sections:
+        section()
     texts(runs, table)
     labels = ", ".join(f"{run.record.label} ({run.record.run_id})" for run in runs)
     versions = ", ".join(f"{name} {version}" for name, version in runs[0].record.versions.items())
@@ -184,63 +200,65 @@ def in_focus(table: pd.DataFrame) -> str:
     return st.selectbox("In focus", labels, index, key="focus", bind="query-params", help=words, width=320)
 
 
-def along_the_text(runs: Sequence[Run], focus: str) -> None:
-    table, theme = compare.along_text(runs), page_theme()
-    if table.empty or not table.loc[table["method"] != "full", "kl"].notna().any():
+def has_kl(table: pd.DataFrame) -> bool:
+    """Whether rows along a text hold any distance from the full cache."""
+    return not table.empty and bool(table.loc[table["method"] != "full", "kl"].notna().any())
+
+
+def kl_along_the_text(runs: Sequence[Run], focus: str) -> bool:
+    table = compare.along_text(runs)
+    if not has_kl(table):
         st.info(
             "These runs recorded no KL against the full cache: it needs a finished forced continuation.",
             icon=":material/info:",
         )
-        return
+        return False
     st.subheader("Along the text")
-    origin = comparison_origin(runs)
-    show(
-        figures.kl_along_text(table, theme, focus),
-        table,
-        figures.read_kl_along_text(table),
-        "compare-kl",
-        "kl-along-text",
-        origin,
-    )
+    figure, reading = figures.kl_along_text(table, page_theme(), focus), figures.read_kl_along_text(table)
+    return show(figure, table, reading, "compare-kl", "kl-along-text", comparison_origin(runs))
+
+
+def along_the_text(runs: Sequence[Run], focus: str) -> bool:
+    table, theme, origin = compare.along_text(runs), page_theme(), comparison_origin(runs)
+    if not has_kl(table):
+        return False
     left, right = st.columns(2, gap="large")
     with left:
-        figure = figures.agreement_along_text(table, theme, focus)
-        show(
-            figure, table, figures.read_agreement_along_text(table), "compare-agreement", "agreement-along-text", origin
-        )
+        figure, reading = figures.agreement_along_text(table, theme, focus), figures.read_agreement_along_text(table)
+        agreement = show(figure, table, reading, "compare-agreement", "agreement-along-text", origin)
     with right:
-        figure = figures.extra_nll_along_text(table, theme, focus)
-        show(figure, table, figures.read_extra_nll_along_text(table), "compare-nll", "nll-along-text", origin)
+        figure, reading = figures.extra_nll_along_text(table, theme, focus), figures.read_extra_nll_along_text(table)
+        surprise = show(figure, table, reading, "compare-nll", "nll-along-text", origin)
+    return agreement or surprise
 
 
-def bytes_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> None:
-    theme, origin = page_theme(), comparison_origin(runs)
-    memory = compare.memory_over_steps(runs)
-    if memory.empty:
+def closeness_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> bool:
+    theme, origin, closeness = page_theme(), comparison_origin(runs), False
+    if compare.memory_over_steps(runs).empty:
         st.info("These runs recorded no memory: record them with level light or full.", icon=":material/info:")
-        return
+        return False
     st.subheader("Bytes")
     left, right = st.columns(2, gap="large")
     with left:
         if table.loc[table["method"] != "full", "mean_kl"].notna().any():
-            figure = figures.closeness_against_bytes(table, theme)
-            show(
-                figure, table, figures.read_closeness_against_bytes(table), "compare-trade", "kl-against-bytes", origin
-            )
+            figure, reading = figures.closeness_against_bytes(table, theme), figures.read_closeness_against_bytes(table)
+            closeness = show(figure, table, reading, "compare-trade", "kl-against-bytes", origin)
     with right:
         slots = compare.slots_by_layer(runs)
-        show(
-            figures.slots_by_layer(slots, theme, focus),
-            slots,
-            figures.read_slots_by_layer(slots),
-            "compare-slots",
-            "slots-by-layer",
-            origin,
-        )
+        figure, reading = figures.slots_by_layer(slots, theme, focus), figures.read_slots_by_layer(slots)
+        by_layer = show(figure, slots, reading, "compare-slots", "slots-by-layer", origin)
+    return closeness or by_layer
+
+
+def bytes_over_steps(runs: Sequence[Run], focus: str) -> bool:
+    memory = compare.memory_over_steps(runs)
+    if memory.empty:
+        return False
     measures = {"live_bytes": "live", "allocated_bytes": "allocated", "peak_bytes": "peak"}
     measure = one_of("Bytes", measures, key="bytes")
-    figure = figures.memory_over_steps(memory, measure, theme, focus)
-    show(figure, memory, figures.read_memory_over_steps(memory, measure), "compare-memory", f"memory-{measure}", origin)
+    figure = figures.memory_over_steps(memory, measure, page_theme(), focus)
+    reading = figures.read_memory_over_steps(memory, measure)
+    return show(figure, memory, reading, "compare-memory", f"memory-{measure}", comparison_origin(runs))
 
 
 def texts(runs: Sequence[Run], table: pd.DataFrame) -> None:

@@ -65,17 +65,19 @@ def _board(_runs: Sequence[Run], stamps: tuple, statuses: tuple, wanted: analysi
     return Board(asked, table, analysis.board(_runs, asked, table), analysis.readers(_runs, asked))
 
 
-def board_section(runs: Sequence[Run], board: Board) -> None:
-    """The question and the full cache's own answer, the grid, and the map of the chosen cell."""
+def board_section(runs: Sequence[Run], board: Board) -> bool:
+    """The question and the full cache's own answer, the grid, and the map of the chosen cell; whether a chart is."""
     asked = board.asked
     reference(asked, board.table)
     if asked.problem:
         st.warning(plain(asked.problem))
-    if not board.frame.empty:
-        reading = figures.read_board(board.frame)
-        figure = figures.board(board.frame, page_theme())
-        show(figure, board.frame, reading, CHART, "board", comparison_origin(runs), on_click=choose_clicked)
-        cell_section(runs, board)
+    if board.frame.empty:
+        return False
+    reading = figures.read_board(board.frame)
+    figure = figures.board(board.frame, page_theme())
+    drawn = show(figure, board.frame, reading, CHART, "board", comparison_origin(runs), on_click=choose_clicked)
+    cell_section(runs, board)
+    return drawn
 
 
 def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:

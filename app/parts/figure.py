@@ -33,17 +33,18 @@ def show(
     filename: str,
     source: str = "",
     on_click: Callable[[], None] | None = None,
-) -> None:
+) -> bool:
     """Title and export menu, the chart, and its one-line reading; `source` names run and versions in the HTML file.
 
-    `on_click` is called when a mark of the chart is clicked; what it was then lies under `key` in the session.
+    `on_click` is called when a mark of the chart is clicked; what it was then lies under `key` in the session. False
+    where no chart is drawn, as all of its lines are the same.
     """
     collect(key, export.Section(figure, reading, source))
     title = str(figure.layout.title.text or filename)
     heading(title, lambda: figure, frame, reading, key, filename, source)
     if count := same_lines(figure):
         note(f"All {count} lines are the same, so they are not drawn. {reading}")
-        return
+        return False
     # The title is text of the page, so that it wraps and zooms with it.
     # Above a colour bar there is room for the toolbar, which would lie on it.
     above = 34 if has_colour_bar(figure) else 30 if figure.layout.annotations else 12
@@ -58,6 +59,7 @@ def show(
         selection_mode="points",
     )
     note(reading)
+    return True
 
 
 def forget_shown() -> None:

@@ -14,6 +14,7 @@ from kvlab.errors import UserError
 
 PATIENCE_SECONDS = 300.0
 LOOK_SECONDS = 0.2  # how seldom this side asks: asking costs the browser time
+IDLE_MS = 10.0  # of processor time in one look: less, and a browser is at rest
 # Components live in shadow trees, which a query of the document does not enter.
 WATCH = """
 (() => {
@@ -46,6 +47,7 @@ def first_picture(context: Any, address: str, selector: str, server: psutil.Proc
     page = context.new_page()
     page.set_default_timeout(1000 * PATIENCE_SECONDS)
     page.add_init_script(WATCH % {"selector": json.dumps(selector)})
+    _rest(browser)
     before = _busy_ms(server), _busy_ms(browser)
     page.goto(address, wait_until="commit")
     wall = _painted(page, address)
@@ -53,6 +55,17 @@ def first_picture(context: Any, address: str, selector: str, server: psutil.Proc
     page.close()
     time.sleep(0.5)  # so that closing the tab is not counted with the next one
     return taken
+
+
+def _rest(browser: psutil.Process) -> None:
+    """Wait until the window is there as a person has it: its own bar and menus take Chromium two seconds to make."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    busy = _busy_ms(browser)
+    while time.monotonic() < deadline:
+        time.sleep(LOOK_SECONDS)
+        before, busy = busy, _busy_ms(browser)
+        if busy - before < IDLE_MS:
+            return
 
 
 def _painted(page: Any, address: str) -> float:
