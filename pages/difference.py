@@ -7,6 +7,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
+from app.parts.later import after_the_first_picture
 from app.parts.reference import warn_of_reference
 from app.parts.text import plain
 from app.parts.tokentext import along_text, difference_classes, tokentext
@@ -69,7 +70,7 @@ def tokens(a: Run, b: Run, layer: int, head: int) -> None:
     with right:
         figure = along_text(figures.along_positions(along, theme, hues(a, b)))
         show(figure, along, figures.read_along_positions(along), "difference-along", "kept-along-text", origin(a, b))
-    words(a, b, step, layer, head)
+    after_the_first_picture(f"difference-{a.record.run_id}-{b.record.run_id}", words, a, b, step, layer, head)
 
 
 def words(a: Run, b: Run, step: int, layer: int, head: int) -> None:
