@@ -7,7 +7,7 @@ import streamlit as st
 
 from app.parts import page, view
 from app.parts.figure import show
-from app.parts.later import let_it_out
+from app.parts.later import after_the_first_picture, let_it_out
 from app.parts.recorded import full_run
 from app.parts.tokentext import along_text
 from app.state import theme as page_theme
@@ -36,7 +36,7 @@ def main() -> None:
     )
     if scope == SCOPES[0]:
         one_head(run, layer, head)
-        linked_text(run, layer, head)
+        after_the_first_picture(f"sag-{run.record.run_id}", linked_text, run, layer, head)
     else:
         many_heads(run, [layer] if scope == SCOPES[1] else every_layer(run))
 
