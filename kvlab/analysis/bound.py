@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from kvlab.analysis.half import as_float32, by_blocks, weighted_sums
 from kvlab.analysis.query_heads import query_heads_a_slot
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
@@ -25,9 +26,9 @@ COLUMNS = ("step", "sag", "perturbation", "output_error", "regret", "merged", "e
 
 
 class HeadArrays(NamedTuple):
-    """Unit values (tokens, head_dim), their norms (tokens,) and true masses (steps, tokens), float32.
+    """Unit values (tokens, head_dim), their norms (tokens,) and true masses (steps, tokens), float16 as recorded.
 
-    Slot masses (steps, tokens) are float16, as recorded, and only there where a run predicts no scores.
+    Slot masses (steps, tokens) are only there where a run predicts no scores.
     """
 
     unit: np.ndarray
@@ -43,7 +44,7 @@ def read_arrays(run: Run, layer: int, head: int, predicts: bool = False) -> Head
         true, slot = (run.true_mass(layer, head), None) if predicts else run.attention(layer, head)
     except UserError:
         return None
-    return HeadArrays(unit.astype(np.float32), norm.astype(np.float32), true.astype(np.float32), slot)
+    return HeadArrays(unit, norm, true, slot)
 
 
 def predicts_scores(steps: pd.DataFrame) -> bool:
@@ -62,7 +63,7 @@ def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray) -> floa
     if len(merged) * len(unit) > MOST_PAIRS:
         away = distance_to_mean(unit, norm)
         return float(away[merged].max() + away.max())
-    values = unit * norm[:, None]
+    values = as_float32(unit) * as_float32(norm)[:, None]
     some, squares, largest = values[merged], np.einsum("td,td->t", values, values), 0.0
     for start in range(0, len(some), ROWS_AT_ONCE):
         rows = some[start : start + ROWS_AT_ONCE]
@@ -76,8 +77,11 @@ def distance_to_mean(unit: np.ndarray, norm: np.ndarray) -> np.ndarray:
 
     Squared term by term: at 128k tokens the values themselves would be another copy of 64 MB.
     """
-    mean = norm @ unit / len(unit)
-    squares = np.einsum("td,td->t", unit, unit) * norm**2 - 2 * norm * (unit @ mean) + mean @ mean
+    mean = weighted_sums(np.ones((1, len(unit)), np.float32), unit, norm)[0] / len(unit)
+    squares = np.empty(len(unit), np.float32)
+    for block in by_blocks(len(unit)):
+        some, length = as_float32(unit[block]), as_float32(norm[block])
+        squares[block] = np.einsum("td,td->t", some, some) * length**2 - 2 * length * (some @ mean) + mean @ mean
     return np.sqrt(squares.clip(0))
 
 
@@ -87,7 +91,7 @@ def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
     The simplest predictor, which every method that merges by present attention makes use of: the absolute errors
     over the slots alive before, divided by what they really got.
     """
-    slot_mass = slot_mass.astype(np.float32)
+    slot_mass = as_float32(slot_mass)
     before, now = slot_mass[:-1], slot_mass[1:]
     alive = before > 0
     error = (np.abs(now - before) * alive).sum(1) / np.maximum((now * alive).sum(1), 1e-12)
@@ -120,7 +124,7 @@ def bound_over_steps(
         joined = events[events["target"] >= 0]
         gamma = value_spread(arrays.unit, arrays.norm, _either(joined, len(arrays.unit)))
         rows = min(count, len(arrays.true_mass))
-        length[:rows] = np.linalg.norm((arrays.true_mass[:rows] * arrays.norm) @ arrays.unit, axis=1)
+        length[:rows] = np.linalg.norm(weighted_sums(arrays.true_mass[:rows], arrays.unit, arrays.norm), axis=1)
         if arrays.slot_mass is not None and np.isnan(epsilon).all():
             epsilon = np.append(persistence_error(arrays.slot_mass[:rows]), np.full(count - rows, np.nan))
     bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)

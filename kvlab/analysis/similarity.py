@@ -16,6 +16,7 @@ import pandas as pd
 from numpy.lib.stride_tricks import as_strided
 
 from kvlab.analysis.blocks import block_edges, block_means
+from kvlab.analysis.half import as_float32
 from kvlab.errors import UserError
 
 Mode = Literal["mean", "max", "raw"]
@@ -74,10 +75,10 @@ def _check_window(rows: tuple[int, int], columns: tuple[int, int], size: int, mo
 
 def _largest(rows: np.ndarray, columns: np.ndarray, row_edges: np.ndarray, column_edges: np.ndarray) -> np.ndarray:
     """The largest cosine of any pair in each block, a few rows at a time so that memory stays flat."""
-    others = columns.astype(np.float32).T
+    others = as_float32(columns).T
     by_row = np.empty((len(rows), len(column_edges) - 1), np.float32)
     for start in range(0, len(rows), ROWS_AT_ONCE):
-        pairs = rows[start : start + ROWS_AT_ONCE].astype(np.float32) @ others
+        pairs = as_float32(rows[start : start + ROWS_AT_ONCE]) @ others
         by_row[start : start + ROWS_AT_ONCE] = np.maximum.reduceat(pairs, column_edges[:-1], axis=1)
     return np.maximum.reduceat(by_row, row_edges[:-1], axis=0)
 
@@ -91,7 +92,7 @@ def diagonal_band(unit: np.ndarray, offsets: int = 256, blocks: int = 512) -> pd
     edges, reach = block_edges(0, tokens, blocks), max(0, min(offsets, tokens - 1))
     rows = np.arange(1, reach + 1)
     before = np.zeros((reach, unit.shape[1]), np.float32)  # what is not there is like nothing
-    units = np.concatenate([before, unit.astype(np.float32)])
+    units = np.concatenate([before, as_float32(unit)])
     sums = np.stack([_diagonal_sums(units, start, stop, reach) for start, stop in pairwise(edges)], axis=1)
     count = edges[1:] - np.maximum(edges[:-1], rows[:, None])
     band = np.where(count > 0, sums / np.maximum(count, 1), np.nan).astype(np.float32)
@@ -117,7 +118,7 @@ def _diagonal_sums(units: np.ndarray, start: int, stop: int, reach: int) -> np.n
 def neighbour_profile(unit: np.ndarray, token: int, reach: int = 128) -> pd.DataFrame:
     """Cosine of one token with its neighbours: columns offset, position, similarity."""
     start, stop = max(0, token - reach), min(len(unit), token + reach + 1)
-    similarity = unit[start:stop].astype(np.float32) @ unit[token].astype(np.float32)
+    similarity = as_float32(unit[start:stop]) @ as_float32(unit[token])
     position = np.arange(start, stop)
     return pd.DataFrame({"offset": position - token, "position": position, "similarity": similarity})
 
@@ -127,7 +128,7 @@ def locality(unit: np.ndarray, near: int = 8, sample: int = 512) -> dict[str, fl
 
     The far mean is what the sum over all tokens, one product with their total, leaves beside the near ones.
     """
-    units = unit.astype(np.float32)
+    units = as_float32(unit)
     chosen = np.unique(np.linspace(0, len(unit) - 1, min(sample, len(unit))).round().astype(int))
     offsets = np.arange(-near, near + 1)
     others = chosen[:, None] + offsets[None, :]

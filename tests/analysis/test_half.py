@@ -1,0 +1,36 @@
+"""Numbers recorded in float16 become float32 as numpy makes them, each of the 65,536 there are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kvlab.analysis import half
+
+EVERY = np.arange(2**16, dtype=np.uint16).view(np.float16)
+
+
+def test_every_number_there_is_even_what_is_none() -> None:
+    np.testing.assert_array_equal(half.as_float32(EVERY), EVERY.astype(np.float32))
+    finite = EVERY[np.isfinite(EVERY)]
+    found = half.as_float32(finite)
+    assert found.dtype == np.float32 and (found.view(np.uint32) == finite.astype(np.float32).view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int64])
+def test_other_types_and_shapes(kind: type) -> None:
+    given = np.arange(24, dtype=kind).reshape(2, 3, 4)[:, ::2]
+    assert half.as_float32(given).tolist() == given.tolist()
+    assert half.as_float32(given.astype(np.float16)).tolist() == given.tolist()
+    assert half.as_float32(given[:0].astype(np.float16)).shape == (0, 2, 4)
+
+
+def test_sums_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(half, "TOKENS_AT_ONCE", 7)
+    random = np.random.default_rng(0)
+    weights, unit = random.random((3, 20)).astype(np.float16), random.normal(size=(20, 5)).astype(np.float16)
+    norm = random.random(20).astype(np.float16)
+    values = [[float(length) * float(one) for one in row] for length, row in zip(norm, unit, strict=True)]
+    columns = list(zip(*values, strict=True))
+    expected = [[sum(float(w) * v for w, v in zip(row, column, strict=True)) for column in columns] for row in weights]
+    np.testing.assert_allclose(half.weighted_sums(weights, unit, norm), expected, rtol=1e-5)
