@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import streamlit as st
 
 from app.opened import stamp as stamp
@@ -15,11 +14,10 @@ from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.atlas.sources import origin
 from kvlab.errors import UserError
-from kvlab.trace.reader import Run, head_of
+from kvlab.trace.reader import Run
 
 Masses = tuple[np.ndarray, np.ndarray]  # true mass of each token and mass of each slot, both (tokens,)
 OPEN_HEADS, OPEN_TEXTS = 24, 8
-OPEN_LAYERS = 2  # a million events take 73 MB
 OPEN_VECTORS = 4  # at 128k tokens and head_dim 128 a head's vectors take 64 MB
 
 
@@ -106,14 +104,9 @@ def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
 def _head_history(_run: Run, path: str, written: int, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
-    events = head_of(_events_of(_run, path, written, layer), head)
+    events = _run.head_events(layer, head)
     lineage = fold(events, _head_steps(_run, path, written, layer, head))
     return lineage, events, _texts(_run, path, written, lineage.tokens)
-
-
-@st.cache_resource(max_entries=OPEN_LAYERS, show_spinner=False)
-def _events_of(_run: Run, path: str, written: int, layer: int) -> pa.Table:
-    return _run.events_of(layer)
 
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)

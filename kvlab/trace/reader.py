@@ -97,15 +97,14 @@ class Run:
             rows = rows.sort_by([(name, "ascending") for name in order])
         return rows.select(wanted).to_pandas()
 
-    def events_of(self, layer: int) -> pa.Table:
-        """The events of a layer, columns as `schema.HISTORY`, as they lie; `head_of` has those of a head.
-
-        What has to be read and decoded for one head is that of all heads of its layer.
+    def head_events(self, layer: int, head: int) -> pd.DataFrame:
+        """The events of one KV head, columns as `schema.HISTORY`, by step, then as recorded.
 
         Raises:
             UserError: as `select`.
         """
-        return self._read("events", list(HISTORY), self._condition(layer, None))
+        rows = self._read("events", list(HISTORY), self._condition(layer, head))
+        return rows.sort_by("step").to_pandas()
 
     def events_at(self, layer: int, head: int, step: int) -> pd.DataFrame:
         """All columns of one KV head's events of one step, as they were recorded.
@@ -257,8 +256,10 @@ class Run:
 
     def _read(self, table: str, columns: list[str], condition: pc.Expression | None) -> pa.Table:
         parts = [str(part) for part in self._parts[table]]
+        whole = condition is None  # the little of one head is there before other threads have begun
         try:
-            return ds.dataset(parts, schema=TABLES[table], format="parquet").to_table(columns, filter=condition)
+            rows = ds.dataset(parts, schema=TABLES[table], format="parquet")
+            return rows.to_table(columns, filter=condition, use_threads=whole)
         except (pa.ArrowException, OSError) as error:
             raise UserError(f"The table {self.path / table} changed while it was shown: open the run again.") from error
 
@@ -299,11 +300,6 @@ class Run:
 
     def _array_path(self, name: str, layer: int) -> Path:
         return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
-
-
-def head_of(events: pa.Table, head: int) -> pd.DataFrame:
-    """The rows of one KV head of `Run.events_of`, by step, then as recorded, as `Run.select` has them."""
-    return events.filter(pc.field("head") == head).sort_by("step").to_pandas()
 
 
 def _check_bounds(index: Index, shape: Sequence[int]) -> None:

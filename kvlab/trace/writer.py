@@ -32,7 +32,7 @@ from kvlab.trace.schema import ARRAYS, EXACT_ARRAYS, TABLES, RunRecord, RunStatu
 Column = np.ndarray | Sequence[Any]
 
 ROWS_PER_PART = 1_000_000
-ROWS_PER_GROUP = 65_536
+ROWS_PER_GROUP = 16_384  # what has to be decoded for one head of many: two of these at most beyond its own rows
 SORT_KEYS = ("layer", "head", "step")
 # Columns of which a dictionary would be as long as the column.
 SELDOM_ALIKE = ("source", "target", "similarity", "mass_source", "mass_target", "mass_after", "sag")

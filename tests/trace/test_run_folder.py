@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from kvlab.errors import UserError
-from kvlab.trace import Run, RunWriter, atomic, catalogue, open_run
-from kvlab.trace.reader import head_of
+from kvlab.trace import Run, RunWriter, atomic, catalogue, open_run, writer
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 from kvlab.trace.synthetic import HEAD_DIM, write_synthetic_run
 
@@ -120,14 +119,18 @@ def test_select_equals_filtering_the_whole_table(tmp_path: Path):
         pd.testing.assert_frame_equal(run.select("events", layer, head, ["target", "sag"]), expected)
 
 
-def test_a_head_of_its_layer_s_events_is_what_is_selected(tmp_path: Path):
+def test_a_head_s_events_are_what_is_selected_however_rows_lie_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(writer, "ROWS_PER_GROUP", 50)
     run = open_run(write_synthetic_run(tmp_path, layers=3, heads=2, prompt_tokens=100, steps=9))
     for layer in range(3):
-        events = run.events_of(layer)
         for head in range(2):
-            pd.testing.assert_frame_equal(head_of(events, head), run.select("events", layer, head, HISTORY))
+            rows = run.events[(run.events["layer"] == layer) & (run.events["head"] == head)]
+            expected = rows[list(HISTORY)].reset_index(drop=True)
+            pd.testing.assert_frame_equal(run.head_events(layer, head), expected)
     with pytest.raises(UserError, match="no layer 3"):
-        run.events_of(3)
+        run.head_events(3, 0)
 
 
 def test_the_events_of_one_step_are_those_of_its_rows(tmp_path: Path):

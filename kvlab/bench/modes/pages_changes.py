@@ -88,6 +88,7 @@ def _step(page: Any, mark: str) -> float:
 def _layer(page: Any, mark: str, layer: int) -> float:
     """From the choice to the picture of a layer that was not read before."""
     page.locator("[class*='st-key-pick_layer'] input").fill(str(layer))
+    time.sleep(SETTLE_SECONDS)  # the list that opens is not part of the choice
     taken = until_changed(page, mark, lambda: page.keyboard.press("Enter"))
     page.locator("h1").first.click()
     return taken
