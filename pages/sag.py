@@ -43,10 +43,10 @@ def main() -> None:
 
 def one_head(run: Run, layer: int, head: int) -> None:
     table = table_of_head(run, *page.stamp(run), layer, head)
-    facts(table)
     figure = figures.sag_against_bound(table, page_theme())
     figure = along_text(figure, offset=run.record.prompt_tokens - 1, place=f"{layer}/{head}")
     reading = figures.read_sag_against_bound(table, predicts(run))
+    facts(table)
     name = page.file_name(run, f"sag-bound-layer-{layer}-head-{head}")
     show(figure, table, reading, "sag-bound", name, page.source(run))
     let_it_out()

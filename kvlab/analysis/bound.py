@@ -121,8 +121,7 @@ def bound_over_steps(
     count = len(table)
     epsilon, gamma, length = steps["score_error"].to_numpy(np.float64), float("nan"), np.full(count, np.nan)
     if arrays is not None:
-        joined = events[events["target"] >= 0]
-        gamma = value_spread(arrays.unit, arrays.norm, _either(joined, len(arrays.unit)))
+        gamma = value_spread(arrays.unit, arrays.norm, _merged(events, len(arrays.unit)))
         rows = min(count, len(arrays.true_mass))
         length[:rows] = np.linalg.norm(weighted_sums(arrays.true_mass[:rows], arrays.unit, arrays.norm), axis=1)
         if arrays.slot_mass is not None and np.isnan(epsilon).all():
@@ -133,10 +132,11 @@ def bound_over_steps(
     ]
 
 
-def _either(joined: pd.DataFrame, tokens: int) -> np.ndarray:
-    """Positions that are source or target of any of these events, increasing."""
-    there = np.zeros(tokens, bool)
-    there[joined["source"].to_numpy()] = there[joined["target"].to_numpy()] = True
+def _merged(events: pd.DataFrame, tokens: int) -> np.ndarray:
+    """Positions that are source or target of any of these events that merges, increasing."""
+    source, target = events["source"].to_numpy(), events["target"].to_numpy()
+    there, merges = np.zeros(tokens, bool), target >= 0
+    there[source[merges]] = there[target[merges]] = True
     return np.flatnonzero(there)
 
 

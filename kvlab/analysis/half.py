@@ -10,20 +10,21 @@ TOKENS_AT_ONCE = 8_192  # whose values stay in a processor's own memory while th
 MANTISSA_BITS = 23 - 10  # by which float32 has more than float16
 SIGN_AND_REST = np.array(0x8FFF_E000, np.uint32).view(np.int32)  # without the copies of the sign between them
 EXPONENTS = np.float32(2.0 ** (127 - 15))  # float32 counts exponents from another zero
-BEYOND = np.float32(65_536)  # the first number that float16 has not: what stands for infinity and NaN comes to more
+MAGNITUDE, INFINITY = np.int16(0x7FFF), 0x7C00  # all bits but the sign; from here on they stand for no number
 
 
 def as_float32(recorded: np.ndarray) -> np.ndarray:
     """Exactly what `recorded.astype(np.float32)` is, of any type and shape."""
     if recorded.dtype != np.float16:
         return recorded.astype(np.float32)
-    bits = recorded.view(np.int16).astype(np.int32)
+    halves = recorded.view(np.int16)
+    if (halves & MAGNITUDE).max(initial=0) >= INFINITY:
+        return recorded.astype(np.float32)
+    bits = halves.astype(np.int32)
     bits <<= MANTISSA_BITS
     bits &= SIGN_AND_REST
     numbers = bits.view(np.float32)
     numbers *= EXPONENTS
-    if numbers.size and (numbers.max() >= BEYOND or numbers.min() <= -BEYOND):
-        return recorded.astype(np.float32)
     return numbers
 
 
