@@ -92,9 +92,9 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     count = len(asked.positions)
     fact = f"The fact behind it is {plural(count, 'token')} of the prompt" if count else "The prompt has no fact marked"
     assumed = " (where the prompt holds the answer; none was marked)" if asked.wanted.assumed and count else ""
-    rows = analysis.right_ones(table).itertuples()
-    got = ", ".join(f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in rows)
-    right = f"Of the compressed runs {got} get it right" if got else "No compressed run gets it right"
+    found = [f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in analysis.right_ones(table).itertuples()]
+    verb = "gets" if len(found) == 1 else "get"
+    right = f"Of the compressed runs {', '.join(found)} {verb} it right" if found else "No compressed run gets it right"
     asked_for = f"Asked for: **{plain(shorten(asked.wanted.answer))}**. The full cache {wrote}."
     st.markdown(f"{asked_for} {right}. {fact}{assumed}.")
 

@@ -54,12 +54,29 @@ def test_a_word_marks_the_chart_and_the_chart_lights_the_word(visit: Callable[..
 
 
 @pytest.mark.parametrize(
-    ("name", "last"), [("merges", "Where it happened"), ("regret", "Budget beside regret"), ("lineage", "Half-life")]
+    ("name", "last"),
+    [
+        ("merges", "Where it happened"),
+        ("regret", "Budget beside regret"),
+        ("lineage", "Half-life"),
+        ("sag", "The text at a step"),
+        ("compare", "Generated texts"),
+    ],
 )
 def test_the_rest_of_a_page_follows_its_first_picture(visit: Callable[..., Any], name: str, last: str):
     page = visit(f"{name}?run={RUN}", height=1400)
     page.locator("h3", has_text=last).wait_for()
     page.get_by_text("Drawing the rest").wait_for(state="detached")
+
+
+def test_a_link_to_what_comes_after_the_first_picture_says_what_it_shows(visit: Callable[..., Any]):
+    page = visit("compare?comparison=some&bytes=allocated", height=1400)
+    page.get_by_text("Bytes of the cache: allocated").wait_for()
+    settle(page, ".js-plotly-plot")
+    assert "bytes=allocated" in page.url
+    page.locator(".st-key-bytes").get_by_text("peak", exact=True).click()
+    page.get_by_text("Bytes of the cache: peak").wait_for()
+    until(page, "location.search.includes('bytes=peak')")
 
 
 def test_arrows_move_the_step_j_the_head_and_a_question_mark_helps(visit: Callable[..., Any]):
