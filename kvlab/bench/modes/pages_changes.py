@@ -17,6 +17,7 @@ IN_COMPONENT = (
 )
 CHART = "document.querySelector('.st-key-%s .js-plotly-plot')?.data"  # another object with each figure that is drawn
 STRIP = IN_COMPONENT % (".kv-strip", "dataset.identity")
+KEYS = IN_COMPONENT % (".kv-keys", "isConnected")  # from then on a key is heard
 MAP = IN_COMPONENT % (".kv-map", "dataset.identity")
 TEXT = IN_COMPONENT % (".kv-text-panel [data-part=legend]", "firstChild")
 
@@ -45,10 +46,13 @@ MARKS = {
 
 
 def changes(visit: Callable[[str], Any], name: str, layers: int, repeats: int) -> Iterator[tuple[str, list[float]]]:
-    """Figures and milliseconds of changes on a page, which `visit` opens given what its address says beyond the run."""
+    """Figures and milliseconds of changes on a page, which `visit` opens given what its address says beyond the run.
+
+    The first change of each kind is not counted: the page may still be busy with having been opened.
+    """
     mark = MARKS[name]
     page = visit("&layer=0&head=0" + mark.asked)
-    for known in filter(None, (mark.place, mark.step)):
+    for known in filter(None, (mark.place, mark.step, KEYS)):
         page.wait_for_function(known)
     if mark.step:
         page.keyboard.press("Home")
@@ -60,8 +64,8 @@ def changes(visit: Callable[[str], Any], name: str, layers: int, repeats: int) -
     if mark.place and layers > 1:
         page = visit("&layer=0&head=0" + mark.asked)  # the keys may have turned into another layer
         page.wait_for_function(mark.place)
-        places = [place % layers for place in range(1, repeats + 1)]
-        yield f"change of layer, {name}", [_layer(page, mark.place, place) for place in places]
+        places = [place % layers for place in range(1, repeats + 2)]
+        yield f"change of layer, {name}", [_layer(page, mark.place, place) for place in places][1:]
         page.close()
 
 
