@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import fmean, stdev
 
 import pytest
@@ -44,37 +45,31 @@ def unusual(keys: dict[int, list[float]]) -> dict[int, float]:
     return {t: -sum(a * b for a, b in zip(unit, mean, strict=True)) / length(mean) for t, unit in units.items()}
 
 
-def test_keydiff_token_by_token() -> None:
-    hand, (query, key, value) = HandLayer("keydiff", BUDGET), prompt()
+def follow(hand: HandLayer, score_of: Callable[[dict[int, list[float]]], dict[int, float]], sinks: int) -> None:
+    """A prompt and new tokens, one by one: each head keeps sinks, the newest and the highest scores."""
+    query, key, value = prompt()
     hand.feed(query, key, value)
     alive = [list(range(TOKENS)) for _ in range(2)]
     for step in range(6):
+        safe = {*range(sinks), TOKENS + step - 1}
         for head in range(2):
-            score = unusual({token: key[0, head, token].tolist() for token in alive[head]})
-            others = sorted((token for token in alive[head] if token != TOKENS + step - 1), key=score.__getitem__)
+            score = score_of({token: key[0, head, token].tolist() for token in alive[head]})
+            others = sorted((token for token in alive[head] if token not in safe), key=score.__getitem__)
             alive[head] = sorted(set(alive[head]) - set(others[: len(alive[head]) - BUDGET]))
         assert kept(hand) == alive, step
         query, more, _ = new = new_token(step)
         key = torch.cat([key, more], 2)
         alive = [[*tokens, TOKENS + step] for tokens in alive]
         hand.feed(*new)
+
+
+def test_keydiff_token_by_token() -> None:
+    follow(HandLayer("keydiff", BUDGET), unusual, sinks=0)
 
 
 def test_key_norm_token_by_token() -> None:
-    hand, (query, key, value) = HandLayer("key-norm", BUDGET, sinks=2), prompt()
-    hand.feed(query, key, value)
-    alive = [list(range(TOKENS)) for _ in range(2)]
-    for step in range(6):
-        newest = TOKENS + step - 1
-        for head in range(2):
-            others = [token for token in alive[head] if token not in (0, 1, newest)]
-            others.sort(key=lambda token: -length(key[0, head, token].tolist()))
-            alive[head] = sorted(set(alive[head]) - set(others[: len(alive[head]) - BUDGET]))
-        assert kept(hand) == alive, step
-        query, more, _ = new = new_token(step)
-        key = torch.cat([key, more], 2)
-        alive = [[*tokens, TOKENS + step] for tokens in alive]
-        hand.feed(*new)
+    shortness = lambda keys: {token: -length(key) for token, key in keys.items()}  # noqa: E731
+    follow(HandLayer("key-norm", BUDGET, sinks=2), shortness, sinks=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -91,11 +86,17 @@ def test_where_all_keys_are_of_one_length_the_newest_stay(dtype: torch.dtype) ->
 
 def test_a_word_that_comes_again_is_no_longer_than_before() -> None:
     """Every third token is one word: its keys, turned by positions, are of one length but for rounding."""
-    hand, (query, key, value) = HandLayer("key-norm", 10), prompt()
-    key[:, :, ::3] = key[:, :, :1] * (1 + draw(7, 1, 1, len(range(0, TOKENS, 3)), DIM) * 1e-7)
-    key *= torch.where(torch.arange(TOKENS) % 3 == 0, 1.0, 9.0)[:, None]
-    hand.feed(query, key, value)
-    assert kept(hand)[0] == kept(hand)[1] == list(range(12, TOKENS, 3)), "the newest ten of fourteen"
+    tokens, budget, steps = 601, 10, 5
+    hand, key = HandLayer("key-norm", budget), draw(1, 1, 2, tokens + steps, DIM) * 9
+    word = torch.arange(tokens + steps) % 3 == 0
+    word[tokens:] = True
+    key[:, :, word] = draw(2, 1, 2, 1, DIM) / 9 * (1 + 5e-6 * draw(7, 1, 2, int(word.sum()), 1))
+    query, value = draw(3, 1, 4, tokens + steps, DIM), draw(4, 1, 2, tokens + steps, DIM)
+    hand.feed(query[:, :, :tokens], key[:, :, :tokens], value[:, :, :tokens])
+    for end in range(tokens, tokens + steps):
+        newest = torch.arange(end)[word[:end]][-budget:].tolist()
+        assert kept(hand) == [newest, newest], end
+        hand.feed(query[:, :, end : end + 1], key[:, :, end : end + 1], value[:, :, end : end + 1])
 
 
 @pytest.mark.parametrize("pads", [0, 3])
