@@ -92,10 +92,10 @@ def main() -> None:
     what_differs(runs)
     headline(runs, table, figures.read_beyond_budget(compare.beyond_budget(runs)))
     notes(runs)
-    focus = in_focus(table)
+    focus, along = in_focus(table), compare.along_text(runs)
     sections = [
-        partial(kl_along_the_text, runs, focus),
-        partial(along_the_text, runs, focus),
+        partial(kl_along_the_text, runs, along, focus),
+        partial(agreement_and_nll, runs, along, focus),
         partial(closeness_and_slots, runs, table, focus),
         partial(bytes_over_steps, runs, focus),
     ]
@@ -200,35 +200,29 @@ def in_focus(table: pd.DataFrame) -> str:
     return st.selectbox("In focus", labels, index, key="focus", bind="query-params", help=words, width=320)
 
 
-def has_kl(table: pd.DataFrame) -> bool:
-    """Whether rows along a text hold any distance from the full cache."""
-    return not table.empty and bool(table.loc[table["method"] != "full", "kl"].notna().any())
-
-
-def kl_along_the_text(runs: Sequence[Run], focus: str) -> bool:
-    table = compare.along_text(runs)
-    if not has_kl(table):
+def kl_along_the_text(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> bool:
+    if not compare.has_kl(along):
         st.info(
             "These runs recorded no KL against the full cache: it needs a finished forced continuation.",
             icon=":material/info:",
         )
         return False
     st.subheader("Along the text")
-    figure, reading = figures.kl_along_text(table, page_theme(), focus), figures.read_kl_along_text(table)
-    return show(figure, table, reading, "compare-kl", "kl-along-text", comparison_origin(runs))
+    figure, reading = figures.kl_along_text(along, page_theme(), focus), figures.read_kl_along_text(along)
+    return show(figure, along, reading, "compare-kl", "kl-along-text", comparison_origin(runs))
 
 
-def along_the_text(runs: Sequence[Run], focus: str) -> bool:
-    table, theme, origin = compare.along_text(runs), page_theme(), comparison_origin(runs)
-    if not has_kl(table):
+def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> bool:
+    theme, origin = page_theme(), comparison_origin(runs)
+    if not compare.has_kl(along):
         return False
     left, right = st.columns(2, gap="large")
     with left:
-        figure, reading = figures.agreement_along_text(table, theme, focus), figures.read_agreement_along_text(table)
-        agreement = show(figure, table, reading, "compare-agreement", "agreement-along-text", origin)
+        figure, reading = figures.agreement_along_text(along, theme, focus), figures.read_agreement_along_text(along)
+        agreement = show(figure, along, reading, "compare-agreement", "agreement-along-text", origin)
     with right:
-        figure, reading = figures.extra_nll_along_text(table, theme, focus), figures.read_extra_nll_along_text(table)
-        surprise = show(figure, table, reading, "compare-nll", "nll-along-text", origin)
+        figure, reading = figures.extra_nll_along_text(along, theme, focus), figures.read_extra_nll_along_text(along)
+        surprise = show(figure, along, reading, "compare-nll", "nll-along-text", origin)
     return agreement or surprise
 
 

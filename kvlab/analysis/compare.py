@@ -122,6 +122,11 @@ def first_divergence(tokens: pd.DataFrame) -> int | None:
     return None if len(own) == len(full) else common + 1
 
 
+def has_kl(along: pd.DataFrame) -> bool:
+    """Whether rows of `along_text` hold any distance from the full cache."""
+    return not along.empty and bool(along.loc[along["method"] != "full", "kl"].notna().any())
+
+
 def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
     """One row a run and token of the forced continuation: KL, agreement (also as a rolling mean), NLL of both, nats."""
     parts = []

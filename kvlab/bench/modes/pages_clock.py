@@ -58,7 +58,7 @@ def first_picture(context: Any, address: str, selector: str, server: psutil.Proc
 
 
 def _rest(browser: psutil.Process) -> None:
-    """Wait until the window is there as a person has it: its own bar and menus take Chromium two seconds to make."""
+    """Wait until the window is there as a person has it: its own bar and menus are a second's work."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     busy = _busy_ms(browser)
     while time.monotonic() < deadline:
