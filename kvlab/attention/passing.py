@@ -66,7 +66,7 @@ class Pass:
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
         self._last_logits = self._logits(0, 1) if self.along is None else self._logits_along(self.along)
-        mass = probabilities(self._last_logits, self.bias, self.sinks)[:, :, :, 0]  # (B, H, G, S)
+        mass = self._probabilities_of_one(self._last_logits)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
         output = mixed(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
@@ -75,10 +75,18 @@ class Pass:
         """The logits of a single query, and the products of the key that goes along: keys are read once for both."""
         if not self.is_plain or isinstance(self.key, HeldStates):
             return self._logits(0, 1)
-        together = torch.cat([self.query.reshape(*along.shape[:2], -1, along.shape[2]), along[:, :, None]], 2)
-        logits = slot_logits(together.flatten(1, 2)[:, :, None], self.key, first=0, rows=1, scaling=self.scaling)
-        self.products = logits[:, :, -1, 0]
-        return logits[:, :, :-1]
+        batch, heads, head_dim = along.shape
+        query = self.query.reshape(batch * heads, -1, head_dim)
+        together = torch.cat([query, along.view(-1, 1, head_dim)], 1).view(batch, -1, 1, head_dim)
+        logits = slot_logits(together, self.key, first=0, rows=1, scaling=self.scaling)
+        self.products = logits.select(2, -1).select(2, 0)
+        return logits.narrow(2, 0, query.shape[1])
+
+    def _probabilities_of_one(self, logits: Tensor) -> Tensor:
+        """Of a single query; where no slot is hidden there is no row that may look at nothing."""
+        if self.bias is None and self.sinks is None:
+            return torch.softmax(logits, -1)
+        return probabilities(logits, self.bias, self.sinks)
 
     def _kernel(self) -> OneQuery | None:
         """The fused kernel where there is one, which knows logits of one bias a KV head and no more."""

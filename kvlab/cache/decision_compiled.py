@@ -98,10 +98,12 @@ def _leaving(rating, position, newest, oldest, residual):
     """
     found, lowest, second, higher = -1, np.float32(np.inf), -1, np.float32(np.inf)
     for s in range(len(position)):
+        rated = _number(np.float32(rating[s]))
+        if found >= 0 and second >= 0 and rated >= lowest and rated >= higher:
+            continue  # most are: a branch that a processor foresees
         # What is not valid stands before all sinks.
         if position[s] < oldest or position[s] > newest or (residual is not None and residual[s]):
             continue
-        rated = _number(np.float32(rating[s]))
         if position[s] < newest and (found < 0 or rated < lowest):
             if found >= 0 and (second < 0 or lowest < higher):
                 second, higher = found, lowest

@@ -26,6 +26,7 @@ from kvlab.cache.sizes import sizes_of
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
+from kvlab.methods.view import Slots
 
 
 class CompressedLayer(LayerState, CacheLayerMixin):
@@ -163,7 +164,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         elif incomplete:
             self.buckets[0].table.store(self.settings.pipeline.accumulate(visible[0], seen[0]))
         else:
-            decide(self, seen, visible, self._shown(seen, query, output), first)
+            decide(self, seen, visible, self._shown(seen, visible, query, output), first)
         return output
 
     def _keep_queries(self, seen: list[PassSeen], real: Sequence[Tensor | None]) -> None:
@@ -174,13 +175,13 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             for table, part, valid, tokens in zip(self.tables, seen, real, places, strict=True):
                 part.recalled = recall(table, part.query, valid, tokens, rows)
 
-    def _shown(self, seen: list[PassSeen], query: Tensor, output: Tensor) -> PassSeen | None:
-        """Show the pass to who watches, and return what was shown."""
-        observer = self.settings.observer
+    def _shown(self, seen: list[PassSeen], visible: Sequence[Slots], query: Tensor, output: Tensor) -> PassSeen | None:
+        """Show the pass to who watches, and return what was shown; who only counts is given slots without scores."""
+        observer, closely = self.settings.observer, self.settings.watched_closely
         if observer is None:
             return None
-        tables = [table.rated() for table in self.tables]
-        slots, whole = whole_pass(self.streams, seen, tables, query, self.settings.watched_closely)
+        tables = [table.rated() for table in self.tables] if closely else visible
+        slots, whole = whole_pass(self.streams, seen, tables, query, closely)
         observer.attended(self.layer_idx, slots, whole, output)
         return whole
 

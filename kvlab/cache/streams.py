@@ -48,13 +48,13 @@ class Streams:
             return [tensor]
         apart = self.heads // self.width
         stacked = tensor.reshape(self.batch * apart, tensor.shape[1] // apart, *tensor.shape[2:])
-        return stacked.index_select(0, self._order).split(self.sizes)
+        return stacked.index_select(0, self._order).split_with_sizes(self.sizes)
 
     def by_row(self, tensor: Tensor) -> Sequence[Tensor]:
         """(B, ...) as each bucket's (N, ...)."""
         if self.whole:
             return [tensor]
-        return tensor.index_select(0, self._rows).split(self.sizes)
+        return tensor.index_select(0, self._rows).split_with_sizes(self.sizes)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
         """(B, H * G, ...) from each bucket's (N, W * G, ...)."""
