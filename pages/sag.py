@@ -155,7 +155,7 @@ def every_layer(run: Run) -> list[int]:
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def table_of_head(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
-    steps, events = page.head_steps(_run, layer, head), page.head_history(_run, layer, head)[1]
+    steps, events = page.head_steps(_run, layer, head), page.head_events(_run, layer, head)
     arrays = bound.read_arrays(_run, layer, head, bound.predicts_scores(steps))
     return bound.bound_over_steps(steps, events, arrays, query_heads_a_slot(_run))
 

@@ -60,6 +60,11 @@ def head_history(run: Run, layer: int, head: int) -> tuple[Lineage, pd.DataFrame
     return _head_history(run, *stamp(run), layer, head)
 
 
+def head_events(run: Run, layer: int, head: int) -> pd.DataFrame:
+    """The events of one layer and KV head: of its history, what is there before it is folded."""
+    return _head_events(run, *stamp(run), layer, head)
+
+
 def head_steps(run: Run, layer: int, head: int) -> pd.DataFrame:
     """The rows of `steps` of one layer and KV head."""
     return _head_steps(run, *stamp(run), layer, head)
@@ -104,9 +109,14 @@ def unit_vectors(run: Run, what: str, layer: int, head: int) -> np.ndarray:
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
 def _head_history(_run: Run, path: str, written: int, layer: int, head: int) -> tuple[Lineage, pd.DataFrame, list[str]]:
-    events = _run.head_events(layer, head)
+    events = _head_events(_run, path, written, layer, head)
     lineage = fold(events, _head_steps(_run, path, written, layer, head))
     return lineage, events, _texts(_run, path, written, lineage.tokens)
+
+
+@st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)
+def _head_events(_run: Run, path: str, written: int, layer: int, head: int) -> pd.DataFrame:
+    return _run.head_events(layer, head)
 
 
 @st.cache_resource(max_entries=OPEN_HEADS, show_spinner=False)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.half import as_float32, by_blocks, weighted_sums
+from kvlab.analysis.half import as_float32, by_blocks, room_for, sums_by
 from kvlab.analysis.query_heads import query_heads_a_slot
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
@@ -52,16 +52,16 @@ def predicts_scores(steps: pd.DataFrame) -> bool:
     return bool(steps["score_error"].notna().any())
 
 
-def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray) -> float:
+def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray, mean: np.ndarray) -> float:
     """gamma: the largest distance of any of the `merged` tokens' values (positions) to any value, NaN without one.
 
     Values are `unit` (tokens, head_dim) times `norm` (tokens,). Every pair is looked at up to `MOST_PAIRS`; beyond, the
-    two largest distances to the mean are added, which is never less (triangle inequality).
+    two largest distances to their `mean` (head_dim,) are added, which is never less (triangle inequality).
     """
     if not len(merged):
         return float("nan")
     if len(merged) * len(unit) > MOST_PAIRS:
-        away = distance_to_mean(unit, norm)
+        away = distance_to_mean(unit, norm, mean)
         return float(away[merged].max() + away.max())
     values = as_float32(unit) * as_float32(norm)[:, None]
     some, squares, largest = values[merged], np.einsum("td,td->t", values, values), 0.0
@@ -72,15 +72,14 @@ def value_spread(unit: np.ndarray, norm: np.ndarray, merged: np.ndarray) -> floa
     return float(np.sqrt(largest))
 
 
-def distance_to_mean(unit: np.ndarray, norm: np.ndarray) -> np.ndarray:
-    """(tokens,) distance of each value, `unit` times `norm`, to the mean of all.
+def distance_to_mean(unit: np.ndarray, norm: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    """(tokens,) distance of each value, `unit` times `norm`, to the `mean` (head_dim,) of all.
 
     Squared term by term: at 128k tokens the values themselves would be another copy of 64 MB.
     """
-    mean = weighted_sums(np.ones((1, len(unit)), np.float32), unit, norm)[0] / len(unit)
-    squares = np.empty(len(unit), np.float32)
+    squares, room = np.empty(len(unit), np.float32), room_for(unit.shape[1])
     for block in by_blocks(len(unit)):
-        some, length = as_float32(unit[block]), as_float32(norm[block])
+        some, length = as_float32(unit[block], room), as_float32(norm[block])
         squares[block] = np.einsum("td,td->t", some, some) * length**2 - 2 * length * (some @ mean) + mean @ mean
     return np.sqrt(squares.clip(0))
 
@@ -121,9 +120,10 @@ def bound_over_steps(
     count = len(table)
     epsilon, gamma, length = steps["score_error"].to_numpy(np.float64), float("nan"), np.full(count, np.nan)
     if arrays is not None:
-        gamma = value_spread(arrays.unit, arrays.norm, _merged(events, len(arrays.unit)))
-        rows = min(count, len(arrays.true_mass))
-        length[:rows] = np.linalg.norm(weighted_sums(arrays.true_mass[:rows], arrays.unit, arrays.norm), axis=1)
+        rows, tokens = min(count, len(arrays.true_mass)), len(arrays.unit)
+        sums = sums_by(arrays.true_mass[:rows], arrays.unit, arrays.norm)
+        length[:rows] = np.linalg.norm(sums[:-1], axis=1)
+        gamma = value_spread(arrays.unit, arrays.norm, _merged(events, tokens), sums[-1] / tokens)
         if arrays.slot_mass is not None and np.isnan(epsilon).all():
             epsilon = np.append(persistence_error(arrays.slot_mass[:rows]), np.full(count - rows, np.nan))
     bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)

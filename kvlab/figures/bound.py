@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -34,14 +35,14 @@ ABOVE = {
 def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """The three measures and the bound over the steps of one head, from `analysis.bound.bound_over_steps`, or over
     the heads' medians, from `over_heads`; steps above the bound are marked."""
-    figure = go.Figure()
+    figure, steps = go.Figure(), frame["step"].to_numpy()
+    drawn = {column: _drawn(frame, column) for column, *_ in LINES}
     for column, name, hue, dash, marker in LINES:
-        values = frame[column].where(frame[column] > 0).clip(lower=FLOOR)
-        if not values.notna().any():
+        if np.isnan(drawn[column]).all():
             continue
         figure.add_scatter(
-            x=frame["step"],
-            y=values,
+            x=steps,
+            y=drawn[column],
             name=name,
             mode="lines" if marker is None else "lines+markers",
             line={"color": pick(HUES[hue], theme), "dash": dash, "width": 2.4 if column == "bound" else 1.6},
@@ -53,8 +54,14 @@ def sag_against_bound(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         figure.add_scatter(x=frame["step"], y=frame["output_error"], name="output error", mode="lines")
     title = "Sag, output change and KeepKV's bound"
     finish(figure, title=title, x="step", y="share of attention, relative change (log)", theme=theme, height=430)
-    shown = frame[["bound", "output_error", "perturbation", "sag"]].stack().clip(lower=FLOOR)
-    return figure.update_yaxes(**log_axis(shown)).update_layout(showlegend=True)
+    figure.layout.showlegend = True
+    return figure.update_yaxes(**log_axis(np.concatenate(list(drawn.values()))))
+
+
+def _drawn(frame: pd.DataFrame, column: str) -> np.ndarray:
+    """What of a column a log axis has room for; NaN elsewhere."""
+    values = frame[column].to_numpy(np.float64, na_value=np.nan)
+    return np.where(values > 0, np.maximum(values, FLOOR), np.nan)
 
 
 def _mark_violations(figure: go.Figure, frame: pd.DataFrame, theme: Theme) -> None:

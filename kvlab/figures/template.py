@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -119,7 +120,7 @@ def for_export(figure: go.Figure, theme: Theme, width: int = 1100) -> go.Figure:
     return copy.update_layout(paper_bgcolor=SURFACES[theme], plot_bgcolor=SURFACES[theme], width=width)
 
 
-def log_axis(values: pd.Series) -> dict[str, object]:
+def log_axis(values: pd.Series | np.ndarray) -> dict[str, object]:
     """Axis settings for a log scale over the positive `values`: powers of ten, or 1, 2, 5 where they span little."""
     positive = values[values > 0]
     settings: dict[str, object] = {"type": "log", "exponentformat": "power", "tickfont": {"size": 11}}

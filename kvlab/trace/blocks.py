@@ -10,8 +10,9 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from io import BufferedReader
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ BLOCK = 65_536  # bytes; all sums take 1/2,048 of what they are of
 DIGEST = 32  # bytes of SHA-256
 LENGTH = 8  # bytes that say how long the header of a safetensors file is
 REMEMBERED = 1_024  # files
+NUMBERS = {"F16": np.float16, "F32": np.float32, "F64": np.float64, "U8": np.uint8, "I32": np.int32, "I64": np.int64}
 
 Index = tuple[int | slice, ...]  # into the first dimensions of a tensor; slices are whole
 
@@ -35,27 +37,85 @@ def block_sums(path: Path) -> np.ndarray:
     return np.frombuffer(sums, np.uint8).reshape(-1, DIGEST)
 
 
-def is_sound(path: Path, sums: np.ndarray, read: Mapping[str, Index]) -> bool:
-    """Whether `read`, parts of a safetensors file's tensors, is as it was when `sums` were taken.
+def read_parts(path: Path, sums: np.ndarray | None, wanted: Mapping[str, Index]) -> dict[str, np.ndarray] | None:
+    """What is `wanted` of a safetensors file's tensors; None where it is not as it was when `sums` were taken.
 
-    Its header is looked at too. A block is read once for each state of the file.
+    Its header is looked at too. What is read is what was held against the sums, so that no byte is read twice, and a
+    block is summed once for each state of the file. Without sums nothing is checked.
 
     Raises:
         OSError, ValueError, KeyError: the file cannot be read, its header is no header, or lacks a tensor.
+        IndexError: a tensor ends before what is wanted of it.
     """
     state = state_of(path)
-    blocks = -(-state[1] // BLOCK)
-    if blocks != len(sums):
-        return False
-    sound = _sound(path, state, blocks)
-    with path.open("rb") as file:
-        header_ends = LENGTH + int.from_bytes(file.read(LENGTH), "little")
-        if not _check(file, sums, sound, np.array([[0, header_ends]])):
+    count = -(-state[1] // BLOCK)
+    if sums is not None and count != len(sums):
+        return None
+    sound = np.ones(count, bool) if sums is None else _sound(path, state, count)
+    with path.open("rb", buffering=0) as file:
+        blocks = _Blocks(file, sums, sound, memoryview(bytearray(BLOCK)))
+        length = bytearray(LENGTH)
+        if not blocks.read(0, memoryview(length)):
+            return None
+        header_ends = LENGTH + int.from_bytes(length, "little")
+        if header_ends > state[1]:
+            raise ValueError("the header is longer than the file")
+        words = bytearray(header_ends - LENGTH)
+        if not blocks.read(LENGTH, memoryview(words)):
+            return None
+        header, found = json.loads(words), {}
+        for name, index in wanted.items():
+            part, starts = _place(header[name], index, state[1] - header_ends)
+            memory = memoryview(part.reshape(-1).view(np.uint8).data)
+            size = len(memory) // max(1, len(starts))
+            for number, start in enumerate((header_ends + starts).tolist()):
+                if not blocks.read(start, memory[number * size : (number + 1) * size]):
+                    return None
+            found[name] = part
+    return found
+
+
+@dataclass(frozen=True)
+class _Blocks:
+    """A file by its blocks, those that are `sound` already and the `sums` of the others; `room` is for one block."""
+
+    file: FileIO
+    sums: np.ndarray | None
+    sound: np.ndarray
+    room: memoryview
+
+    def read(self, start: int, into: memoryview) -> bool:
+        """The bytes from `start` on; false where a block they lie in is not as it was written.
+
+        Raises:
+            ValueError: the file ends before.
+        """
+        place, end = start, start + len(into)
+        while place < end:
+            block = place // BLOCK
+            until = min(end, (block + 1) * BLOCK)
+            part = into[place - start : until - start]
+            if not (self._sound_part(place, part) if self.sound[block] else self._summed(block, place, part)):
+                return False
+            place = until
+        return True
+
+    def _sound_part(self, place: int, part: memoryview) -> bool:
+        self.file.seek(place)
+        if self.file.readinto(part) != len(part):
+            raise ValueError("the file ends before its tensors do")
+        return True
+
+    def _summed(self, block: int, place: int, part: memoryview) -> bool:
+        assert self.sums is not None
+        self.file.seek(block * BLOCK)
+        held = self.room[: self.file.readinto(self.room)]
+        begins = place - block * BLOCK
+        if hashlib.sha256(held).digest() != self.sums[block].tobytes() or len(held) < begins + len(part):
             return False
-        file.seek(LENGTH)
-        header = json.loads(file.read(header_ends - LENGTH))
-        spans = [_spans(header[name], index) for name, index in read.items()]
-        return _check(file, sums, sound, header_ends + np.concatenate(spans))
+        part[:] = held[begins : begins + len(part)]
+        self.sound[block] = True
+        return True
 
 
 @lru_cache(maxsize=REMEMBERED)
@@ -64,27 +124,16 @@ def _sound(path: Path, state: State, blocks: int) -> np.ndarray:
     return np.zeros(blocks, bool)
 
 
-def _check(file: BufferedReader, sums: np.ndarray, sound: np.ndarray, spans: np.ndarray) -> bool:
-    """Whether every block that one of the `spans`, (n, 2) first byte and the one after the last, touches is sound."""
-    edges = np.zeros(len(sums) + 1, np.int64)
-    first, beyond = spans[:, 0] // BLOCK, -(-spans[:, 1] // BLOCK)
-    if (beyond > len(sums)).any():
-        return False
-    np.add.at(edges, first, 1)
-    np.add.at(edges, beyond, -1)
-    held = memoryview(bytearray(BLOCK))
-    for block in np.flatnonzero((edges.cumsum()[:-1] > 0) & ~sound).tolist():
-        file.seek(block * BLOCK)
-        if hashlib.sha256(held[: file.readinto(held)]).digest() != sums[block].tobytes():
-            return False
-        sound[block] = True
-    return True
+def _place(tensor: Mapping[str, Any], index: Index, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Memory for a part of a tensor, and where behind the header its pieces begin, given what the header says of it.
 
-
-def _spans(tensor: Mapping[str, Any], index: Index) -> np.ndarray:
-    """(n, 2) the bytes behind the header that a part of a tensor lies in, given what the header says of it."""
-    begins, ends = tensor["data_offsets"]
-    outer = tensor["shape"][: len(index)]
-    together = (ends - begins) // max(1, math.prod(outer))
-    starts = begins + together * np.arange(math.prod(outer)).reshape(outer)[index].reshape(-1)
-    return np.stack([starts, starts + together], axis=1)
+    Raises:
+        ValueError: it is said to lie elsewhere than in the `room` bytes there are.
+    """
+    shape, dtype, (begins, ends) = tensor["shape"], np.dtype(NUMBERS[tensor["dtype"]]), tensor["data_offsets"]
+    if not 0 <= begins <= ends <= room or math.prod(shape) * dtype.itemsize != ends - begins:
+        raise ValueError("the header speaks of another file")
+    outer, inner = shape[: len(index)], shape[len(index) :]
+    rows = np.arange(math.prod(outer)).reshape(outer)[index]
+    part = np.empty((*rows.shape, *inner), dtype)
+    return part, begins + math.prod(inner) * dtype.itemsize * rows.reshape(-1)

@@ -1,4 +1,4 @@
-"""Reads a run folder lazily: tables as pandas frames, arrays as slices of memory-mapped files."""
+"""Reads a run folder lazily: tables as pandas frames, of array files no more than what is asked for."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 
 from kvlab.errors import UserError
 from kvlab.given import path_of
-from kvlab.trace.blocks import SUMS, Index, is_sound
+from kvlab.trace.blocks import SUMS, Index, read_parts
 from kvlab.trace.checksums import known_checksum
 from kvlab.trace.consistency import check_consistency
 from kvlab.trace.not_there import not_asked_for, why_no_array
@@ -25,6 +25,7 @@ from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 
 ORDER = ("step", "layer", "head")
+DAMAGED = "is cut off or damaged (its checksum does not match)"
 
 
 class Run:
@@ -218,31 +219,25 @@ class Run:
         """The sound parts of a table, in order."""
         return self._parts[table]
 
-    def check_array(self, path: Path, read: Mapping[str, Index] | None = None) -> None:
-        """Hold an array file against its checksum, once for each state of the file; of parts, the blocks they lie in.
+    def check_array(self, path: Path) -> None:
+        """Hold an array file against its checksum, once for each state of the file.
 
         Raises:
             UserError: it is not as it was written, or is gone.
         """
         if self.record.checksums is None:
             return
-        written = self.record.checksums.get(f"arrays/{path.name}")
+        written = self._checksum(path)
         try:
-            if path.exists() and not self._is_sound(path, written, read):
-                raise UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
+            if path.exists() and known_checksum(path) != written:
+                raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
         except OSError as error:  # a folder of that name, or one that may not be read
             raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
         if written is not None and not path.exists():
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
 
-    def _is_sound(self, path: Path, written: str | None, read: Mapping[str, Index] | None) -> bool:
-        sums = self._block_sums.get(path.name) if written is not None else None
-        if read is None or sums is None:
-            return known_checksum(path) == written
-        try:
-            return is_sound(path, sums, read)
-        except (ValueError, KeyError, TypeError):  # a header that says something else than what was written
-            return False
+    def _checksum(self, path: Path) -> str | None:
+        return (self.record.checksums or {}).get(f"arrays/{path.name}")
 
     @cached_property
     def _block_sums(self) -> Mapping[str, np.ndarray]:
@@ -288,24 +283,35 @@ class Run:
         if self.record.status == "running":
             raise UserError(why_no_array(self.record, path, layer))
         index = (*before, heads.index(head))
-        self.check_array(path, dict.fromkeys(tensors, index))
+        found = self._read_parts(path, layer, dict.fromkeys(tensors, index))
+        return [found[tensor] for tensor in tensors]
+
+    def _read_parts(self, path: Path, layer: int, wanted: Mapping[str, Index]) -> dict[str, np.ndarray]:
+        """Parts of an array file's tensors, held against the sums of their blocks, or of the whole file.
+
+        Raises:
+            UserError: they are not as they were written, or are not there.
+            IndexError: as `read_parts`.
+        """
+        sums = self._block_sums.get(path.name) if self._checksum(path) is not None and path.exists() else None
+        if sums is None:
+            self.check_array(path)
         try:
-            with safe_open(path, framework="numpy") as file:
-                parts = [file.get_slice(tensor) for tensor in tensors]
-                for part in parts:
-                    _check_bounds(before, part.get_shape())
-                return [part[index] for part in parts]
-        except (FileNotFoundError, SafetensorError, KeyError) as error:
+            found = read_parts(path, sums, wanted)
+        except FileNotFoundError as error:
             raise UserError(why_no_array(self.record, path, layer)) from error
+        except OSError as error:
+            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
+        except (ValueError, KeyError, TypeError) as error:  # a header that says something else than what was written
+            found = None
+            if sums is None:
+                raise UserError(why_no_array(self.record, path, layer)) from error
+        if found is None:
+            raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
+        return found
 
     def _array_path(self, name: str, layer: int) -> Path:
         return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
-
-
-def _check_bounds(index: Index, shape: Sequence[int]) -> None:
-    for place, size in zip(index, shape, strict=False):
-        if isinstance(place, int) and place >= size:
-            raise IndexError(f"{place} of {size}")
 
 
 def open_run(path: Path | str, strict: bool = False) -> Run:
