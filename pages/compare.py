@@ -228,7 +228,7 @@ def agreement_and_nll(runs: Sequence[Run], along: pd.DataFrame, focus: str) -> b
 
 def closeness_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) -> bool:
     theme, origin, closeness = page_theme(), comparison_origin(runs), False
-    if compare.memory_over_steps(runs).empty:
+    if not compare.has_memory(runs):
         st.info("These runs recorded no memory: record them with level light or full.", icon=":material/info:")
         return False
     st.subheader("Bytes")
@@ -245,9 +245,9 @@ def closeness_and_slots(runs: Sequence[Run], table: pd.DataFrame, focus: str) ->
 
 
 def bytes_over_steps(runs: Sequence[Run], focus: str) -> bool:
-    memory = compare.memory_over_steps(runs)
-    if memory.empty:
+    if not compare.has_memory(runs):
         return False
+    memory = compare.memory_over_steps(runs)
     measures = {"live_bytes": "live", "allocated_bytes": "allocated", "peak_bytes": "peak"}
     measure = one_of("Bytes", measures, key="bytes")
     figure = figures.memory_over_steps(memory, measure, page_theme(), focus)

@@ -151,6 +151,11 @@ def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
+def has_memory(runs: Sequence[RunLike]) -> bool:
+    """Whether any run recorded what its cache holds."""
+    return any(not run.memory.empty for run in runs)
+
+
 def memory_over_steps(runs: Sequence[RunLike]) -> pd.DataFrame:
     """Live, allocated, peak and full bytes of every run over the steps, with columns label and method."""
     parts = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
@@ -217,8 +218,8 @@ def _along_text(
         if run.empty:
             continue
         figure.add_scatter(
-            x=run["token"],
-            y=run[column],
+            x=run["token"].to_numpy(),
+            y=run[column].to_numpy(np.float64),
             name=label,
             legendrank=1 + list(styles).index(label),
             customdata=[visible(text) for text in run["text"]],

@@ -25,6 +25,14 @@ def test_other_types_and_shapes(kind: type) -> None:
     assert half.as_float32(given[:0].astype(np.float16)).shape == (0, 2, 4)
 
 
+def test_room_is_written_over_and_never_read() -> None:
+    room = np.full(10, -1, np.int32)
+    first = half.as_float32(EVERY[100:106].reshape(2, 3), room)
+    assert np.shares_memory(first, room) and (first == EVERY[100:106].reshape(2, 3)).all()
+    assert (half.as_float32(EVERY[7:17], room) == EVERY[7:17]).all()
+    np.testing.assert_array_equal(half.as_float32(EVERY[31_740:31_750], room), EVERY[31_740:31_750])  # infinity, none
+
+
 def test_sums_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half, "TOKENS_AT_ONCE", 7)
     random = np.random.default_rng(0)
@@ -33,4 +41,5 @@ def test_sums_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     values = [[float(length) * float(one) for one in row] for length, row in zip(norm, unit, strict=True)]
     columns = list(zip(*values, strict=True))
     expected = [[sum(float(w) * v for w, v in zip(row, column, strict=True)) for column in columns] for row in weights]
-    np.testing.assert_allclose(half.weighted_sums(weights, unit, norm), expected, rtol=1e-5)
+    plain = [sum(column) for column in columns]
+    np.testing.assert_allclose(half.sums_by(weights, unit, norm), [*expected, plain], rtol=1e-5)

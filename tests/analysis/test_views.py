@@ -59,7 +59,7 @@ def test_from_an_error_of_one_on_there_is_no_bound(epsilon: float):
 def test_value_spread_is_the_largest_distance_and_its_shortcut_never_less(values: np.ndarray, merged: list[int]):
     every = np.linalg.norm(values[merged][:, None] - values[None], axis=2).max()
     norm = np.linalg.norm(values, axis=1)
-    parts = values / np.maximum(norm, 1e-12)[:, None], norm, np.array(merged)
+    parts = values / np.maximum(norm, 1e-12)[:, None], norm, np.array(merged), values.mean(0)
     assert bound.value_spread(*parts) == pytest.approx(float(every), abs=2e-3)
     most, bound.MOST_PAIRS = bound.MOST_PAIRS, 1
     try:
@@ -73,7 +73,7 @@ def test_distances_to_the_mean_are_those_of_the_values(values: np.ndarray):
     norm = np.linalg.norm(values, axis=1)
     unit = values / np.maximum(norm, 1e-12)[:, None]
     expected = np.linalg.norm(values - values.mean(0), axis=1)
-    np.testing.assert_allclose(bound.distance_to_mean(unit, norm), expected, atol=5e-3)
+    np.testing.assert_allclose(bound.distance_to_mean(unit, norm, values.mean(0)), expected, atol=5e-3)
 
 
 def test_expecting_the_same_again_is_right_where_nothing_changes():
