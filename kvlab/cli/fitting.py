@@ -30,19 +30,25 @@ def plan_of(
     Raises UserError for an unknown method, a device that is not here, or a model whose configuration is not.
     """
     from kvlab.engine.room import holds_of, machine_of
-    from kvlab.jobs.prompts import count_tokens
-    from kvlab.jobs.spoken import Manner
     from kvlab.models.load import pick_device
     from kvlab.planning import find_model, make_plan
 
     model = find_model(request.model)
     if tokens is None:
-        one = longest(request)
-        tokens = count_tokens(one.prompt, Manner.of(one))[0]
+        tokens, _ = tokens_of(request)
     machine = machine or machine_of(pick_device(request.device), root)
     if timed:
         measure_once(machine, root)
     return make_plan(request, tokens, model, holds_of, machine, root, timed=timed)
+
+
+def tokens_of(request: CompareRequest) -> tuple[int, bool]:
+    """The tokens of a request's prompt, of several the longest, and whether they were counted or estimated."""
+    from kvlab.jobs.prompts import count_tokens
+    from kvlab.jobs.spoken import Manner
+
+    one = longest(request)
+    return count_tokens(one.prompt, Manner.of(one))
 
 
 def longest(request: CompareRequest) -> CompareRequest:

@@ -39,9 +39,10 @@ def plan(
 
     It takes the options of compare. `model` is mini, a folder, a hub model that was loaded here before, or a shape such
     as shape:llama3-8b; weights are never loaded. Of several prompts the longest is planned, and time and disk are for
-    all. With --memory the device need not be here. Exit status 1: it does not fit.
+    all. With --memory the device need not be here. Exit status 1: it does not fit, or is longer than the model reads.
     """
-    from kvlab.cli.fitting import plan_of
+    from kvlab.cli.fitting import plan_of, tokens_of
+    from kvlab.jobs.intake import beyond
 
     if tokens is not None and asked.text.given:
         raise UserError("Give a prompt, or its length with --tokens, not both.")
@@ -49,9 +50,13 @@ def plan(
     found = [OnePrompt(prompt="-")] if tokens is not None else asked.text.read_all(asked.out)
     fields = asked.of(found, level or level_of(len(found), planted), bool(planted))
     request = make_request(asked.parts.added_to(methods), budgets, repeats=planted, **fields)
-    made = plan_of(request, asked.out, tokens, _machine(asked.model.device, asked.out, memory, devices))
-    typer.echo(json.dumps(made.as_data(), indent=2)) if as_json else _show(made)
-    if not made.fits:
+    count, exact = (tokens, True) if tokens is not None else tokens_of(request)
+    made = plan_of(request, asked.out, count, _machine(asked.model.device, asked.out, memory, devices))
+    too_long = beyond(request.model, count, request.max_new_tokens) if exact else ""
+    typer.echo(json.dumps(made.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(made)
+    if too_long and not as_json:
+        typer.echo(f"It cannot start: {too_long[0].lower()}{too_long[1:]}")
+    if too_long or not made.fits:
         raise typer.Exit(1)
 
 

@@ -147,13 +147,20 @@ def check_fits(prompt: str, how: Manner, max_new_tokens: int, named: str = "") -
         UserError: the prompt and the new tokens are more than the model was trained to read, or its chat template does
             not take the prompt.
     """
-    model, room, (count, exact) = how.model, context_length(how.model), count_tokens(prompt, how)
-    if exact and room is not None and count + max_new_tokens > room:
-        which = f"The prompt {named}" if named else "The prompt"
-        raise UserError(
-            f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
-            f"{room:,}: shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
-        )
+    count, exact = count_tokens(prompt, how)
+    if exact and (why := beyond(how.model, count, max_new_tokens, f"The prompt {named}" if named else "The prompt")):
+        raise UserError(why)
+
+
+def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt") -> str:
+    """Why a prompt of `count` tokens is more than the model was trained to read; empty where it is not, or unknown."""
+    room = context_length(model)
+    if room is None or count + max_new_tokens <= room:
+        return ""
+    return (
+        f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on {room:,}: "
+        f"shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
+    )
 
 
 def _among(amount: Amount, others: Sequence[Amount]) -> bool:

@@ -30,12 +30,13 @@ from kvlab.trace.schema import RunRecord
 
 FILE = ".speed.json"  # beside the runs: what each device was measured to do
 MOST_RUNS = 8
-# The range given is the estimate divided by the first and multiplied by the second. From a probe of a CPU: it was .8 to
-# 2.1 times the processor time taken, for the ten shapes of 1k to 2k tokens it was chosen from, and .7 to 1.9 for six
-# families it was tried on; no GPU has been compared.
-FROM_RUNS, FROM_PROBE, UNTRIED = (1.6, 1.6), (2.2, 1.5), (3.0, 3.0)
+# The range given is the estimate divided by the first and multiplied by the second. From a probe of a CPU, by the clock on
+# a quiet machine: .83 to 1.43 times the estimate was taken by the eight comparisons that the shares below were chosen
+# on, .60 to 1.23 by six of four other shapes it was then tried on; no GPU has been compared.
+FROM_RUNS, FROM_PROBE, UNTRIED = (1.6, 1.6), (1.8, 1.8), (3.0, 3.0)
 PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
-LAYER_SECONDS = 5e-4  # a layer's operations take to be started, in a decode step
+READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .5 to .7 for 0.5B in float32 on a CPU
+LAYER_SECONDS = 8e-4  # a layer's operations take to be started, in a decode step
 RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
 PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probe`): .9 to 1.6 for five shapes, 2.3 on mini
 MEASURED = 1024, 64 * 2**20  # rows of the product, bytes of the copy
@@ -90,7 +91,7 @@ def duration(work: Work, runs: Sequence[Holds], machine: Machine, root: Path, co
         return None
     prefill = _operations(work) / (PREFILL_SHARE * speed.operations)
     read = work.model.read_per_token * work.number
-    step = read / speed.bytes + LAYER_SECONDS * work.model.layers
+    step = read / (READ_SHARE * speed.bytes) + LAYER_SECONDS * work.model.layers
     seconds = comparisons * _total(work, runs, prefill, step, step * RECORDING[work.level])
     measured = f"a matrix product measured on this device{speed.when}, with nothing else running"
     basis = f"no run of this model here yet: from {measured}"

@@ -286,6 +286,23 @@ def test_a_plan_loads_nothing_and_says_whether_it_fits(tiny_model_folder: Path, 
     assert not list(tmp_path.glob("*/run.json"))
 
 
+def test_a_plan_says_that_a_prompt_is_longer_than_the_model_reads(tmp_path: Path) -> None:
+    """`compare` refuses it, so no plan may say that it can start; nobody knows how much a shape was trained to read."""
+    asked = ["plan", "--methods", "h2o", "--new-tokens", "96", "--device", "cpu", "--out", str(tmp_path)]
+
+    def planned(*more: str) -> tuple[int, str]:
+        result = CliRunner().invoke(commands, [*asked, *more], catch_exceptions=False)
+        return result.exit_code, " ".join(result.stdout.split())
+
+    assert planned("--model", "mini", "--tokens", "4000")[0] == 0
+    status, told = planned("--model", "mini", "--tokens", "4001")
+    assert status == 1 and "It cannot start: the prompt has 4,001 tokens" in told
+    status, told = planned("--model", "mini", "--tokens", "4001", "--json")
+    assert status == 1 and "at most 4,000 tokens" in json.loads(told)["too_long"]
+    status, told = planned("--model", "shape:llama3-8b", "--tokens", "4001", "--memory", "80GB", "--json")
+    assert status == 0 and json.loads(told)["too_long"] == ""
+
+
 def test_a_plan_takes_every_option_of_a_comparison() -> None:
     """But what is done with a comparison that is made, and the start of one that does not fit."""
     options = {
