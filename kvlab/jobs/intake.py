@@ -158,8 +158,8 @@ def beyond(model: str, count: int, max_new_tokens: int, which: str = "The prompt
     if room is None or count + max_new_tokens <= room:
         return ""
     return (
-        f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on {room:,}: "
-        f"shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
+        f"{which} has {count:,} tokens and {max_new_tokens:,} are to be generated, but {model} was trained on "
+        f"{room:,}: shorten the prompt to at most {max(room - max_new_tokens, 0):,} tokens."
     )
 
 

@@ -332,8 +332,8 @@ def test_a_plan_is_of_the_prompt_as_the_model_is_given_it(tmp_path: Path) -> Non
     assert two["tokens"] == one["tokens"] == spoken, "of several prompts the longest"
     disk_of_one, disk_of_two = (plan["parts"][-1]["bytes"] for plan in (one, two))
     assert disk_of_two == 2 * disk_of_one
-    packed = planned("--prompt", text * 4, "--store", "turbo3", "--budgets", "0.9", "--methods", "snapkv")
-    native = planned("--prompt", text * 4, "--budgets", "0.9", "--methods", "snapkv")
+    packed = planned("--prompt", text * 2, "--store", "turbo3", "--budgets", "0.9", "--methods", "snapkv")
+    native = planned("--prompt", text * 2, "--budgets", "0.9", "--methods", "snapkv")
     held = [next(p["bytes"] for p in plan["parts"] if p["name"] == "compressed cache") for plan in (packed, native)]
     assert held[0] < held[1]
 
