@@ -161,7 +161,7 @@ PRESETS = {
                 "repeats": 2,
             },
             {"mode": "memory", "model": SMALL, "choices": _every(0.2), "scale": 16},
-            {"model": SMALL, "contexts": (1024,), "scale": 16, **_OVERHEAD},
+            {"model": SMALL, "contexts": (1024,), "scale": 16, "repeats": 15, **_OVERHEAD},
         ),
         device="cpu",
     ),

@@ -174,7 +174,7 @@ def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
 def _tell_counts(layer: LayerState, works: Sequence[Work]) -> None:
     """Tell who only counts that one slot of each head has left, and which of them merged."""
     merged = layer.streams.join([_merged(work).view(work.dropped.shape).float() for work in works])
-    cast(Counter, layer.settings.observer).counted(layer.layer_idx, torch.ones_like(merged), merged)
+    cast(Counter, layer.settings.observer).counted(layer.layer_idx, merged)
 
 
 def _merged(work: Work) -> torch.Tensor:

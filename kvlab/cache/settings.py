@@ -38,8 +38,11 @@ class Observer(Protocol):
 class Counter(Observer, Protocol):
     """One whose `full` is false: it looks at no slots."""
 
-    def counted(self, layer_idx: int, left: Tensor, merged: Tensor) -> None:
-        """In place of `compressed` where no plan was made: slots of each head (B, H), float32."""
+    def counted(self, layer_idx: int, merged: Tensor) -> None:
+        """In place of `compressed` where no plan was made: one slot of each head has left, and `merged` (B, H) float32.
+
+        That is 1 where it went into another slot, else 0.
+        """
         ...
 
 

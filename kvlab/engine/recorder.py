@@ -151,11 +151,11 @@ class Recorder:
             # Prefill attends to everything: what the compression cost shows only if the last query is asked again.
             layer.columns |= mass_columns(after, places, layer.shadow, answered, layer.truth)
 
-    def counted(self, layer_idx: int, left: Tensor, merged: Tensor) -> None:
+    def counted(self, layer_idx: int, merged: Tensor) -> None:
         """The same of a decode step at level `light`."""
         layer = self.layers[layer_idx]
         self._turn_to(layer)
-        layer.columns |= {LEFT: left[0], "merged": merged[0]}
+        layer.columns |= {LEFT: self.same, "merged": merged[0]}
 
     # per step
 

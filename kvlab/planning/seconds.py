@@ -31,8 +31,8 @@ from kvlab.trace.schema import RunRecord
 FILE = ".speed.json"  # beside the runs: what each device was measured to do
 MOST_RUNS = 8
 # The range given is the estimate divided by the first and multiplied by the second. From a probe of a CPU, by the clock
-# of a quiet machine: eight comparisons that the shares below were chosen on took .83 to 1.43 times the estimate, and six
-# of four other shapes that it was then tried on .60 to 1.23; no GPU has been compared.
+# of a quiet machine: eight comparisons that the shares below were chosen on took .83 to 1.43 times the estimate, six of
+# four other shapes that it was then tried on .60 to 1.23; no GPU has been compared.
 FROM_RUNS, FROM_PROBE, UNTRIED = (1.6, 1.6), (1.8, 1.8), (3.0, 3.0)
 PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
 READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .5 to .7 for 0.5B in float32 on a CPU

@@ -268,9 +268,9 @@ def test_whoever_counts_is_told_as_much(method: str, monkeypatch: pytest.MonkeyP
             merged = plan.edges.active.sum(-1) if plan.edges is not None else torch.zeros(plan.keep.shape[:2])
             self.heard.append(torch.stack([(before.valid > plan.keep).sum(-1), merged]).float())
 
-        def counted(self, layer_idx: int, left: Tensor, merged: Tensor) -> None:
+        def counted(self, layer_idx: int, merged: Tensor) -> None:
             self.short += 1
-            self.heard.append(torch.stack([left, merged]))
+            self.heard.append(torch.stack([torch.ones_like(merged), merged]))
 
     model, counting = prepare(tiny_model("llama")), [Counting(), Counting()]
     for observer in counting:

@@ -52,5 +52,4 @@ def _over(bench: Bench, racer: SlotContender, figure: str, outcome: Outcome, riv
     for part in (outcome, rival):
         if not part.samples:
             return replace(row, status=part.status, note=part.note)
-    times = [part.processor if on_cpu else part.samples for part in (outcome, rival)]
-    return filled(row, spread([a / b for a, b in zip(*times, strict=True)]))
+    return filled(row, spread(outcome.beside(rival, bench.model.device)))

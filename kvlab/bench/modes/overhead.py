@@ -118,15 +118,16 @@ def _levels(bench: Bench, load: Load, choice: MethodChoice) -> Iterator[Row]:
 
 
 def _ratios(bench: Bench, racers: Sequence[RecordedStep], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """Ratios round by round to the level `off` of the same round."""
+    """Ratios round by round to the level `off` of the same round; on a CPU of the processor's time."""
     for racer, outcome in list(zip(racers, outcomes, strict=True))[1:]:
-        row = bench.row(racer, f"recording {racer.level} / off", "ratio", method=_name(racer))
+        note = "processor time" * (bench.model.device.type == "cpu")
+        row = bench.row(racer, f"recording {racer.level} / off", "ratio", method=_name(racer), note=note)
         for part in (outcome, outcomes[0]):
             if not part.samples:
                 yield replace(row, status=part.status, note=part.note)
                 break
         else:
-            yield filled(row, spread([a / b for a, b in zip(outcome.samples, outcomes[0].samples, strict=True)]))
+            yield filled(row, spread(outcome.beside(outcomes[0], bench.model.device)))
 
 
 def _name(racer: RecordedStep) -> str:
