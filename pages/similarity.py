@@ -13,6 +13,7 @@ from app.parts.asked import asked_numbers
 from app.parts.choice import one_of
 from app.parts.figure import heading, note, show
 from app.parts.keys import page_keys
+from app.parts.later import let_it_out
 from app.parts.tilemap import clamp, tilemap
 from app.state import current_run, pick_head, pick_layer, pick_step
 from app.state import theme as page_theme
@@ -71,6 +72,7 @@ def main() -> None:
     zoom, details = st.columns([3, 2], gap="large")
     with zoom:
         zoomable_map(run, layer, head, step, what, mode, outlined)
+    let_it_out()
     with details:
         neighbours(run, layer, head, what)
     band(run, layer, head, what)
