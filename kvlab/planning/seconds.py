@@ -35,7 +35,7 @@ MOST_RUNS = 8
 # four other shapes that it was then tried on .60 to 1.23; no GPU has been compared.
 FROM_RUNS, FROM_PROBE, UNTRIED = (1.6, 1.6), (1.8, 1.8), (3.0, 3.0)
 PREFILL_SHARE = 0.6  # of a matrix product's speed that a prompt's pass reaches: .50 to .71 for six shapes on a CPU
-READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .5 to .7 for 0.5B in float32 on a CPU
+READ_SHARE = 0.6  # of a copy's speed at which a decode step reads weights: .54 to .62 for 0.5B in float32 on a CPU
 LAYER_SECONDS = 8e-4  # a layer's operations take to be started, in a decode step
 RECORDING = {"off": 1.0, "light": 1.3, "full": 3.0}  # a recorded decode step over a plain one
 PROBE_PASSES = 1.5  # prefills the probe takes (`kvlab.engine.probe`): .9 to 1.6 for five shapes, 2.3 on mini

@@ -1,7 +1,8 @@
 """SHA-256 of each block of an array file: what is read of it is held against the sums of its own blocks alone.
 
-One head of a layer is an eighth of its file or less, and the sum of a whole file of 270 MB takes a fifth of a second.
-Whoever writes a run pays once more what the whole file's sum costs: 65 ms for 70 MB beside 63.
+Whatever is read of such a file comes this way, each byte once: it is summed where it has just been read. One head of a
+layer is an eighth of its file or less, and the sum of a whole file of 270 MB takes a fifth of a second. Whoever writes
+a run pays once more what the whole file's sum costs: 65 ms for 70 MB beside 63.
 """
 
 from __future__ import annotations
@@ -40,8 +41,7 @@ def block_sums(path: Path) -> np.ndarray:
 def read_parts(path: Path, sums: np.ndarray | None, wanted: Mapping[str, Index]) -> dict[str, np.ndarray] | None:
     """What is `wanted` of a safetensors file's tensors; None where it is not as it was when `sums` were taken.
 
-    Its header is looked at too. What is read is what was held against the sums, so that no byte is read twice, and a
-    block is summed once for each state of the file. Without sums nothing is checked.
+    Its header is looked at too. A block is summed once for each state of the file. Without sums nothing is checked.
 
     Raises:
         OSError, ValueError, KeyError: the file cannot be read, its header is no header, or lacks a tensor.
@@ -51,6 +51,8 @@ def read_parts(path: Path, sums: np.ndarray | None, wanted: Mapping[str, Index])
     count = -(-state[1] // BLOCK)
     if sums is not None and count != len(sums):
         return None
+    if state[1] < LENGTH:
+        raise ValueError("the file ends before its header does")
     sound = np.ones(count, bool) if sums is None else _sound(path, state, count)
     with path.open("rb", buffering=0) as file:
         blocks = _Blocks(file, sums, sound, memoryview(bytearray(BLOCK)))

@@ -100,6 +100,18 @@ def test_a_file_cut_off_anywhere_is_told(sound: Path, tmp_path: Path, left: int)
         open_run(path).attention(0, HEADS - 1)
 
 
+@pytest.mark.parametrize("left", [0, 5, 300, BLOCK, -1])
+def test_it_is_told_where_a_run_has_no_checksums_at_all(sound: Path, tmp_path: Path, left: int):
+    path = Path(shutil.copytree(sound, tmp_path / sound.name))
+    file, run = path / "arrays" / FILE, open_run(path)
+    run.record = run.record.model_copy(update={"checksums": None})
+    np.testing.assert_array_equal(run.attention(0, 1)[0], load_file(file)["true_mass"][:, 1])
+    file.write_bytes(file.read_bytes()[:left])
+    for read in (lambda: run.attention(0, HEADS - 1), lambda: run.attention_row(0, HEADS - 1, STEPS - 1)):
+        with pytest.raises(UserError, match="damaged"):
+            read()
+
+
 @pytest.mark.parametrize("harm", ["damaged", "missing", "unlisted"])
 def test_without_sums_of_blocks_the_whole_file_is_checked(sound: Path, tmp_path: Path, harm: str):
     path = flipped(sound, tmp_path, 1, 2)
