@@ -113,6 +113,21 @@ def timing_rows(
     ]
 
 
+def over(bench: Bench, racer: Contender, figure: str, outcome: Outcome, rival: Outcome, **values: Any) -> Row:
+    """A row of how many times `rival`'s time it took, round by round: noise hits both alike.
+
+    On a CPU it is the processor's time, which other programs do not stretch. `values` are further fields of `Row`.
+    """
+    on_cpu = bench.model.device.type == "cpu"
+    note = outcome.note or rival.note or "processor time" * on_cpu
+    row = bench.row(racer, figure, "ratio", note=note, **values)
+    for part in (outcome, rival):
+        if not part.samples:
+            return replace(row, status=part.status, note=part.note)
+    times = [part.processor if on_cpu else part.samples for part in (outcome, rival)]
+    return filled(row, spread([a / b for a, b in zip(*times, strict=True)]))
+
+
 def filled(
     row: Row, measured: Spread, *, bound: float | None = None, ratio: float | None = None, more_is_better: bool = False
 ) -> Row:

@@ -67,11 +67,6 @@ class Outcome:
     note: str = ""
     processor: list[float] = field(default_factory=list)
 
-    def beside(self, rival: Outcome, device: torch.device) -> list[float]:
-        """How many times `rival`'s time each round took: noise hits both alike. On a CPU of the processor's time."""
-        mine, other = ((o.processor if device.type == "cpu" else o.samples) for o in (self, rival))
-        return [a / b for a, b in zip(mine, other, strict=True)]
-
 
 def race(
     racers: Sequence[Racer],

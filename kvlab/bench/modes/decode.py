@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from kvlab.bench.bars import EVICTION, OVER_EVICTION, OVER_SAME_LAYERS, evicting
-from kvlab.bench.bench import Bench, decode_rows, filled, loads
-from kvlab.bench.clock import spread
+from kvlab.bench.bench import Bench, decode_rows, loads, over
 from kvlab.bench.contenders import Contender, SlotContender
 from kvlab.bench.line_up import contenders
 from kvlab.bench.race import Outcome
@@ -26,10 +24,9 @@ def measure(bench: Bench) -> Iterator[Row]:
 
 
 def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """For each merging method its step over eviction's at the same budget, round by round: noise hits both alike.
+    """For each merging method its step over eviction's at the same budget.
 
-    Where eviction with the method's own budgets of layers and heads takes part, over that as well. On a CPU it is the
-    processor's time, which other programs do not stretch.
+    Where eviction with the method's own budgets of layers and heads takes part, over that as well.
     """
     taken = [(c.choice, o) for c, o in zip(racers, outcomes, strict=True) if isinstance(c, SlotContender)]
     merging = {name for name, method in registered().items() if method.describe()["merges"]}
@@ -43,13 +40,4 @@ def over_eviction(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[
         }
         for figure, rival in rivals.items():
             for other in (other for choice, other in taken if choice == rival):
-                yield _over(bench, racer, figure, outcome, other)
-
-
-def _over(bench: Bench, racer: SlotContender, figure: str, outcome: Outcome, rival: Outcome) -> Row:
-    on_cpu = bench.model.device.type == "cpu"
-    row = bench.row(racer, figure, "ratio", note=outcome.note or rival.note or "processor time" * on_cpu)
-    for part in (outcome, rival):
-        if not part.samples:
-            return replace(row, status=part.status, note=part.note)
-    return filled(row, spread(outcome.beside(rival, bench.model.device)))
+                yield over(bench, racer, figure, outcome, other)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from transformers.cache_utils import Cache
 
-from kvlab.bench.bench import Bench, filled, loads, timing_rows
+from kvlab.bench.bench import Bench, loads, over, timing_rows
 from kvlab.bench.clock import spread
 from kvlab.bench.contenders import Load, SlotContender
 from kvlab.bench.fill import random_token
 from kvlab.bench.models import BenchModel
-from kvlab.bench.race import Outcome
 from kvlab.bench.request import BenchRequest
 from kvlab.bench.room import check_room
 from kvlab.bench.rows import Row
@@ -114,20 +113,8 @@ def _levels(bench: Bench, load: Load, choice: MethodChoice) -> Iterator[Row]:
         least = bench.bytes_seconds(bench.model.bytes_per_pass + outcome.live_bytes)
         step, _ = timing_rows(bench, racer, outcome, least, off, is_full=False)
         yield replace(step, figure=f"decode step, recording {racer.level}", method=_name(racer), ratio_to_full=None)
-    yield from _ratios(bench, racers, outcomes)
-
-
-def _ratios(bench: Bench, racers: Sequence[RecordedStep], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """Ratios round by round to the level `off` of the same round; on a CPU of the processor's time."""
     for racer, outcome in list(zip(racers, outcomes, strict=True))[1:]:
-        note = "processor time" * (bench.model.device.type == "cpu")
-        row = bench.row(racer, f"recording {racer.level} / off", "ratio", method=_name(racer), note=note)
-        for part in (outcome, outcomes[0]):
-            if not part.samples:
-                yield replace(row, status=part.status, note=part.note)
-                break
-        else:
-            yield filled(row, spread(outcome.beside(outcomes[0], bench.model.device)))
+        yield over(bench, racer, f"recording {racer.level} / off", outcome, outcomes[0], method=_name(racer))
 
 
 def _name(racer: RecordedStep) -> str:

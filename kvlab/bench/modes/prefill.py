@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from torch import nn
 
 from kvlab.bench.bars import ALL_OVER_PLAIN, WINDOW_OVER_PLAIN
-from kvlab.bench.bench import Bench, best_baseline, filled, loads
+from kvlab.bench.bench import Bench, best_baseline, filled, loads, over
 from kvlab.bench.clock import Spread, spread
 from kvlab.bench.contenders import Contender, Load, SlotContender
 from kvlab.bench.line_up import PlainContender, StaticContender, contenders
@@ -84,15 +84,12 @@ def prefill_rows(bench: Bench, racers: list[Contender], outcomes: list[Outcome])
 
 
 def over_plain(bench: Bench, racers: Sequence[Contender], outcomes: Sequence[Outcome]) -> Iterator[Row]:
-    """For each method its prompt over plain transformers', round by round; on a CPU of the processor's time."""
-    on_cpu = bench.model.device.type == "cpu"
+    """For each method its prompt over plain transformers'."""
     plain = next(o for c, o in zip(racers, outcomes, strict=True) if isinstance(c, PlainContender))
     for racer, outcome in zip(racers, outcomes, strict=True):
         if not isinstance(racer, SlotContender) or racer.is_baseline or not (plain.samples and outcome.samples):
             continue
-        row = bench.row(racer, over_plain_figure(racer.choice), "ratio", note="processor time" * on_cpu)
-        times = [part.processor if on_cpu else part.samples for part in (outcome, plain)]
-        yield filled(row, spread([a / b for a, b in zip(*times, strict=True)]))
+        yield over(bench, racer, over_plain_figure(racer.choice), outcome, plain)
 
 
 def over_plain_figure(choice: MethodChoice) -> str:
