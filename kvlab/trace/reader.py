@@ -25,7 +25,6 @@ from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
 
 ORDER = ("step", "layer", "head")
-DAMAGED = "is cut off or damaged (its checksum does not match)"
 
 
 class Run:
@@ -230,9 +229,9 @@ class Run:
         written = self._checksum(path)
         try:
             if path.exists() and known_checksum(path) != written:
-                raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
-        except OSError as error:  # a folder of that name, or one that may not be read
-            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
+                raise _damaged(path)
+        except OSError as error:
+            raise _unreadable(path, error) from None
         if written is not None and not path.exists():
             raise UserError(f"{path} is missing, though the run wrote it: {REMEDY}.")
 
@@ -301,17 +300,26 @@ class Run:
         except FileNotFoundError as error:
             raise UserError(why_no_array(self.record, path, layer)) from error
         except OSError as error:
-            raise UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.") from None
-        except (ValueError, KeyError, TypeError) as error:  # a header that says something else than what was written
+            raise _unreadable(path, error) from None
+        except (SafetensorError, ValueError, KeyError) as error:  # not what was written
             found = None
             if sums is None:
                 raise UserError(why_no_array(self.record, path, layer)) from error
         if found is None:
-            raise UserError(f"{path} {DAMAGED}: {REMEDY}.")
+            raise _damaged(path)
         return found
 
     def _array_path(self, name: str, layer: int) -> Path:
         return self.path / "arrays" / f"{name}-layer-{layer:03d}.safetensors"
+
+
+def _damaged(path: Path) -> UserError:
+    return UserError(f"{path} is cut off or damaged (its checksum does not match): {REMEDY}.")
+
+
+def _unreadable(path: Path, error: OSError) -> UserError:
+    """A folder of that name, or a file that may not be read."""
+    return UserError(f"{path} cannot be read ({error.strerror or error}): {REMEDY}.")
 
 
 def open_run(path: Path | str, strict: bool = False) -> Run:

@@ -112,6 +112,25 @@ def test_it_is_told_where_a_run_has_no_checksums_at_all(sound: Path, tmp_path: P
             read()
 
 
+@pytest.mark.parametrize(
+    "header",
+    [b"[" * 5_000, b'{"true_mass":1}', b'{"slot_mass":{"dtype":"F16","shape":[0],"data_offsets":[0,0]}}',
+     b'{"true_mass":{"dtype":"F16","shape":[1000000000000,9,0],"data_offsets":[0,0]}}',
+     b'{"true_mass":{"dtype":"BF16","shape":[1,4,0],"data_offsets":[0,0]}}',
+     b'{"true_mass":{"dtype":"F16","shape":[1,4,1000000000],"data_offsets":[0,8000000000]}}'],
+    ids=["deep", "number", "absent", "endless", "other type", "beyond"],
+)  # fmt: skip
+def test_a_made_up_header_is_a_sentence_whatever_its_sums_say(sound: Path, tmp_path: Path, header: bytes):
+    path = Path(shutil.copytree(sound, tmp_path / sound.name))
+    file, run = path / "arrays" / FILE, open_run(path)
+    file.write_bytes(len(header).to_bytes(8, "little") + header)
+    run.record.checksums[f"arrays/{FILE}"] = hashlib.sha256(file.read_bytes()).hexdigest()
+    for sums in (block_sums(file), None):
+        run._block_sums = {} if sums is None else {FILE: sums}
+        with pytest.raises(UserError, match="damaged"):
+            run.true_mass(0, 1)
+
+
 @pytest.mark.parametrize("harm", ["damaged", "missing", "unlisted"])
 def test_without_sums_of_blocks_the_whole_file_is_checked(sound: Path, tmp_path: Path, harm: str):
     path = flipped(sound, tmp_path, 1, 2)
