@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 import streamlit as st
+from streamlit.errors import StreamlitAPIException
 
 ON_THE_WAY, LATE_SECONDS = "places_on_the_way", 20.0
 PAGE = "page_in_view"
+PLACE = "place"  # names the part of a page that shows one layer and head, and is drawn again for another one
 DRAWN_SECONDS = 2.0  # from the end of a run until the browser shows what its lists say, at most
 ROUND_SECONDS = 5.0  # in which an address may be of the round before, where keys go round
 
@@ -67,6 +70,13 @@ def go_to(turned: int | None = None, **place: int) -> None:
     late = {name: way for name, way in known.lists.items() if _is_undrawn(way)}
     lists = _further(late, place, {name: str(st.session_state.get(f"pick_{name}")) for name in place})
     st.session_state[ON_THE_WAY] = OnTheWay(ways, known.turned if turned is None else turned, lists)
+
+
+def go_there(**place: int) -> None:
+    """As `go_to`, for a click on what lies outside of the part that shows the place: that part alone is drawn again."""
+    go_to(**place)
+    with suppress(StreamlitAPIException):  # a page without such a part is drawn whole
+        st.rerun(PLACE)
 
 
 def keep(name: str, value: object, listed: str | None = None) -> None:

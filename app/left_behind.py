@@ -7,6 +7,8 @@ from contextlib import suppress
 from streamlit.runtime.scriptrunner import get_script_run_ctx
 from streamlit.runtime.state import SafeSessionState
 
+from app.alone import drawn_alone
+
 SHOWN = "$$ID"  # how the name of a widget on a page begins; what components keep beside theirs begins otherwise
 
 
@@ -18,7 +20,7 @@ def forget_left_behind() -> None:
     more. This looks into the session itself: a Streamlit that keeps it in another way goes on as it does.
     """
     context = get_script_run_ctx()
-    if context is None or context.fragment_ids_this_run:
+    if context is None or drawn_alone():
         return
     with suppress(AttributeError), context.session_state._lock:
         here, state = context.shared.widget_ids_this_run.snapshot(), context.session_state._state

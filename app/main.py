@@ -18,6 +18,7 @@ from app import reading
 reading.wait()
 
 from app.address import PAGE, catch_up, keep_named, settled
+from app.all_sent import wait_until_sent
 from app.left_behind import forget_left_behind
 from app.parts import context_bar
 from app.parts.ahead import load_plotly_ahead
@@ -124,6 +125,7 @@ def main() -> None:
     offer(page.url_path)
     copy_link()
     forget_left_behind()
+    wait_until_sent()
 
 
 main()

@@ -13,7 +13,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.address import asked_for, choose, forget, go_to, on_the_way, remember
+from app.address import asked_for, choose, forget, go_there, on_the_way, remember
 from app.opened import open_cached, run_to_open, runs_root, telling_head, telling_pair, telling_step
 from app.parts import context_bar as bar
 from app.parts.text import code, plain
@@ -234,7 +234,7 @@ def _pick_comparison() -> ComparisonEntry | None:
         _pick_repeat(wanted, groups[wanted])
         remember("comparison", wanted)
         bar.prompt_room()
-        bar.clicks(lambda place: go_to(**place))
+        bar.clicks(lambda place: go_there(**place))
     return by_id[chosen] if chosen else None
 
 

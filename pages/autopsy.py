@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
@@ -40,7 +42,10 @@ def main() -> None:
     run = full_run("wrong", "the single events")
     if run is None:
         return
-    layer, head = view.place(run, steps=False)
+    view.at_place(run, partial(chosen_words, run), steps=False)
+
+
+def chosen_words(run: Run, layer: int, head: int) -> None:
     span = choose(run, layer, head)
     if span is None:
         st.info("Write words above, or click a word of the text.", icon=":material/info:")

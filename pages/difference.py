@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
+from app.all_sent import wait_until_sent
+from app.alone import drawn_alone
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
@@ -40,7 +44,7 @@ def main() -> None:
         page.explain_level(a if a.record.level != "full" else b, "the single events, so which tokens stayed is unknown")
         return
     if not (view.nothing_recorded(a) or view.nothing_recorded(b)):
-        tokens(a, b, *view.place(a))
+        view.at_place(a, partial(tokens, a, b))
 
 
 def outputs(a: Run, b: Run) -> None:
@@ -71,6 +75,8 @@ def tokens(a: Run, b: Run, layer: int, head: int) -> None:
         figure = along_text(figures.along_positions(along, theme, hues(a, b)))
         show(figure, along, figures.read_along_positions(along), "difference-along", "kept-along-text", origin(a, b))
     after_the_first_picture(f"difference-{a.record.run_id}-{b.record.run_id}", words, a, b, step, layer, head)
+    if drawn_alone():
+        wait_until_sent()
 
 
 def words(a: Run, b: Run, step: int, layer: int, head: int) -> None:

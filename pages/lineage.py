@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
@@ -32,7 +34,10 @@ def main() -> None:
     run = full_run("merging", "the single events")
     if run is None:
         return
-    layer, head = view.place(run)
+    view.at_place(run, partial(one_head, run))
+
+
+def one_head(run: Run, layer: int, head: int) -> None:
     events = page.head_history(run, layer, head)[1]
     if not len(events) or not (events["target"] >= 0).any():
         st.info(

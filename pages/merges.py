@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -31,7 +32,14 @@ def main() -> None:
     run = run_with_steps("merging")
     if run is None:
         return
-    layer, head = scope(run)
+    if one_of("Show", ["all heads", "one head"], key="scope") == "one head":
+        view.at_place(run, partial(shown, run), steps=False)
+    else:
+        shown(run, None, None)
+
+
+def shown(run: Run, layer: int | None, head: int | None) -> None:
+    """One layer and head, or, without them, all together."""
     steps = run.steps if layer is None else run.select("steps", layer, head)
     facts(run, steps)
     what_left(run, steps, layer, head)
@@ -47,12 +55,6 @@ def the_rest(run: Run, steps: pd.DataFrame, layer: int | None, head: int | None)
         page.explain_level(
             run, "the single events, and the comparison with the full cache's attention behind sag and regret"
         )
-
-
-def scope(run: Run) -> tuple[int | None, int | None]:
-    """The chosen layer and head, or (None, None) for all of them together."""
-    which = one_of("Show", ["all heads", "one head"], key="scope")
-    return (None, None) if which == "all heads" else view.place(run, steps=False)
 
 
 def facts(run: Run, steps: pd.DataFrame) -> None:

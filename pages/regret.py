@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
-from app.address import go_to
+from app.address import go_there
 from app.parts import page, view
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
@@ -34,8 +36,7 @@ def main() -> None:
         page.explain_level(run, "the comparison with the full cache's attention behind regret")
         budgets(run)
         return
-    layer, head = view.place(run)
-    missed(run, layer, head)
+    view.at_place(run, partial(missed, run))
     after_the_first_picture(f"regret-{run.record.run_id}", budgets, run)
 
 
@@ -86,7 +87,7 @@ def worst_head(run: Run, step: int, here: tuple[int, int]) -> None:
         return
     st.button(
         f"Go to layer {layer}, head {head}, which misses most at step {step} ({percent(share)})",
-        on_click=go_to,
+        on_click=go_there,
         kwargs={"layer": layer, "head": head},
         key="worst-head",
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pandas as pd
 import streamlit as st
 
@@ -30,7 +32,10 @@ def main() -> None:
     run = full_run("merging", "values, attention rows and the comparison with the full cache")
     if run is None:
         return
-    layer, head = view.place(run)
+    view.at_place(run, partial(at_place, run))
+
+
+def at_place(run: Run, layer: int, head: int) -> None:
     scope = st.segmented_control(
         "Show", SCOPES, default=SCOPES[0], key="scope", bind="query-params", required=True, width="content"
     )

@@ -8,14 +8,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.parts import page
+from app.parts import page, view
 from app.parts.asked import asked_numbers
 from app.parts.choice import one_of
 from app.parts.figure import heading, note, show
-from app.parts.keys import page_keys
 from app.parts.later import let_it_out
 from app.parts.tilemap import clamp, tilemap
-from app.state import current_run, pick_head, pick_layer, pick_step
+from app.state import current_run, pick_step
 from app.state import theme as page_theme
 from kvlab.analysis import similarity as maps
 from kvlab.analysis.clusters import as_outlines
@@ -48,8 +47,11 @@ def main() -> None:
     if run.record.level != "full":
         page.explain_level(run, "keys and values")
         return
-    layer, head, step = pick_layer(run), pick_head(run), pick_step(run)
-    page_keys(run, steps=False, more=MAP_KEYS)
+    view.at_place(run, partial(one_head, run), steps=False, more=MAP_KEYS)
+
+
+def one_head(run: Run, layer: int, head: int) -> None:
+    step = pick_step(run)
     columns = st.columns([1.2, 1.4, 2.2], vertical_alignment="bottom")
     with columns[0]:
         what = one_of("Vectors", ["keys", "values"], key="what")

@@ -47,7 +47,10 @@ def main() -> None:
     if run.record.level != "full":
         show_without_events(run)
         return
-    layer, head = view.place(run)
+    view.at_place(run, partial(one_head, run))
+
+
+def one_head(run: Run, layer: int, head: int) -> None:
     if page.head_steps(run, layer, head).empty:
         st.info("Nothing was recorded for this layer and head yet.")
         return

@@ -53,6 +53,17 @@ def place(name: str = "pickers") -> DeltaGenerator:
     return known[name]
 
 
+def parts() -> dict[str, DeltaGenerator]:
+    """What the bar is made of, with a row for pickers, for a part of the page that is drawn again alone (`hold`)."""
+    place()
+    return _parts.get()
+
+
+def hold(known: dict[str, DeltaGenerator]) -> None:
+    """Call where a part of the page begins that is drawn again alone: its pickers then stand where they stood."""
+    _parts.set(known)
+
+
 def choice(
     name: str, label: str, options: list[Any], words: Callable[[Any], str], help_text: str | None = None, **given: Any
 ) -> Any:

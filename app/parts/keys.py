@@ -8,6 +8,7 @@ from pathlib import Path
 import streamlit as st
 
 from app.address import go_to, turned_so_far
+from app.alone import drawn_alone
 from app.parts import context_bar
 from app.state import place_of, recorded_layers
 from kvlab.trace.reader import Run
@@ -22,7 +23,8 @@ HTML = """
   </dialog>
 </div>
 """
-STEP_KEYS = (
+Keys = tuple[tuple[str, str], ...]  # each with what it does
+STEP_KEYS: Keys = (
     ("← →", "one step back or forward"),
     ("Home, End", "first or last step"),
     ("n", "next step in which a slot left"),
@@ -39,14 +41,14 @@ _component = st.components.v2.component(
 )
 
 
-def page_keys(run: Run | None = None, *, steps: bool = True, more: tuple[tuple[str, str], ...] = ()) -> None:
+def page_keys(run: Run | None = None, *, steps: bool = True, more: Keys = ()) -> None:
     """A small button that lists the keys; with `run`, its heads are walked through by j and k."""
     listed = (STEP_KEYS if steps else ()) + (HEAD_KEYS if run else ()) + more + HELP_KEYS
     data = {"keys": [list(pair) for pair in listed], "heads": run is not None}
     with context_bar.place(), st.container(key="context-keys", width="content"):
         _component(key=KEY, data=data, on_turned_change=partial(_turned, run))
     if run and _turn(run):  # the callback was stopped by the next request, and is not called again
-        st.rerun()
+        st.rerun("fragment" if drawn_alone() else "app")
 
 
 def next_head(layer: int, head: int, by: int, layers: list[int], heads: int) -> tuple[int, int]:

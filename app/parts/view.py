@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
+from app.address import PLACE, catch_up, settled
+from app.all_sent import wait_until_sent
+from app.alone import drawn_alone
+from app.parts import context_bar as bar
 from app.parts import page
-from app.parts.keys import page_keys
+from app.parts.keys import Keys, page_keys
 from app.parts.scrubber import scrubber
 from app.parts.tokentext import state_classes, tokentext
 from app.state import chosen_step, last_step, pick_head, pick_layer, step_reason
@@ -15,11 +22,28 @@ from kvlab.analysis.steps import step_words, steps_with_events
 from kvlab.trace.reader import Run
 
 
-def place(run: Run, *, steps: bool = True) -> tuple[int, int]:
-    """The layer and head the reader chose, and the list of keys."""
+def at_place(run: Run, draw: Callable[[int, int], None], *, steps: bool = True, more: Keys = ()) -> None:
+    """Calls `draw` with the layer and head the reader chose, and for another one again, without the rest of the page.
+
+    `steps` is whether the page has steps, `more` the keys of its own that the list of keys names.
+    """
+    _at_place(bar.parts(), run, draw, steps, more)
+
+
+@st.fragment(key=PLACE)
+def _at_place(
+    known: dict[str, DeltaGenerator], run: Run, draw: Callable[[int, int], None], steps: bool, more: Keys
+) -> None:
+    alone = drawn_alone()
+    bar.hold(known)
+    if alone:
+        catch_up()
     layer, head = pick_layer(run), pick_head(run)
-    page_keys(run, steps=steps)
-    return layer, head
+    page_keys(run, steps=steps, more=more)
+    draw(layer, head)
+    if alone:
+        settled()
+        wait_until_sent()
 
 
 def run_scrubber(run: Run) -> int:
