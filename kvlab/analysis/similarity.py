@@ -52,7 +52,8 @@ def tile(unit: np.ndarray, rows: tuple[int, int], columns: tuple[int, int], size
     row_edges, column_edges = block_edges(*rows, size), block_edges(*columns, size)
     row_units, column_units = unit[slice(*rows)], unit[slice(*columns)]
     if mode == "mean":
-        values = block_means(row_units, row_edges) @ block_means(column_units, column_edges).T
+        means = block_means(row_units, row_edges)
+        values = means @ (means if rows == columns else block_means(column_units, column_edges)).T
     else:
         values = _largest(row_units, column_units, row_edges - rows[0], column_edges - columns[0])
     return Tile(values, row_edges, column_edges)

@@ -109,6 +109,15 @@ def test_block_means_of_vectors():
     assert block_means(values, np.array([0, 2, 6])).tolist() == [[1.0, 2.0], [7.0, 8.0]]
 
 
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+@pytest.mark.parametrize(("tokens", "blocks"), [(1, 1), (23, 8), (100, 17), (101, 100)])
+def test_block_means_are_those_of_each_block_alone(kind: type, tokens: int, blocks: int):
+    values = np.random.default_rng(tokens).standard_normal((tokens, 3)).astype(kind)
+    edges = block_edges(40, 40 + tokens, blocks)
+    alone = [values[start:stop].astype(np.float64).mean(axis=0) for start, stop in itertools.pairwise(edges - 40)]
+    assert np.abs(block_means(values, edges) - np.array(alone)).max() < 1e-6
+
+
 def test_outlines_cover_exactly_the_pairs_with_their_pivot_that_share_a_slot():
     rows = [(0, "merge", 2, 3), (0, "merge", 4, 3), (0, "merge", 7, 3), (0, "merge", 8, 3), (0, "evict", 5, -1)]
     events = pd.DataFrame(rows, columns=["step", "kind", "source", "target"]).assign(value_weight=0.5)
