@@ -39,6 +39,14 @@ def open_cached(path: Path) -> Run:
     return _open(str(path), tuple(stamps))
 
 
+def is_as_opened(run: Run) -> bool:
+    """Whether nothing was written to an open run, or taken from it, since it was opened."""
+    try:
+        return open_cached(run.path) is run
+    except UserError:
+        return False
+
+
 @st.cache_resource(max_entries=OPEN_RUNS, show_spinner=False)
 def _open(path: str, stamps: tuple[int, ...]) -> Run:
     # The stamps are part of the key only: a name with a leading underscore would leave them out of it.

@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.address import PLACE, catch_up, settled
 from app.all_sent import wait_until_sent
 from app.alone import drawn_alone
+from app.opened import is_as_opened
 from app.parts import context_bar as bar
 from app.parts import page
 from app.parts.keys import Keys, page_keys
@@ -38,6 +39,8 @@ def _at_place(
     bar.hold(known)
     if alone:
         catch_up()
+        if not is_as_opened(run):
+            st.rerun()
     layer, head = pick_layer(run), pick_head(run)
     page_keys(run, steps=steps, more=more)
     draw(layer, head)

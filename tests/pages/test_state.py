@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from app.opened import is_as_opened, open_cached
 from kvlab.trace import open_run
 from kvlab.trace.labels import save_answer
 from kvlab.trace.synthetic import write_synthetic_run
@@ -190,3 +193,15 @@ def test_two_runs_open_with_unlike_methods_at_equal_bytes(synthetic_runs: Path):
     assert "at equal bytes" in page.selectbox(key="pick_a").help
     page = page.selectbox(key="pick_b").set_value("newer-full-100pc-0").run()
     assert query(page)["b"] == "newer-full-100pc-0"
+
+
+def test_a_run_that_is_still_written_is_noticed_where_a_part_of_the_page_is_drawn_alone(runs_root: Path):
+    path = write_synthetic_run(runs_root)
+    run = open_cached(path)
+    assert is_as_opened(run)
+    parts = run.path / "parts.json"
+    os.utime(parts, ns=(parts.stat().st_atime_ns, parts.stat().st_mtime_ns + 1_000_000))
+    assert not is_as_opened(run)
+    assert is_as_opened(open_cached(path))
+    shutil.rmtree(path)
+    assert not is_as_opened(run)
