@@ -32,10 +32,10 @@ def main() -> None:
     run = full_run("merging", "values, attention rows and the comparison with the full cache")
     if run is None:
         return
-    view.at_place(run, partial(at_place, run))
+    view.at_place(run, partial(shown, run))
 
 
-def at_place(run: Run, layer: int, head: int) -> None:
+def shown(run: Run, layer: int, head: int) -> None:
     scope = st.segmented_control(
         "Show", SCOPES, default=SCOPES[0], key="scope", bind="query-params", required=True, width="content"
     )
