@@ -17,6 +17,7 @@ from kvlab.analysis.lineage import Lineage, fold, states_at
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.browser.received import Received
 from tests.browser.settle import settle
 
 METHODS = ("full", "h2o", "keepkv")
@@ -96,19 +97,18 @@ def test_words_far_from_view_look_right_once_they_are_near(visit: Callable[..., 
 def test_the_text_of_a_run_is_sent_once(visit: Callable[..., Any], served: Path):
     """Another head brings its own history, and the words that are there stay."""
     made = write_synthetic_run(served, method="h2o", prompt_tokens=2600, steps=4, comparison_id="once", seed=3)
-    run, came = open_run(made), []
+    run = open_run(made)
     texts = token_texts(run.tokens, history(run).tokens)
     page = visit(f"timeline?run={run.record.run_id}&layer=0&head=0&step=0")
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(frame)))
-    page.reload()
+    came = Received(page)
     at_step(page, 0)
     sent = json.dumps(texts[:40])[1:-1].encode()
-    assert sum(sent in frame for frame in came if isinstance(frame, bytes)) == 1
+    assert came.count(sent) == 1
     came.clear()
     page.keyboard.press("j")
     page.wait_for_selector(".kv-strip[data-identity*='/0/1/']", state="attached")
-    assert any(len(frame) > 2600 for frame in came), "the history of the other head"
-    assert not any(sent in frame for frame in came if isinstance(frame, bytes))
+    assert any(len(frame) > 2600 for frame in came.frames), "the history of the other head"
+    assert not came.count(sent)
     whole_text(page, texts)
     words = page.locator(".kv-strip .t").all_text_contents()
     assert words == [text or "∅" for text in texts[: len(words)]]

@@ -12,6 +12,7 @@ import pytest
 from kvlab.bench.modes.pages_server import Dashboard
 from kvlab.trace.stories import Story, View, save_story
 from kvlab.trace.synthetic import write_synthetic_run
+from tests.browser.received import Received
 from tests.browser.settle import settle, until
 
 RUN = "some-keepkv-25pc-0"
@@ -122,25 +123,23 @@ def test_no_key_is_lost_that_is_pressed_while_the_page_is_drawn(visit: Callable[
 
 
 def test_the_worst_head_is_one_click_away_and_nothing_else_is_drawn_again(visit: Callable[..., Any]):
-    page, came = visit("regret?run=some-h2o-25pc-0&layer=0&head=0&step=3", height=1400), []
-    page.on("websocket", lambda socket: socket.on("framereceived", lambda frame: came.append(frame)))
-    page.reload()
+    page = visit("regret?run=some-h2o-25pc-0&layer=0&head=0&step=3", height=1400)
+    came = Received(page)
     page.locator("h3", has_text="Budget beside regret").wait_for()
     button = page.locator(".st-key-worst-head button")
     button.wait_for()
     layer, head = re.search(r"layer (\d+), head (\d+)", button.inner_text()).groups()
     settle(page, ".st-key-worst-head button")
     until(page, "!document.querySelector('[data-testid=stStatusWidget]')")
-    sent = lambda words: any(words.encode() in frame for frame in came if isinstance(frame, bytes))  # noqa: E731
-    assert sent("Budget beside regret")
+    assert came.count(b"Budget beside regret")
     came.clear()
     button.click()
     page.get_by_text("This is the head that misses most at step 3").wait_for()
     page.locator("h3", has_text=f"What layer {layer}, head {head} misses at step 3").wait_for()
     until(page, f"location.search.includes('layer={layer}') && location.search.includes('head={head}')")
     assert page.locator(".st-key-pick_head input").input_value() == head
-    assert sent(f"What layer {layer}, head {head} misses at step 3")
-    assert not sent("Budget beside regret"), "what is of all heads stays as it was drawn"
+    assert came.count(f"What layer {layer}, head {head} misses at step 3".encode())
+    assert not came.count(b"Budget beside regret"), "what is of all heads stays as it was drawn"
 
 
 def test_the_step_still_follows_the_keys_after_the_list_of_keys_was_closed_by_its_button(visit: Callable[..., Any]):

@@ -37,7 +37,10 @@ def taken() -> float:
     return time.monotonic() - begun
 
 
-def test_it_waits_for_what_is_about_to_enter_the_queue_and_until_that_has_left(queue: Any):
+def test_it_waits_for_what_is_about_to_enter_the_queue_and_until_that_has_left(
+    queue: Any, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(all_sent, "PATIENCE_SECONDS", 60)
     left: list[bool] = []
 
     def leave() -> None:
