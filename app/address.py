@@ -73,7 +73,7 @@ def go_to(turned: int | None = None, **place: int) -> None:
 
 
 def go_there(**place: int) -> None:
-    """As `go_to`, for a click on what lies outside of the part that shows the place: that part alone is drawn again."""
+    """As `go_to`, for a click outside or in a part of what shows the place: all that shows it is drawn again."""
     go_to(**place)
     with suppress(StreamlitAPIException):  # a page without such a part is drawn whole
         st.rerun(PLACE)
