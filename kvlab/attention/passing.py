@@ -34,6 +34,7 @@ class Pass:
     low_rank: LowRankState | None = field(default=None, repr=False)  # what the method keeps beside the slots
     alibi: Alibi | None = field(default=None, repr=False)
     sinks: Tensor | None = field(default=None, repr=False)  # (B, H, G) logits of learned sinks
+    hides: bool = True  # whether `bias` may be -inf
     # Where heads lie in tables of their own: which KV head of the layer (B, H) each is, and of how many.
     members: Callable[[], tuple[Tensor, int]] | None = field(default=None, repr=False)
     recalled: tuple[Tensor, Tensor] | None = field(default=None, repr=False)  # `kvlab.cache.recalled`
@@ -65,14 +66,18 @@ class Pass:
             output, mass, logits = kernel(packed, self.key, value, bias, self.scaling)
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
-        self._last_logits = self._logits(0, 1) if self.along is None else self._logits_along(self.along)
-        mass = self._probabilities_of_one(self._last_logits)[:, :, :, 0]  # (B, H, G, S)
+        group = self.query.shape[1] // self.key.shape[1]
+        logits = (
+            self._logits(0, 1) if self.along is None else self._logits_along(self.along)
+        )  # (B, H, G or G + 1, 1, S)
+        self._last_logits = logits.narrow(2, 0, group)
+        mass = self._probabilities_of_one(logits, group)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)
         output = mixed(mass.to(value.dtype), value)
         return output.flatten(1, 2)[:, :, None].to(self.query.dtype)
 
     def _logits_along(self, along: Tensor) -> Tensor:
-        """The logits of a single query, and the products of the key that goes along: keys are read once for both."""
+        """The logits of a single query, behind them the products of the key that goes along: keys are read once."""
         if not self.is_plain or isinstance(self.key, HeldStates):
             return self._logits(0, 1)
         batch, heads, head_dim = along.shape
@@ -80,13 +85,15 @@ class Pass:
         together = torch.cat([query, along.view(-1, 1, head_dim)], 1).view(batch, -1, 1, head_dim)
         logits = slot_logits(together, self.key, first=0, rows=1, scaling=self.scaling)
         self.products = logits.select(2, -1).select(2, 0)
-        return logits.narrow(2, 0, query.shape[1])
+        return logits
 
-    def _probabilities_of_one(self, logits: Tensor) -> Tensor:
-        """Of a single query; where no slot is hidden there is no row that may look at nothing."""
-        if self.bias is None and self.sinks is None:
-            return torch.softmax(logits, -1)
-        return probabilities(logits, self.bias, self.sinks)
+    def _probabilities_of_one(self, logits: Tensor, group: int) -> Tensor:
+        """Of a single query, from the first `group` logits; without hidden slots no row may look at nothing."""
+        if self.sinks is not None or (self.bias is not None and self.hides):
+            return probabilities(logits.narrow(2, 0, group), self.bias, self.sinks)
+        if self.bias is not None:
+            return torch.softmax(logits.narrow(2, 0, group) + self.bias[:, :, :, None], -1)
+        return torch.softmax(logits, -1).narrow(2, 0, group)  # softmax of a part would copy it first
 
     def _kernel(self) -> OneQuery | None:
         """The fused kernel where there is one, which knows logits of one bias a KV head and no more."""

@@ -17,20 +17,18 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from numba import njit
+from numba import prange
 
 from kvlab.cache import decision_torch
 from kvlab.cache.decision_work import ABSORB, EVICT, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.walks import FROM_SLOTS as FROM_SLOTS
+from kvlab.cache.walks import Walk, alone, part
 from kvlab.methods.columns import FREE, TINY
 from kvlab.methods.scorers.attention.ema import NEGLIGIBLE, missing
 from kvlab.methods.settlers.mass import NEVER_SEEN
 from kvlab.methods.settlers.merging.cosine_merge import NOT_YET
 
-# Sums may be taken in any order; what is no number and what is infinite keeps its meaning.
 MOST_COUNTED = 2**20  # queries
-FREELY = {"reassoc", "contract", "nsz"}
-part = njit(nogil=True, error_model="numpy", fastmath=FREELY)
-compiled = njit(nogil=True, error_model="numpy", fastmath=FREELY, cache=True)
 
 
 def decide(work: Work) -> None:
@@ -75,6 +73,22 @@ def decide(work: Work) -> None:
         own = rows.get("score"), log_mass, rows["average"], rows["asked"], _lacking(work.alpha)
         _near(*common, *ahead, *own, work.least, work.bias)
     work.left, work.merged, work.looks_ahead = work.pair[1], work.joined, work.kind in (NEAREST, SIMILAR)
+
+
+def ready(work: Work) -> None:
+    """Compile what a decision like `work` needs, and what puts new tokens where slots have left; `work` is done."""
+    decide(work)
+    flat = {name: column.numpy() for name, column in work.flat.items()}
+    new, place = np.zeros((work.dropped.numel(), 2), np.float32), work.tokens_seen.numpy()
+    fill(flat["keys"], flat["values"], flat["position"], work.pair[1].numpy(), new, new, place, len(new))
+
+
+@alone
+def fill(keys, values, position, free, new_keys, new_values, places, heads):
+    """Keys, values (R, d) of new tokens, at `places` (R / heads,), over the slots `free` (R,) of all (R * S[, d])."""
+    for r in range(len(free)):
+        slot = free[r]
+        keys[slot], values[slot], position[slot] = new_keys[r], new_values[r], places[r // heads]
 
 
 @lru_cache
@@ -154,7 +168,7 @@ def _merge(keys, values, lengths, target, source, share):
         lengths[target] = _length(keys[target])
 
 
-@compiled
+@alone
 def _evict(keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score):
     slots = position.shape[1]
     for r in range(len(position)):
@@ -187,7 +201,7 @@ def _cheapest_pair(position, covers, place, now, newest, oldest):
     return older, younger
 
 
-@compiled
+@alone
 def _pool(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, covers, generation
 ):  # fmt: skip
@@ -225,7 +239,7 @@ def _chance(score, position, began, reach, source):
     return np.float32(0) if chance != chance or chance == np.inf else min(chance, np.float32(1))
 
 
-@compiled
+@alone
 def _spread(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
     score, reach, drawn, stream, mix_0, mix_1, mix_2,
@@ -253,13 +267,13 @@ def _spread(
                     votes[r, s] += votes[r, source]
 
 
-@compiled
+@Walk
 def _similar(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
     guess, brought, products, scale, score, threshold, least,
 ):  # fmt: skip
     slots = position.shape[1]
-    for r in range(len(position)):
+    for r in prange(len(position)):
         seen, own = position[r], lengths[r]
         source, then = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], None)
         seen[source] = FREE
@@ -276,12 +290,12 @@ def _similar(
             dropped[r] += votes[r, source]
 
 
-@compiled
+@Walk
 def _residual(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths, score, residual, sums
 ):  # fmt: skip
     slots = position.shape[1]
-    for r in range(len(position)):
+    for r in prange(len(position)):
         seen = position[r]
         source, _ = _leaving(score[r], seen, now[r // heads] - recent[r], sinks[r], residual[r])
         seen[source] = FREE
@@ -307,15 +321,14 @@ def _finite(logit):
     return np.float32(NEVER_SEEN) if logit != logit or logit == -np.inf else logit
 
 
-@compiled
+@Walk
 def _near(
     keys, values, position, votes, dropped, now, recent, sinks, heads, left, merged, lengths,
     guess, brought, products, scale, score, log_mass, average, asked, lacking, least, bias,
 ):  # fmt: skip
     slots, most = position.shape[1], len(lacking) - 1
-    rating = np.empty(slots, dtype=np.float32)
-    for r in range(len(position)):
-        seen, own, time = position[r], lengths[r], now[r // heads]
+    for r in prange(len(position)):
+        seen, own, time, rating = position[r], lengths[r], now[r // heads], np.empty(slots, dtype=np.float32)
         for s in range(slots):
             count = min(max(time - max(np.int64(seen[s]), asked[r, 0]), 0), most)
             rating[s] = average[r, s] - lacking[count] + log_mass[r, s]

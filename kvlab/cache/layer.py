@@ -148,7 +148,8 @@ class CompressedLayer(LayerState, CacheLayerMixin):
             self.tables, visible, self.streams.by_head(query), real, where, beside, strict=True
         ):
             state = low_rank_state(self.settings.pipeline, self.rank, table.head_state)
-            seen.append(PassSeen(part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink))
+            given = part, table.states()[0], table.bias(slots), valid, *common, state, alibi, sink
+            seen.append(PassSeen(*given, hides=not table.is_dense))
         if rows == 1 and not first:
             for bucket, one in zip(self.buckets, seen, strict=True):
                 work = bucket.work_again()

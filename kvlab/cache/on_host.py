@@ -109,14 +109,15 @@ def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
 @lru_cache
 def _make_ready(kind: int) -> None:
     if (module := compiled()) is not None:
-        module.decide(_smallest(kind, torch.zeros(1, 2, 2, 2)))
+        for slots in (2, module.FROM_SLOTS):  # for one thread and for several
+            module.ready(_smallest(kind, torch.zeros(1, 2, slots, 2)))
 
 
 def _smallest(kind: int, keys: torch.Tensor) -> Work:
-    """A decision about two heads of two slots of zeros (1, 2, 2, d), in the types that short texts have."""
+    """A decision about two heads of slots of zeros (1, 2, S, d), in the types that short texts have."""
 
     def column(dtype: torch.dtype = torch.float32) -> torch.Tensor:
-        return torch.zeros(1, 2, 2, dtype=dtype)
+        return torch.zeros(keys.shape[:3], dtype=dtype)
 
     one = torch.ones(1, 2, dtype=torch.int64)
     own: dict[int, dict[str, Any]] = {
@@ -129,9 +130,10 @@ def _smallest(kind: int, keys: torch.Tensor) -> Work:
         SPREAD: {"score": column()},
     }
     return Work(
-        kind=kind, keys=keys, values=keys.clone(), position=torch.arange(2).to(torch.int16).repeat(1, 2, 1),
-        mass=column(), tokens_seen=one[0, :1] * 2, recent=one, sinks=one[..., None] * 0, dropped=torch.zeros(1, 2),
-        votes=None if kind in LEAVE_NO_TRACE else torch.ones(1, 2, 2, dtype=torch.int16),
+        kind=kind, keys=keys, values=keys.clone(), position=torch.arange(keys.shape[2]).to(torch.int16).repeat(1, 2, 1),
+        mass=column(), tokens_seen=one[0, :1] * keys.shape[2], recent=one, sinks=one[..., None] * 0,
+        dropped=torch.zeros(1, 2),
+        votes=None if kind in LEAVE_NO_TRACE else column(torch.int16) + 1,
         lengths=column() if lengths_pay(keys, keys) else None,
         **own[kind],
     )  # fmt: skip

@@ -57,11 +57,12 @@ class SlotTable:
 
     def states(self) -> tuple[States, States]:
         """(keys, values) of the first `width` slots."""
-        return self.slots.keys[:, :, : self.width], self.slots.values[:, :, : self.width]
+        return self.handed()
 
     def handed(self) -> tuple[Tensor, Tensor]:
         """(keys, values) that go through the model to attention, which asks the layer for all there are."""
-        return self.slots.keys[:, :, : self.width], self.slots.values[:, :, : self.width]
+        keys, values = self.slots.keys, self.slots.values
+        return (keys, values) if self.width == self.capacity else (keys[:, :, : self.width], values[:, :, : self.width])
 
     def visible(self) -> Slots:
         """The first `width` slots, views of the table's own tensors, and which are valid, and log mass; no score."""
