@@ -1,4 +1,4 @@
-# mypy: disable-error-code="attr-defined"  # of numba, which sets its configuration as it is imported
+# mypy: disable-error-code="attr-defined"
 """Functions compiled for a CPU, and walks over heads that the threads share which torch keeps ready for its own work.
 
 numba's threads are OpenMP's, as torch's are. On Linux torch makes its OpenMP known to the whole process, numba's calls
