@@ -67,9 +67,8 @@ class Pass:
             self._last_logits, self._last_mass = logits[:, :, :, None], mass.mean(2)
             return output.flatten(1, 2)[:, :, None]
         group = self.query.shape[1] // self.key.shape[1]
-        logits = (
-            self._logits(0, 1) if self.along is None else self._logits_along(self.along)
-        )  # (B, H, G or G + 1, 1, S)
+        # (B, H, G or G + 1, 1, S)
+        logits = self._logits(0, 1) if self.along is None else self._logits_along(self.along)
         self._last_logits = logits.narrow(2, 0, group)
         mass = self._probabilities_of_one(logits, group)[:, :, :, 0]  # (B, H, G, S)
         self._last_mass = mass.mean(2)

@@ -107,7 +107,8 @@ class LayerState:
     def seen_again(self, seen: PassSeen) -> PassSeen:
         """The prompt's pass over the table as it lies in memory now; heads are alike before their first decision."""
         table = self.buckets[0].table
-        return replace(seen, key=table.states()[0], bias=table.bias(table.visible()))
+        bias = table.bias(table.visible())
+        return replace(seen, key=table.states()[0], bias=bias, hides=not table.is_dense)
 
     def note_peak(self, beside: int) -> None:
         """Remember the most this layer's tables took, with `beside` bytes of others held for a moment."""

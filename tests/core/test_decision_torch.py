@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import ModuleType
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache, making, on_host
-from kvlab.cache.decision_work import Work
+from kvlab.cache.decision_work import NEAREST, RESIDUAL, SIMILAR, Work
 from kvlab.cache.on_host import compiled
 from kvlab.cache.table import SlotTable
 from kvlab.methods.plan import Plan
@@ -327,3 +329,13 @@ def test_heads_of_unlike_budgets_in_a_table_keep_their_budgets() -> None:
     assert any(unlike), "every table has heads of one length, so that nothing was asked"
     for layer in cache.compressed_layers():
         assert torch.equal(layer.per_head(Slots.live), layer.budget)
+
+
+@pytest.mark.parametrize("kind", [NEAREST, SIMILAR, RESIDUAL])
+def test_several_threads_walk_as_one_does(kind: int) -> None:
+    """In a process of its own: whose threads numba has taken once must not fork."""
+    pytest.importorskip("numba", reason="the package numba is not installed: pip install kvlab[cpu]")
+    script = f"from tests.core.walks_in_team import compare; compare({kind})"
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() in ("the same", "no team here")
