@@ -80,15 +80,22 @@ def ready(work: Work) -> None:
     decide(work)
     flat = {name: column.numpy() for name, column in work.flat.items()}
     new, place = np.zeros((work.dropped.numel(), 2), np.float32), work.tokens_seen.numpy()
-    fill(flat["keys"], flat["values"], flat["position"], work.pair[1].numpy(), new, new, place, len(new))
+    states, heads = (flat["keys"], flat["values"], flat["position"]), np.arange(len(new))
+    lengths = flat["lengths"] if "lengths" in flat else np.empty(0, np.float32)
+    fill(*states, lengths, work.pair[1].numpy(), new, new, place, len(new), heads)
 
 
 @alone
-def fill(keys, values, position, free, new_keys, new_values, places, heads):
-    """Keys, values (R, d) of new tokens, at `places` (R / heads,), over the slots `free` (R,) of all (R * S[, d])."""
+def fill(keys, values, position, lengths, free, new_keys, new_values, places, heads, numbers):
+    """New tokens over the slots `free` (R,) of all (R * S[, d]), of heads that are `numbers` (R,) among the layer's.
+
+    Of these are keys and values (B * H, d), and `places` of each row (B,), which has so many `heads`.
+    """
     for r in range(len(free)):
-        slot = free[r]
-        keys[slot], values[slot], position[slot] = new_keys[r], new_values[r], places[r // heads]
+        slot, head = free[r], numbers[r]
+        keys[slot], values[slot], position[slot] = new_keys[head], new_values[head], places[head // heads]
+        if len(lengths) > 0:
+            lengths[slot] = _length(new_keys[head])
 
 
 @lru_cache

@@ -17,6 +17,7 @@ from kvlab.cache.bucket import Bucket
 from kvlab.cache.deciding import decide
 from kvlab.cache.in_blocks import InBlocks
 from kvlab.cache.layer_state import LayerState
+from kvlab.cache.new_token import NewToken
 from kvlab.cache.passage import Rows
 from kvlab.cache.placed import placed, sinks_by_head
 from kvlab.cache.quota import Quota
@@ -189,17 +190,17 @@ class CompressedLayer(LayerState, CacheLayerMixin):
     # what appending and batch changes do to the buckets
 
     def _append(self, key_states: Tensor, value_states: Tensor) -> None:
-        keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
         pipeline, rows = self.settings.pipeline, key_states.shape[2]
         tokens = max(self.cumulative_length + rows, self.settings.prompt_tokens)
         for table in self.tables:
             table.hold(tokens)
         if rows == 1 and self.quota is not None and not self.settings.rehearses_now:
-            places = self.streams.by_row(self.tokens_seen)
-            for table, key, value, place in zip(self.tables, keys, values, places, strict=True):
-                table.append_one(key, value, place, pipeline.state)
+            token = NewToken(self.streams, key_states, value_states, self.tokens_seen)
+            for bucket, table in enumerate(self.tables):
+                table.append_one(token, bucket, pipeline.state)
             return
         position = self.tokens_seen[:, None] + torch.arange(rows, device=self.device)
+        keys, values = self.streams.by_head(key_states), self.streams.by_head(value_states)
         parts = zip(keys, values, self.streams.by_row(position), strict=True)
         arrived = [pipeline.fresh(*part, self.settings.group, tokens) for part in parts]
         if not self.buckets:

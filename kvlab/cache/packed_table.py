@@ -11,6 +11,7 @@ from torch import Tensor
 from kvlab.cache import executor
 from kvlab.cache.along_slots import at, like, longer, wide
 from kvlab.cache.held_slots import HeldSlots
+from kvlab.cache.new_token import NewToken
 from kvlab.cache.squeeze import Squeeze
 from kvlab.cache.table import SlotTable
 from kvlab.growth import GROWTH
@@ -91,8 +92,9 @@ class PackedTable(SlotTable):
 
     # what changes it
 
-    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, Tensor | float]) -> None:
+    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, Tensor | float]) -> None:
         """Write one token per head behind the native slots; what has gathered is packed before."""
+        keys, values, position = token.of_table(bucket)
         self.left_bytes = 0
         if self.width - self.room >= self._stays + self.scheme.lot:
             self.pack_gathered()

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -41,6 +43,12 @@ class Streams:
         """Which KV head of the layer each head of a bucket is, (N, W), and how many the layer has."""
         numbers = torch.arange(self.heads, device=self._order.device).expand(self.batch, -1)
         return self.by_head(numbers)[bucket], self.heads
+
+    @cached_property
+    def numbers(self) -> list[np.ndarray]:
+        """Which head each head of a bucket is among those of all rows, (N * W,) for each bucket."""
+        members = (np.array(member, dtype=np.int64)[:, None] for member in self.members)
+        return [(member * self.width + np.arange(self.width)).reshape(-1) for member in members]
 
     def by_head(self, tensor: Tensor) -> Sequence[Tensor]:
         """(B, H * G, ...) as each bucket's (N, W * G, ...)."""

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import executor
+from kvlab.cache.new_token import NewToken
 from kvlab.cache.on_host import is_recorded
 from kvlab.cache.pack import pack
 from kvlab.cache.refill import Refill
@@ -119,18 +120,19 @@ class SlotTable:
         """A decision has freed slots (B * H,), numbered over all heads: the first free ones now, or the `only` ones."""
         self._freed, self._fills = slots, only
 
-    def append_one(self, keys: Tensor, values: Tensor, position: Tensor, extra: Mapping[str, float]) -> None:
+    def append_one(self, token: NewToken, bucket: int, extra: Mapping[str, float]) -> None:
         """Write one token per head into a free slot, in place; where every slot may be taken, the next one is used.
 
-        `keys`, `values` (B, H, 1, d) at `position` (B,); `extra` is the method's own state of a new slot.
+        Of `token` the streams in `bucket`; `extra` is the method's own state of a new slot.
         """
         self.left_bytes = 0
         freed, self._freed = self._freed, None
         if freed is not None and not is_recorded():  # replayed, the step would write where this one did
             self._refill = self._refill or Refill(self.slots, extra)
-            self._refill.put(freed, keys, values, position)
+            self._refill.put(freed, token, token.streams.numbers[bucket])
             self.occupied, self.is_dense = self.occupied + 1, self._fills
             return
+        keys, values, position = token.of_table(bucket)
         if self.occupied == self.width:
             self._make_room(1, room_to_grow(self.width))
             self.width += 1

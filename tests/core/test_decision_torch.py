@@ -115,7 +115,7 @@ def test_equals_the_pipeline(
 def test_a_new_token_goes_where_it_goes_when_somebody_looks_for_room(
     method: str, options: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slot that a decision has just freed is the one found by looking at all, and nothing else differs."""
+    """The slot that a decision has just freed is the one found by looking at all, and no more differs than rounding."""
     model, found, told = prepare(tiny_model("llama", head_dim=64, num_hidden_layers=2)), [], []
     plain = SlotTable.was_freed
     for known in (True, False):
@@ -131,7 +131,7 @@ def test_a_new_token_goes_where_it_goes_when_somebody_looks_for_room(
         tables = [table for layer in cache.compressed_layers() for table in layer.tables]
         found.append([logits, *(column for table in tables for column in _columns(table))])
     assert len(told) >= 2 * 2 * (STEPS - 3), "hardly a decision said what it freed"
-    assert all(map(torch.equal, *found))
+    torch.testing.assert_close(*found)  # whole numbers are equal; lengths of keys are not added up in one order
 
 
 def _columns(table: SlotTable) -> list[Tensor]:
