@@ -67,7 +67,7 @@ class SlotTable:
 
     def visible(self) -> Slots:
         """The first `width` slots, views of the table's own tensors, and which are valid, and log mass; no score."""
-        return self.columns.weighed(self._first(self.width))
+        return self.columns.weighed(self._first(self.width), self.is_dense)
 
     def rated(self) -> Slots:
         """The same with every score."""

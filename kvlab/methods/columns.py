@@ -101,9 +101,12 @@ class Columns:
             extra=extra,
         )
 
-    def weighed(self, slots: Slots) -> Slots:
-        """The slots of a table with their validity, (B, H, S) bool, and their log mass, float32."""
-        valid = there(slots.position)
+    def weighed(self, slots: Slots, dense: bool = False) -> Slots:
+        """The slots of a table with their validity, (B, H, S) bool, and their log mass, float32.
+
+        Of a `dense` one all are valid, which nobody has to look for.
+        """
+        valid = slots.valid if dense else there(slots.position)
         if not self.mass_of_votes or is_constant(slots.votes):
             return slots.with_columns(valid=valid, log_mass=slots.log_mass.float())
         return slots.with_columns(valid=valid, log_mass=slots.votes.log().mul_(self.mass_of_votes))
