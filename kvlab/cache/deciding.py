@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, cast
 
-import torch
-
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
+from kvlab.cache.counts import counts_of
 from kvlab.cache.decision_work import Work
 from kvlab.cache.fused import carried_out, decides_whole, decision_kernel, new_work, work_again
 from kvlab.cache.layer_state import LayerState
@@ -172,15 +171,8 @@ def _taken_whole(layer: LayerState, seen: Sequence[PassSeen], moment: Moment) ->
 
 
 def _tell_counts(layer: LayerState, works: Sequence[Work]) -> None:
-    """Tell who only counts that one slot of each head has left, and which of them merged."""
-    merged = layer.streams.join([_merged(work).view(work.dropped.shape).float() for work in works])
-    cast(Counter, layer.settings.observer).counted(layer.layer_idx, merged)
-
-
-def _merged(work: Work) -> torch.Tensor:
-    """Which heads' slots have merged, of work that is done."""
-    assert work.merged is not None
-    return work.merged
+    """Tell who only counts that one slot of each head has left, which of them merged, and what is there now."""
+    cast(Counter, layer.settings.observer).counted(layer.layer_idx, counts_of(layer.streams, works))
 
 
 def _rated(layer: LayerState, visible: Sequence[Slots]) -> list[Slots]:

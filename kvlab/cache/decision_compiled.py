@@ -78,6 +78,8 @@ def decide(work: Work) -> None:
 def ready(work: Work) -> None:
     """Compile what a decision like `work` needs, and what puts new tokens where slots have left; `work` is done."""
     decide(work)
+    position, votes = work.counted
+    counts(position, position if votes is None else votes, votes is None, work.joined.numpy())
     flat = {name: column.numpy() for name, column in work.flat.items()}
     new, place = np.zeros((work.dropped.numel(), 2), np.float32), work.tokens_seen.numpy()
     states, heads = (flat["keys"], flat["values"], flat["position"]), np.arange(len(new))
@@ -96,6 +98,20 @@ def fill(keys, values, position, lengths, free, new_keys, new_values, places, he
         keys[slot], values[slot], position[slot] = new_keys[head], new_values[head], places[head // heads]
         if len(lengths) > 0:
             lengths[slot] = _length(new_keys[head])
+
+
+@alone
+def counts(position, votes, one_each, merged):
+    """(3, R) float32: which heads have merged, the valid slots of each (R, S), and the most votes of one of them."""
+    told = np.zeros((3, len(position)), dtype=np.float32)
+    for r in range(len(position)):
+        live, most = 0, 0
+        for s in range(position.shape[1]):
+            if position[r, s] >= 0:
+                live += 1
+                most = max(most, 1 if one_each else votes[r, s])
+        told[0, r], told[1, r], told[2, r] = merged[r], live, most
+    return told
 
 
 @lru_cache

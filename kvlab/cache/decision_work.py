@@ -93,6 +93,13 @@ class Work:
         }
 
     @cached_property
+    def counted(self) -> tuple[np.ndarray, np.ndarray | None]:
+        """Positions and votes (B * H, S) as arrays of the same memory; no votes where all slots have one."""
+        heads = self.dropped.numel()
+        votes = None if self.votes is None else self.votes.numpy().reshape(heads, -1)
+        return self.position.numpy().reshape(heads, -1), votes
+
+    @cached_property
     def guess(self) -> Tensor:
         """Which slot among those of all heads may leave next, of each head (B * H,)."""
         with torch.inference_mode(False):

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -38,10 +39,10 @@ class Observer(Protocol):
 class Counter(Observer, Protocol):
     """One whose `full` is false: it looks at no slots."""
 
-    def counted(self, layer_idx: int, merged: Tensor) -> None:
-        """In place of `compressed` where no plan was made: one slot of each head has left, and `merged` (B, H) float32.
+    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
+        """In place of `compressed` where no plan was made: one slot of each head has left.
 
-        That is 1 where it went into another slot, else 0.
+        `counts` (3, B, H) are as `kvlab.cache.counts.counts_of` gives them, and no guard was called.
         """
         ...
 

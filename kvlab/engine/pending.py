@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvlab.cache.counts import TOLD
 from kvlab.cache.layer import CompressedLayer
 from kvlab.methods.view import Slots
 from kvlab.trace import RunWriter
@@ -20,7 +21,7 @@ from kvlab.trace import RunWriter
 LEFT = "left"  # evicted or merged: told apart when the rows are written
 LIVE, MOST, GUARDED, BUDGET = "live_slots", "max_votes", "guard_activations", "budget_slots"
 SAVED = "saved_bytes"  # by a store that packs
-COUNTS = (LIVE, MOST, GUARDED)
+TABLES = (LIVE, MOST, GUARDED)
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,13 @@ class _Noted:
     tokens_seen: int
     peak_bytes: int
     held: _Held
-    budget: Tensor
+    budget: Tensor  # (B, H)
     columns: dict[str, Tensor]
+    counts: np.ndarray | None  # (3, B, H) as in `TOLD`, in place of `columns` and of what is counted in tables
 
-    def kind(self) -> tuple[tuple[str, ...], torch.device]:
-        """Those alike in this are read together."""
-        return tuple(self.columns), self.budget.device
+    def kind(self) -> tuple[tuple[str, ...] | None, torch.device]:
+        """Those alike in this are read together; no names of columns where there are counts."""
+        return (tuple(self.columns) if self.counts is None else None), self.budget.device
 
 
 class PendingRows:
@@ -63,13 +65,25 @@ class PendingRows:
         self._held: dict[int, tuple[object, _Held]] = {}
         writer.before_flush.append(self.write)
 
-    def note(self, step: int, layers: Sequence[CompressedLayer], columns: Sequence[dict[str, Tensor]]) -> None:
-        """The numbers of `layers` after `step`: their `columns` (H,) each, and what their tables hold."""
-        self.counted.append(_counted(layers))
-        for layer, given in zip(layers, columns, strict=True):
+    def note(
+        self,
+        step: int,
+        layers: Sequence[CompressedLayer],
+        columns: Sequence[dict[str, Tensor]],
+        counts: Sequence[np.ndarray | None],
+    ) -> None:
+        """The numbers of `layers` after `step`: their `columns` (H,) each, and what their tables hold.
+
+        Nobody looks into tables where decisions in place have told `counts` of all layers.
+        """
+        if any(told is None for told in counts):
+            self.counted.append(_counted(layers))
+            columns = [given if told is None else _apart(told) for given, told in zip(columns, counts, strict=True)]
+            counts = [None] * len(layers)
+        for layer, given, told in zip(layers, columns, counts, strict=True):
             assert layer.budget is not None
             known = (step, layer.layer_idx, layer.cumulative_length, layer.peak_bytes, self._tables(layer))
-            self.noted.append(_Noted(*known, layer.budget[0], given))
+            self.noted.append(_Noted(*known, layer.budget, given, told))
 
     def write(self) -> None:
         """Append everything noted; the first time that the device is waited for."""
@@ -77,18 +91,29 @@ class PendingRows:
         if not noted:
             return
         self.noted, self.counted = [], []
-        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in counted[0]}
+        every = counted[0] if counted else ()
+        counts = {name: torch.cat([step[name] for step in counted]).float().cpu().numpy() for name in every}
         written = 0
         for (names, _), same in groupby(noted, key=_Noted.kind):
             group = list(same)
-            given = [torch.stack([one.columns[name] for one in group]).float() for name in names]
-            budget = torch.stack([one.budget for one in group]).float()
-            read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
-            columns = dict(zip((*names, BUDGET), read, strict=True))
-            columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
-            written += len(group)
+            if names is None:
+                columns = self._told(group)
+            else:
+                columns = _read(group, names)
+                columns |= {name: count[written : written + len(group)] for name, count in counts.items()}
+                written += len(group)
             self.writer.append("steps", self._step_columns(group, columns))
             self.writer.append("memory", _memory_columns(group, columns[LIVE], columns.get(SAVED)))
+
+    def _told(self, group: list[_Noted]) -> dict[str, np.ndarray]:
+        """Columns (rows, H) where decisions in place have told counts: one slot of a head left, no guard was called."""
+        counts = np.stack([one.counts for one in group if one.counts is not None], 1)[:, :, 0]  # (3, rows, H)
+        columns = dict(zip(TOLD, counts, strict=True))
+        columns[LEFT] = np.ones_like(counts[0])
+        before = [self.guarded.get(one.layer, 0.0) for one in group]
+        columns[GUARDED] = np.stack([np.broadcast_to(count, counts.shape[2:]) for count in before])
+        columns[BUDGET] = torch.stack([one.budget for one in group])[:, 0].float().numpy()
+        return columns
 
     def _step_columns(self, group: list[_Noted], given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Columns of `steps`, (rows x H,) each, from the `given` (rows, H)."""
@@ -130,6 +155,20 @@ class PendingRows:
         return self._held[layer.layer_idx][1]
 
 
+def _read(group: list[_Noted], names: Sequence[str]) -> dict[str, np.ndarray]:
+    """The columns of that name (rows, H) and the budgets, read from the device at once."""
+    given = [torch.stack([one.columns[name] for one in group]).float() for name in names]
+    budget = torch.stack([one.budget for one in group])[:, 0].float()
+    read = torch.stack([*given, budget]).cpu().numpy()  # (K, rows, H)
+    return dict(zip((*names, BUDGET), read, strict=True))
+
+
+def _apart(told: np.ndarray) -> dict[str, Tensor]:
+    """Of what a decision in place has told of a layer the columns (H,) that tables do not say."""
+    merged = torch.from_numpy(told[0, 0])
+    return {LEFT: torch.ones_like(merged), "merged": merged}
+
+
 def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
     """What is counted in the tables of all layers, (layers, H) each, on the device of the first."""
     tables = [layer.tables[0] for layer in layers if layer.streams.whole]
@@ -143,7 +182,7 @@ def _counted(layers: Sequence[CompressedLayer]) -> dict[str, Tensor]:
         return {LIVE: joined.live(), MOST: joined.most_votes(), GUARDED: torch.cat(guarded), **_saved(layers)}
     device = guarded[0].device
     live, most = ([layer.per_head(read) for layer in layers] for read in (Slots.live, Slots.most_votes))
-    counts = zip(COUNTS, (live, most, guarded), strict=True)
+    counts = zip(TABLES, (live, most, guarded), strict=True)
     return {name: torch.cat([count.to(device) for count in each]) for name, each in counts} | _saved(layers)
 
 

@@ -37,6 +37,7 @@ class LayerRecord:
 
     shadow: Shadow
     columns: dict[str, Tensor] = field(default_factory=dict)  # this step's columns of `steps`, each (H,)
+    counts: np.ndarray | None = None  # what a decision in place has told instead (`kvlab.cache.counts`)
     truth: Truth | None = None
     given: Answer | None = None
     broken: Tensor | None = None  # (H, S) slots that are not finite, as attended to
@@ -89,7 +90,7 @@ class Recorder:
         layer, heads = self.layers[layer_idx], slots.valid.shape[1]
         self._turn_to(layer)
         earlier = layer.columns.get(LEFT) if self.step == 0 else None  # of the prompt's blocks before this one
-        layer.columns = self._nothing_left(heads, query=seen.query)
+        layer.columns, layer.counts = self._nothing_left(heads, query=seen.query), None
         if earlier is not None:
             layer.columns[LEFT] = earlier
         if not self.full:
@@ -151,11 +152,11 @@ class Recorder:
             # Prefill attends to everything: what the compression cost shows only if the last query is asked again.
             layer.columns |= mass_columns(after, places, layer.shadow, answered, layer.truth)
 
-    def counted(self, layer_idx: int, merged: Tensor) -> None:
+    def counted(self, layer_idx: int, counts: np.ndarray) -> None:
         """The same of a decode step at level `light`."""
         layer = self.layers[layer_idx]
         self._turn_to(layer)
-        layer.columns |= {LEFT: self.same, "merged": merged[0]}
+        layer.counts = counts
 
     # per step
 
@@ -166,7 +167,7 @@ class Recorder:
         for record in records:
             record.truth = record.given = record.broken = None
         self.shown = None
-        self.pending.note(self.step, layers, [record.columns for record in records])
+        self.pending.note(self.step, layers, [record.columns for record in records], [one.counts for one in records])
         self.step += 1
         if self.step % FLUSH_EVERY == 0 and time.monotonic() - self.flushed > FLUSH_SECONDS:
             self.writer.flush()

@@ -6,11 +6,12 @@ import subprocess
 import sys
 from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from kvlab.cache import CompressedCache, deciding, decision_torch, make_cache, making, on_host
+from kvlab.cache import CompressedCache, counts, deciding, decision_torch, make_cache, making, on_host
 from kvlab.cache.decision_work import NEAREST, RESIDUAL, SIMILAR, Work
 from kvlab.cache.on_host import compiled
 from kvlab.cache.table import SlotTable
@@ -253,14 +254,19 @@ def test_whoever_watches_sees_the_same(method: str) -> None:
     torch.testing.assert_close(logits[1], logits[0], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["keepkv", "d2o"])
-def test_whoever_counts_is_told_as_much(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that counts only hears of each head's slots that left and merged, by plans or without."""
+@pytest.mark.parametrize("who", ["torch", "compiled"])
+@pytest.mark.parametrize("method", ["keepkv", "d2o", "h2o"])
+def test_whoever_counts_is_told_as_much(method: str, who: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that counts only hears of each head's slots that left and merged, by plans or without.
+
+    Without it also hears what the tables hold then.
+    """
 
     class Counting:
         full = False
 
         def __init__(self) -> None:
+            self.cache: CompressedCache | None = None
             self.heard: list[Tensor] = []
             self.short = 0
 
@@ -270,20 +276,27 @@ def test_whoever_counts_is_told_as_much(method: str, monkeypatch: pytest.MonkeyP
             merged = plan.edges.active.sum(-1) if plan.edges is not None else torch.zeros(plan.keep.shape[:2])
             self.heard.append(torch.stack([(before.valid > plan.keep).sum(-1), merged]).float())
 
-        def counted(self, layer_idx: int, merged: Tensor) -> None:
+        def counted(self, layer_idx: int, told: np.ndarray) -> None:
+            assert self.cache is not None
             self.short += 1
+            merged, live, most = torch.from_numpy(told)
             self.heard.append(torch.stack([torch.ones_like(merged), merged]))
+            layer = {own.layer_idx: own for own in self.cache.compressed_layers()}[layer_idx]
+            assert torch.equal(live, layer.per_head(Slots.live).float())
+            assert torch.equal(most, layer.per_head(Slots.most_votes).float())
 
+    module = _module(who)
+    monkeypatch.setattr(counts, "compiled", lambda: module if who == "compiled" else None)
     model, counting = prepare(tiny_model("llama")), [Counting(), Counting()]
     for observer in counting:
         cache = make_cache(model, method, 0.4, **({"threshold": 0.3} if method == "keepkv" else {}))
-        cache.settings.observer = observer
+        cache.settings.observer, observer.cache = observer, cache
         _decoded(model, cache)
         monkeypatch.setattr(deciding, "decision_kernel", lambda device: None)
     assert counting[0].short >= 3 * (STEPS - 3) and not counting[1].short
     assert len(counting[0].heard) == len(counting[1].heard)
     assert all(map(torch.equal, counting[0].heard, counting[1].heard))
-    assert any(heard[1].any() and not heard[1].all() for heard in counting[0].heard[6:])
+    assert method == "h2o" or any(heard[1].any() and not heard[1].all() for heard in counting[0].heard[6:])
 
 
 def test_a_row_alone_gets_what_it_gets_beside_others() -> None:
