@@ -151,8 +151,8 @@ PRESETS = {
                 "scale": 16,
                 **AMORTISED,
             },
-            {**_MERGING, "scale": 16, "repeats": 15, **AMORTISED, "steps": 48},
-            {**_MERGING, "scale": 16, "repeats": 15, "steps": 48},
+            {**_MERGING, "scale": 16, "repeats": 9, **AMORTISED, "steps": 32},
+            {**_MERGING, "scale": 16, "repeats": 9, "steps": 32},
             {
                 "mode": "prefill",
                 "model": SMALL,
