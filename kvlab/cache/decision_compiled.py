@@ -21,7 +21,7 @@ from numba import prange
 
 from kvlab.cache import decision_torch
 from kvlab.cache.decision_work import ABSORB, EVICT, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, Work
-from kvlab.cache.walks import FROM_SLOTS as FROM_SLOTS
+from kvlab.cache.walks import SLOTS_EACH as SLOTS_EACH
 from kvlab.cache.walks import Walk, alone, part
 from kvlab.methods.columns import FREE, TINY
 from kvlab.methods.scorers.attention.ema import NEGLIGIBLE, missing

@@ -109,7 +109,7 @@ def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
 @lru_cache
 def _make_ready(kind: int) -> None:
     if (module := compiled()) is not None:
-        for slots in (2, module.FROM_SLOTS):  # for one thread and for several
+        for slots in (2, module.SLOTS_EACH * torch.get_num_threads()):  # for one thread and for several
             module.ready(_smallest(kind, torch.zeros(1, 2, slots, 2)))
 
 

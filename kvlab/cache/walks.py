@@ -23,7 +23,7 @@ from numba import njit
 
 # Sums may be taken in any order; what is no number and what is infinite keeps its meaning.
 OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"reassoc", "contract", "nsz"}}
-FROM_SLOTS = 2048  # a team takes as long to come together as one thread for fewer
+SLOTS_EACH = 512  # for each thread: a team takes as long to come together as one thread for fewer
 
 # What others call is compiled into them; what was compiled as a whole is kept beside the source or in the user's cache.
 part = njit(**OPTIONS)
@@ -47,8 +47,9 @@ class Walk:
 
     def __call__(self, keys: np.ndarray, values: np.ndarray, position: np.ndarray, *others: object) -> None:
         """Walk over all heads."""
-        threads = min(torch.get_num_threads(), len(position)) if position.size >= FROM_SLOTS else 1
-        self.walk(threads if threads > 1 and has_team() else 1, keys, values, position, *others)
+        threads = torch.get_num_threads()  # all or one: OpenMP ends threads that a smaller team leaves over
+        shared = threads > 1 and len(position) > 1 and position.size >= SLOTS_EACH * threads and has_team()
+        self.walk(threads if shared else 1, keys, values, position, *others)
 
     def walk(self, threads: int, *given: object) -> None:
         """With so many threads; more than one only where there is a team."""

@@ -9,7 +9,7 @@ import torch
 from kvlab.cache import decision_compiled, walks
 from kvlab.cache.on_host import _smallest
 
-HEADS, SLOTS, WIDTH = 2, walks.FROM_SLOTS, 8
+HEADS, SLOTS, WIDTH = 2, walks.SLOTS_EACH, 8
 
 
 def compare(kind: int) -> None:
