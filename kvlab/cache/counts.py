@@ -30,7 +30,8 @@ def _of_table(work: Work) -> np.ndarray:
     assert work.merged is not None
     (position, votes), merged, module = work.counted, work.merged.numpy(), compiled()
     if module is not None:
-        return module.counts(position, position if votes is None else votes, votes is None, merged)  # type: ignore[no-any-return]
+        told: np.ndarray = module.counts(position, position if votes is None else votes, votes is None, merged)
+        return told
     valid = position >= 0
     most = (valid if votes is None else votes * valid).max(-1)
     return np.stack([merged, valid.sum(-1), most]).astype(np.float32)

@@ -109,7 +109,8 @@ def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
 @lru_cache
 def _make_ready(kind: int) -> None:
     if (module := compiled()) is not None:
-        for slots in (2, module.SLOTS_EACH * torch.get_num_threads()):  # for one thread and for several
+        shared = module.SLOTS_EACH * torch.get_num_threads() // 2  # slots of two heads that several threads walk over
+        for slots in (2, shared):
             module.ready(_smallest(kind, torch.zeros(1, 2, slots, 2)))
 
 

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import lru_cache
+from importlib import import_module
 from types import FunctionType
 from typing import Any
 
@@ -70,7 +71,7 @@ def has_team() -> bool:
     if numba.config.THREADING_LAYER not in ("default", "omp"):
         return False  # somebody has chosen
     try:
-        from numba.np.ufunc import omppool  # noqa: F401  # wants an OpenMP of the system
+        import_module("numba.np.ufunc.omppool")  # wants an OpenMP of the system
     except ImportError:
         return False
     numba.config.THREADING_LAYER = "omp"

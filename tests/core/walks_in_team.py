@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from unittest.mock import patch
 
 import torch
 
@@ -25,17 +26,17 @@ def compare(kind: int) -> None:
         one.average.copy_(one.mass.log())
     if one.residual is not None:
         one.residual[..., :9] = True
-    several, walked = deepcopy(one), []
+    several, walked = deepcopy(one), list[int]()
     whole = walks.Walk.walk
 
     def told(walk: walks.Walk, threads: int, *given: object) -> None:
         walked.append(threads)
         whole(walk, threads, *given)
 
-    walks.Walk.walk = told  # type: ignore[method-assign]
-    decision_compiled.decide(several)
-    torch.set_num_threads(1)
-    decision_compiled.decide(one)
+    with patch.object(walks.Walk, "walk", told):
+        decision_compiled.decide(several)
+        torch.set_num_threads(1)
+        decision_compiled.decide(one)
     assert walked == [2, 1], walked
     assert int((one.position < 0).sum()) == HEADS
     for name in ("keys", "values", "position", "votes", "dropped", "left", "merged", "average", "score"):
