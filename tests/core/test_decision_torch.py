@@ -15,7 +15,7 @@ from kvlab.cache.on_host import compiled
 from kvlab.cache.table import SlotTable
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.attention.ema import EMA
-from kvlab.methods.view import Slots, View
+from kvlab.methods.view import KEY_LENGTH, Slots, View
 from kvlab.models.load import prepare
 from tests.core.kernels import DEVICE, kernel_module
 from tests.core.tables import same_tables
@@ -110,12 +110,16 @@ def test_equals_the_pipeline(
     same_tables(caches[1], caches[0], close)
 
 
+@pytest.mark.parametrize("head_dim", [32, 64])
 @pytest.mark.parametrize(("method", "options"), [CASES[0], CASES[3], CASES[5]])
 def test_a_new_token_goes_where_it_goes_when_somebody_looks_for_room(
-    method: str, options: dict, monkeypatch: pytest.MonkeyPatch
+    method: str, options: dict, head_dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The slot that a decision has just freed is the one found by looking at all, and no more differs than rounding."""
-    model, found, told = prepare(tiny_model("llama", head_dim=64, num_hidden_layers=2)), [], []
+    """The slot that a decision has just freed is the one found by looking at all, and nothing else differs.
+
+    Where slots hold the lengths of their keys, of which 64 numbers are enough, no more differs than rounding.
+    """
+    model, found, told = prepare(tiny_model("llama", head_dim=head_dim, num_hidden_layers=2)), [], []
     plain = SlotTable.was_freed
     for known in (True, False):
 
@@ -130,7 +134,12 @@ def test_a_new_token_goes_where_it_goes_when_somebody_looks_for_room(
         tables = [table for layer in cache.compressed_layers() for table in layer.tables]
         found.append([logits, *(column for table in tables for column in _columns(table))])
     assert len(told) >= 2 * 2 * (STEPS - 3), "hardly a decision said what it freed"
-    torch.testing.assert_close(*found)  # whole numbers are equal; lengths of keys are not added up in one order
+    holds = {KEY_LENGTH in table.slots.extra for table in tables}
+    assert holds == {head_dim == 64}
+    if head_dim == 64:
+        torch.testing.assert_close(*found)  # whole numbers are equal; lengths of keys are not added up in one order
+    else:
+        assert all(map(torch.equal, *found))
 
 
 def _columns(table: SlotTable) -> list[Tensor]:
