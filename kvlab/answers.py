@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Annotated
 
@@ -62,25 +60,3 @@ def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
         shown = " to ".join(map(str, fact))
         raise UserError(f"The fact {shown} is no part of the prompt: it has the characters 0 to {len(prompt)}.")
     return fact[0], fact[1]
-
-
-def whole_words(answer: str) -> re.Pattern[str]:
-    """Finds the answer in a text as whole words, whatever its case and white space.
-
-    "ring" is not found in "spring", nor 123 in 51234; punctuation and scripts that write no spaces have no such edges.
-    """
-    words = r"\s+".join(re.escape(word) for word in answer.split())
-    text = answer.strip()
-    before = r"(?<!\w)" if _has_edge(text[:1]) else ""
-    after = r"(?!\w)" if _has_edge(text[-1:]) else ""
-    return re.compile(before + words + after, re.IGNORECASE)
-
-
-def _has_edge(sign: str) -> bool:
-    """Whether a word that starts or ends with the sign is told apart from the letters beside it."""
-    return (sign.isalnum() or sign == "_") and not is_square(sign)
-
-
-def is_square(sign: str) -> bool:
-    """Whether the sign belongs to a script that writes no spaces between words."""
-    return bool(sign) and unicodedata.east_asian_width(sign) in "WF"

@@ -53,7 +53,7 @@ MAY_IMPORT = {
     "jobs": {"lab", "trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting", "documents"},
 }
 SHARED = {
-    "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
+    "answer_match", "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
     "growth", "intervals", "meanwhile", "model_files", "repeats", "returns", "shapes", "plugins", "turns", "auto_store",
     "lab",
 }  # fmt: skip

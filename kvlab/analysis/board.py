@@ -12,7 +12,7 @@ from kvlab.analysis.compare import at_same_bytes, headline, rivals_at_same_bytes
 from kvlab.analysis.facts import FATES, fact_fates, fact_positions, reading_heads, token_shares
 from kvlab.analysis.labels import differing, parts
 from kvlab.analysis.verdict import KINDS, Verdict, answer_tokens, judge
-from kvlab.answers import whole_words
+from kvlab.answer_match import find_answer
 from kvlab.errors import UserError
 from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
@@ -60,8 +60,8 @@ def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:
     facts = labels.facts or record.facts
     if facts:
         return Wanted(answer, facts, False)
-    found = whole_words(answer).search(record.prompt)
-    return Wanted(answer, (found.span(),) if found else (), True)
+    found = find_answer(record.prompt, answer)
+    return Wanted(answer, (found,) if found else (), True)
 
 
 def ask(runs: Sequence[Run], wanted: Wanted) -> Asked:
@@ -87,9 +87,9 @@ def reference_texts(runs: Sequence[Run]) -> list[str]:
 
 
 def phase_texts(run: Run, phase: str) -> list[str]:
-    """The texts of the tokens of `forced` or `free`, in order."""
-    tokens = run.tokens
-    return tokens.loc[tokens["phase"] == phase].sort_values("position")["text"].fillna("").tolist()
+    """The text that each token of `forced` or `free` added, in order; "" for special and end tokens."""
+    tokens = run.tokens[run.tokens["phase"] == phase].sort_values("position")
+    return tokens["text"].fillna("").mask(tokens["special"], "").tolist()
 
 
 def verdicts(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.engine.forward import decode_one, greedy, prefill, synchronize
-from kvlab.engine.prompt import continuation_pieces, prompt_pieces
+from kvlab.engine.forward import decode_one, end_ids, greedy, prefill, synchronize
+from kvlab.engine.prompt import continuation, prompt_pieces
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence
 from kvlab.engine.watch import Watch
@@ -96,6 +96,7 @@ def free_pass(run: Passes) -> dict[str, Any]:
     synchronize(loaded.device)
     seconds = time.perf_counter() - prefilled
     free = [token for token, _ in chosen]
+    own = continuation(loaded.tokenizer, free, end_ids(loaded))
     if request.level == "off":
         # Nothing was watched, but what the cache holds in the end costs nothing to say.
         run.writer.append("memory", memory_columns(cache, max(len(free) - 1, 0)))
@@ -105,7 +106,8 @@ def free_pass(run: Passes) -> dict[str, Any]:
             "phase": ["free"] * len(free),
             "position": list(range(ids.shape[1], ids.shape[1] + len(free))),
             "id": free,
-            "text": continuation_pieces(loaded.tokenizer, free),
+            "text": own.shown,
+            "special": own.special,
             "logprob": [float(row[token]) for token, row in chosen],
         },
     )
@@ -115,12 +117,13 @@ def free_pass(run: Passes) -> dict[str, Any]:
         "seconds_rehearse": cache.settings.rehearsal_seconds if cache.settings.rehearsal is not None else None,
         # The first token comes from the prompt's pass: len - 1 decode steps were timed.
         "decode_tokens_per_second": (len(free) - 1) / seconds if len(free) > 1 else None,
-        "free_text": loaded.tokenizer.decode(free, skip_special_tokens=True),
+        "free_text": own.text,
     }
 
 
 def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) -> None:
     known, tokenizer = run.ids[0].tolist(), run.loaded.tokenizer
+    special = set(tokenizer.all_special_ids)
     nothing = [None] * (len(known) - 1)
     given = nothing if logprobs is None else logprobs.tolist()
     full = nothing if reference.prompt_logprobs is None else reference.prompt_logprobs.tolist()
@@ -131,6 +134,7 @@ def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) ->
             "position": list(range(len(known))),
             "id": known,
             "text": prompt_pieces(tokenizer, run.request.prompt, known, chat_of(run.request, tokenizer)),
+            "special": [token in special for token in known],
             "logprob": [None, *given],
             "logprob_full": [None, *full],
         },
@@ -139,6 +143,7 @@ def _write_prompt(run: Passes, logprobs: Tensor | None, reference: Reference) ->
 
 def _write_forced(run: Passes, reference: Reference, rows: list[Tensor]) -> None:
     loaded, prompt_tokens = run.loaded, run.ids.shape[1]
+    written = continuation(loaded.tokenizer, reference.ids, end_ids(loaded))
     pairs = [divergence(full, given) for full, given in zip(reference.logprobs, rows, strict=True)]
     run.writer.append(
         "tokens",
@@ -146,11 +151,12 @@ def _write_forced(run: Passes, reference: Reference, rows: list[Tensor]) -> None
             "phase": ["forced"] * len(reference.ids),
             "position": list(range(prompt_tokens, prompt_tokens + len(reference.ids))),
             "id": reference.ids,
-            "text": continuation_pieces(loaded.tokenizer, reference.ids),
+            "text": written.shown,
+            "special": written.special,
             "logprob": [float(row[token]) for token, row in zip(reference.ids, rows, strict=True)],
             "logprob_full": [float(row[t]) for t, row in zip(reference.ids, reference.logprobs, strict=True)],
             "kl": [kl for kl, _ in pairs],
             "top1_agree": [same for _, same in pairs],
         },
     )
-    run.writer.update(forced_text=loaded.tokenizer.decode(reference.ids, skip_special_tokens=True))
+    run.writer.update(forced_text=written.text)

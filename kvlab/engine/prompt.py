@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+from dataclasses import dataclass
+
 import torch
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
 from kvlab.models.chat import Chat
 from kvlab.models.load import LoadedModel
-
-CONTEXT_PIECES = 8
+from kvlab.trace.token_text import split_text
 
 
 def encode_prompt(loaded: LoadedModel, prompt: str, max_new_tokens: int, chat: Chat | None = None) -> torch.Tensor:
@@ -47,11 +49,30 @@ def prompt_pieces(
     return [str(tokenizer.convert_ids_to_tokens(i)) if i in special else p for i, p in zip(ids, pieces, strict=True)]
 
 
-def continuation_pieces(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
-    """The text each generated token added, in order; decoded with a little context so that spaces come out right."""
-    pieces = []
-    for index in range(len(ids)):
-        before = ids[max(0, index - CONTEXT_PIECES) : index]
-        known = tokenizer.decode(before) if before else ""
-        pieces.append(str(tokenizer.decode([*before, ids[index]]))[len(known) :])
-    return pieces
+@dataclass(frozen=True)
+class Continuation:
+    """Generated text, and what each token added to it.
+
+    Attributes:
+        text: the decoded text, without special tokens and the token that ended it.
+        pieces: the text each token added; joined they are `text`.
+        shown: the pieces as views show them: special and end tokens by their names.
+        special: whether each token is a special token or the end token, and so no part of the text.
+    """
+
+    text: str
+    pieces: list[str]
+    shown: list[str]
+    special: list[bool]
+
+
+def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[int]) -> Continuation:
+    """Decode generated tokens; `ends` are the ids that end a text (`kvlab.engine.forward.end_ids`)."""
+    ended = bool(ids) and ids[-1] in ends
+    written = ids[:-1] if ended else ids
+    left_out = set(tokenizer.all_special_ids)
+    special = [*(token in left_out for token in written), *[True] * ended]
+    pieces = split_text(lambda part: str(tokenizer.decode(part, skip_special_tokens=True)), written) + [""] * ended
+    names = (str(tokenizer.convert_ids_to_tokens(token)) for token in ids)
+    shown = [name if own else piece for own, piece, name in zip(special, pieces, names, strict=True)]
+    return Continuation("".join(pieces), pieces, shown, special)

@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from rapidfuzz import fuzz
 from rouge_score import rouge_scorer
 
-from kvlab.answers import whole_words
+from kvlab.answer_match import find_answer
 from kvlab.errors import UserError
 from kvlab.evaluate import boxed, rouge_package
 from kvlab.plugins.registry import Registry
@@ -38,11 +38,11 @@ def string_match_part(prediction: str, answers: Sequence[str], classes: Sequence
 
 
 def whole_match_all(prediction: str, answers: Sequence[str], classes: Sequence[str] = ()) -> float:
-    """Return the share of the answers that occur in the prediction as whole words, ignoring case.
+    """Return the share of the answers that the prediction holds, by the rule of `kvlab.answer_match`.
 
-    RULER's string_match_all, but "ring" is not found in "spring", nor 123 in 51234.
+    Unlike RULER's own string_match_all it does not find "ring" in "spring", nor 123 in 51234.
     """
-    return sum(whole_words(answer).search(prediction) is not None for answer in answers) / len(answers)
+    return sum(find_answer(prediction, answer) is not None for answer in answers) / len(answers)
 
 
 def normalize(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvlab.analysis.verdict import answer_tokens, judge
-from kvlab.answers import whole_words
+from kvlab.answer_match import find_answer
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class Wanted:
             if self.answer is None:
                 return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
             text = decode(ids)
-            found = whole_words(self.answer).search(text)
-            return found is not None and found.end() < len(text.rstrip("\ufffd"))
+            found = find_answer(text, self.answer)
+            return found is not None and found[1] < len(text.rstrip("\ufffd"))
 
         return ended
 

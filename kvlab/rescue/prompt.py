@@ -11,8 +11,8 @@ from torch import Tensor
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.prefix import Prefix, hold
 from kvlab.cache.settings import Observer
-from kvlab.engine.forward import decode_one, greedy, prefill
-from kvlab.engine.prompt import continuation_pieces, encode_prompt
+from kvlab.engine.forward import decode_one, end_ids, greedy, prefill
+from kvlab.engine.prompt import Continuation, continuation, encode_prompt
 from kvlab.methods import make_method
 from kvlab.methods.giving_back import giving_back
 from kvlab.methods.pipeline import Pipeline
@@ -68,12 +68,15 @@ class Prompt:
         return rows
 
     def decode(self, ids: list[int]) -> str:
-        """The text of some tokens."""
-        return str(self.loaded.tokenizer.decode(ids))
+        """The text of generated tokens, without special tokens and the token that ended it."""
+        return self._continuation(ids).text
 
     def texts(self, ids: list[int]) -> list[str]:
         """What each token adds to the text."""
-        return continuation_pieces(self.loaded.tokenizer, ids)
+        return self._continuation(ids).pieces
+
+    def _continuation(self, ids: list[int]) -> Continuation:
+        return continuation(self.loaded.tokenizer, ids, end_ids(self.loaded))
 
 
 def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:

@@ -20,6 +20,7 @@ from kvlab.trace.blocks import SUMS, Index, read_parts
 from kvlab.trace.checksums import known_checksum
 from kvlab.trace.consistency import check_consistency
 from kvlab.trace.not_there import not_asked_for, why_no_array
+from kvlab.trace.older_texts import restore_texts
 from kvlab.trace.parts import sound_parts
 from kvlab.trace.record import REMEDY, read_record
 from kvlab.trace.schema import HISTORY, TABLES, RunRecord
@@ -54,7 +55,7 @@ class Run:
     @cached_property
     def tokens(self) -> pd.DataFrame:
         """The frame of tokens, columns as `schema.TOKENS`: prompt, then forced, then free."""
-        return self.select("tokens")
+        return restore_texts(self.select("tokens"), self.record)
 
     @cached_property
     def steps(self) -> pd.DataFrame:

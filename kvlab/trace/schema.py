@@ -235,6 +235,7 @@ TOKENS = pa.schema(
         ("position", pa.int32()),  # logical position of the token
         ("id", pa.int32()),
         ("text", pa.string()),  # the token's text, exactly as it stands in the prompt or continuation
+        ("special", pa.bool_()),  # shown by its name, no part of the text: special and end tokens; null in older runs
         ("logprob", pa.float32()),  # nats the compressed run gave this token; null for the first
         ("logprob_full", pa.float32()),  # nats the full cache gave it; null in phase free
         ("kl", pa.float32()),  # KL(full || compressed) of the distribution that predicted it, nats; null in free

@@ -1,0 +1,138 @@
+"""Where a text holds an answer: one rule for comparisons, evaluations and `kvlab killed`.
+
+Text and answer are folded first, much as Unicode's NFKC_Casefold does, so that case, composed and decomposed letters,
+full-width digits, curly quotes and the amount of white space make no difference. A match must then stand alone: it may
+not begin or end between two letters of a script that separates words by spaces, nor between two digits. `ring` is not
+found in `spring` nor 123 in 51234, but 48213 is found in `48213号。` and `48213입니다`.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+# First words of the Unicode names of letters of scripts that write no spaces between words, or, as Korean does, attach
+# particles to a word without one.
+_UNSPACED = frozenset(
+    "CJK HIRAGANA KATAKANA HANGUL BOPOMOFO IDEOGRAPHIC THAI LAO KHMER MYANMAR TIBETAN YI TAI JAVANESE BALINESE".split()
+)
+_LATER_JAMO = range(0x1160, 0x1200)  # vowels and final consonants of a Hangul syllable
+_SAME = str.maketrans(
+    {
+        **dict.fromkeys("‘’‚‛ʼ′`´", "'"),
+        **dict.fromkeys("“”„‟″«»", '"'),
+        **dict.fromkeys("‐‑‒–—―−", "-"),
+        "İ": "i",
+    }
+)
+# Default ignorable characters: soft hyphen, joiners, direction marks, byte order mark, variation selectors.
+_IGNORED = re.compile("[\u00ad\u034f\u061c\u180b-\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff]")
+_NON_ASCII = re.compile(r"[^\x00-\x7f]+")
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Folded text; `sources[i]` is the index, in the text it was made from, of its character `i`."""
+
+    text: str
+    sources: Sequence[int]
+
+    def splits_source(self, index: int) -> bool:
+        """Whether a cut before character `index` goes through one character of the source, such as ½ = 1⁄2."""
+        return 0 < index < len(self.text) and self.sources[index - 1] == self.sources[index]
+
+
+@lru_cache(maxsize=32)
+def fold(text: str) -> Folded:
+    """Fold case, compatibility forms, quotes and dashes; letters are decomposed into base and marks."""
+    if text.isascii():
+        return Folded(text.lower().replace("`", "'"), range(len(text)))
+    parts: list[str] = []
+    sources = array("l")
+    end = 0
+    for run in _NON_ASCII.finditer(text):
+        parts.append(text[end : run.start()].lower().replace("`", "'"))
+        sources.extend(range(end, run.start()))
+        for character, source in _fold_run(run[0], run.start()):
+            parts.append(character)
+            sources.append(source)
+        end = run.end()
+    parts.append(text[end:].lower().replace("`", "'"))
+    sources.extend(range(end, len(text)))
+    return Folded("".join(parts), sources)
+
+
+def find_answer(text: str, answer: str) -> tuple[int, int] | None:
+    """Return (start, stop) of the first place in `text` that holds the answer; None where no place does.
+
+    The place is given in characters of `text`. An empty answer is found nowhere.
+    """
+    wanted = fold(answer).text.split()
+    if not wanted:
+        return None
+    folded = fold(text)
+    pattern = re.compile(r"\s+".join(re.escape(word) for word in wanted))
+    found = pattern.search(folded.text)
+    while found is not None:
+        if not any(_is_inside(folded, index) for index in found.span()):
+            covered = folded.sources[found.start() : found.end()]
+            return min(covered), max(covered) + 1
+        found = pattern.search(folded.text, found.start() + 1)
+    return None
+
+
+def starts_word(folded: Folded, index: int) -> bool:
+    """Whether a match may begin at character `index` of a folded text."""
+    return not folded.text[index].isspace() and not _is_inside(folded, index)
+
+
+def _fold_run(text: str, offset: int) -> list[tuple[str, int]]:
+    """Fold characters beyond ASCII, each with the index of its source; marks of one letter in canonical order."""
+    folded: list[tuple[str, int]] = []
+    for index, character in enumerate(text, start=offset):
+        if _IGNORED.match(character):
+            continue
+        plain = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", character.translate(_SAME)).casefold())
+        folded += [(_digit(one), index) for one in plain.translate(_SAME)]
+    for end in range(1, len(folded)):
+        start = end
+        while start and 0 < unicodedata.combining(folded[start][0]) < unicodedata.combining(folded[start - 1][0]):
+            folded[start - 1], folded[start] = folded[start], folded[start - 1]
+            start -= 1
+    return folded
+
+
+def _digit(character: str) -> str:
+    """A decimal digit of any script as 0 to 9."""
+    return str(unicodedata.decimal(character)) if character.isdecimal() else character
+
+
+def _is_inside(folded: Folded, index: int) -> bool:
+    """Whether character `index` and the one before it belong to one letter, one number or one word."""
+    text = folded.text
+    if not 0 < index < len(text):
+        return False
+    if folded.splits_source(index) or _continues_letter(text[index]):
+        return True
+    before, after = _base(text, index - 1), text[index]
+    return (before.isdecimal() and after.isdecimal()) or (_is_spaced_letter(before) and _is_spaced_letter(after))
+
+
+def _base(text: str, index: int) -> str:
+    """The letter that the character at `index` is a mark of, or that character itself."""
+    while index and _continues_letter(text[index]):
+        index -= 1
+    return text[index]
+
+
+def _continues_letter(character: str) -> bool:
+    return unicodedata.category(character).startswith("M") or ord(character) in _LATER_JAMO
+
+
+@lru_cache(maxsize=4096)
+def _is_spaced_letter(character: str) -> bool:
+    return character.isalpha() and unicodedata.name(character, "").split(" ")[0] not in _UNSPACED
