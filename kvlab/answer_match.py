@@ -17,9 +17,10 @@ from functools import lru_cache
 
 # First words of the Unicode names of letters of scripts that write no spaces between words, or, as Korean does, attach
 # particles to a word without one.
-_UNSPACED = frozenset(
-    "CJK HIRAGANA KATAKANA HANGUL BOPOMOFO IDEOGRAPHIC THAI LAO KHMER MYANMAR TIBETAN YI TAI JAVANESE BALINESE".split()
-)
+_UNSPACED = frozenset((
+    "CJK", "HIRAGANA", "KATAKANA", "HANGUL", "BOPOMOFO", "IDEOGRAPHIC", "YI", "THAI", "LAO", "KHMER", "MYANMAR",
+    "TIBETAN", "TAI", "JAVANESE", "BALINESE",
+))  # fmt: skip
 _LATER_JAMO = range(0x1160, 0x1200)  # vowels and final consonants of a Hangul syllable
 _SAME = str.maketrans(
     {

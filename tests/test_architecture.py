@@ -53,9 +53,9 @@ MAY_IMPORT = {
     "jobs": {"lab", "trace", "engine", "tasks", "planning", "evaluate", "bench", "fitting", "documents"},
 }
 SHARED = {
-    "answer_match", "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
-    "growth", "intervals", "meanwhile", "model_files", "repeats", "returns", "shapes", "plugins", "turns", "auto_store",
-    "lab",
+    "answer_match", "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping",
+    "counted", "growth", "intervals", "meanwhile", "model_files", "repeats", "returns", "shapes", "plugins", "turns",
+    "auto_store", "lab",
 }  # fmt: skip
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from os.path import commonprefix
+from itertools import accumulate, takewhile
 from typing import Literal
 
 import numpy as np
@@ -81,7 +80,7 @@ def _wrong(texts: Sequence[str], reference: Sequence[str]) -> Verdict:
 
 def _departing_words(text: str, reference: str) -> str:
     """The words from the first one that differs from the reference's, after "…"; else those the text begins with."""
-    shared = len(commonprefix([text, reference]))
+    shared = _common_length(text, reference)
     start = max((place + 1 for place, character in enumerate(text[:shared]) if character.isspace()), default=0)
     if shared == len(text) or not text[:start].strip() or not text[start:].strip():
         return _words(text)
@@ -115,9 +114,14 @@ def _best_place(letters: Folded, wanted: str) -> tuple[int, int]:
     best = (0, 0)
     for start in range(len(letters.text)):
         if starts_word(letters, start):
-            shared = len(commonprefix([letters.text[start : start + len(wanted)], wanted]))
+            shared = _common_length(letters.text[start : start + len(wanted)], wanted)
             best = max(best, (start, shared), key=lambda place: place[1])
     return best
+
+
+def _common_length(text: str, other: str) -> int:
+    """The number of characters that two texts have in common from their start."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(text, other, strict=False)))
 
 
 def _words(text: str) -> str:

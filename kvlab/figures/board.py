@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import textwrap
 from typing import Any
 
@@ -13,7 +14,7 @@ from kvlab.figures.by_head import whole_numbers
 from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.template import INK, QUIET, colour_bar, finish
-from kvlab.figures.words import byte_size, number, percent, plural, visible
+from kvlab.figures.words import byte_size, number, percent, plural, token_text, visible
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
 FATES = {
@@ -81,7 +82,10 @@ def read_board(frame: pd.DataFrame) -> str:
 
 
 def verdict_words(line: Any, limit: int = 40) -> str:
-    """A verdict in words, such as `nearly: 4 for 3` or `wrong: 44444.`; at most `limit` signs of what was written."""
+    """A verdict in words, such as `nearly: 4 for 3` or `wrong: … 12.`, as plain text.
+
+    Of what was written it quotes at most `limit` characters.
+    """
     if line.verdict == "right":
         return f"right, from token {line.at + 1}" if line.late else "right"
     if line.verdict == "nearly":
@@ -198,10 +202,11 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
     for line in cells.itertuples():
         sign, size = VERDICTS[line.verdict][0], _bytes(line)
         here = room - len("✓ ") - (len(size) + 2 if columns <= ROOMY else 0)
-        told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 24)))
+        told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 40)))
         # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
-        shorter = (told, verdict_words(line, max(4, min(here, 24))).split(": ")[-1], line.verdict)
-        verdicts.append(f"<b>{sign} {next((words for words in shorter if len(words) <= here), '')}</b>")
+        shorter = (told, verdict_words(line, max(4, min(here, 40))).split(": ")[-1], line.verdict)
+        fitting = next((words for words in shorter if len(words) <= here), "")
+        verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
         sizes.append(size if len(size) <= room else "")  # the pointer over the cell says all
         told = _closeness(line, columns)
         closeness.append(told if len(told) <= room * 1.2 else "")
@@ -278,8 +283,8 @@ def _told(line: Any) -> str:
     everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats a token"
     size = _bytes(line) or "not recorded"
     parts = [
-        f"<b>{visible(line.label, 60)}</b>: {verdict_words(line)}",
-        f"wrote {_said(line.wrote, 40)}" if line.wrote else "wrote nothing but spaces",
+        f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_words(line), quote=False)}",
+        f"wrote {html.escape(_said(line.wrote, 40), quote=False)}" if line.wrote else "wrote nothing but spaces",
         f"live bytes {size}{share}",
         f"KL on the answer {here}, on all {everywhere}",
     ]
@@ -293,4 +298,4 @@ def _fate_words(line: Any) -> str:
 
 def _said(text: str, limit: int) -> str:
     """A token or words as they stand in a cell, without the space before."""
-    return visible(text.strip(), limit).replace("·", " ") if text.strip() else "a space"
+    return token_text(text.strip(), limit).replace("·", " ") if text.strip() else "a space"

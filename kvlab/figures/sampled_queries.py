@@ -11,7 +11,7 @@ from kvlab.analysis.blocks import block_edges
 from kvlab.figures.lines import add_line
 from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import number, percent, plural, token_label
+from kvlab.figures.words import number, percent, plural, token_label, token_text
 
 MAX_BLOCKS, MAX_POINTS = 512, 1500
 FLOOR = 1e-7
@@ -121,9 +121,10 @@ def attention_strips(frame: pd.DataFrame, place: str, theme: Theme = "light") ->
 def read_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
     """The token each looks at most."""
     true, synthetic = (frame.loc[frame[name].idxmax()] for name in ("true", "synthetic"))
-    name = lambda row: token_label(int(row["position"]), texts[int(row["position"])])  # noqa: E731
+    places = [int(row["position"]) for row in (true, synthetic)]
+    most, sampled = (f"“{token_text(texts[place])}” (token {place})" for place in places)
     return (
-        f"The true query gives most to {name(true)} ({percent(true['true'])}), the samples to {name(synthetic)} "
+        f"The true query gives most to {most} ({percent(true['true'])}), the samples to {sampled} "
         f"({percent(synthetic['synthetic'])})."
     )
 

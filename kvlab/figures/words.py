@@ -12,10 +12,14 @@ SMALLEST_SHARE = 1e-5  # a thousandth of a per cent: below it the digits say not
 
 
 def visible(text: str, limit: int = 24) -> str:
-    """A token's text with its white space made visible, cut to `limit` and escaped: plotly reads tags in labels."""
+    """`token_text`, escaped for plotly, which reads tags in labels; never for sentences and tables."""
+    return html.escape(token_text(text, limit), quote=False)
+
+
+def token_text(text: str, limit: int = 24) -> str:
+    """A token's text with its white space made visible, cut to `limit` characters."""
     shown = text.translate(MARKS) or "∅"
-    shown = shown if len(shown) <= limit else shown[: limit - 1] + "…"
-    return html.escape(shown, quote=False)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
 
 
 def token_label(position: int, text: str, limit: int = 24) -> str:

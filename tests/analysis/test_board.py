@@ -76,6 +76,26 @@ def test_a_text_that_stops_within_the_answer_or_goes_on_after_it_is_nearly_right
     assert (named.kind, named.wrong, named.expected) == ("wrong", " 44", " 48")
 
 
+def test_a_wrong_text_is_quoted_from_where_it_departs_from_the_full_caches():
+    full = ["The", " secret", " number", " of", " the", " garden", " is", " 48213", "."]
+    wrong = judge([*full[:7], " 12", "."], "48213", full)
+    assert (wrong.kind, wrong.wrote) == ("wrong", "… 12.")
+    assert judge(["Nothing", " is", " known"], "48213", full).wrote == "Nothing is known"
+    assert judge(full[:4], "48213", full).wrote == "The secret number of"
+    assert judge(["I", " see"], "48213", ["I", " see"]).wrote == "I see", "the full cache's own text"
+
+
+def test_special_tokens_are_no_part_of_what_is_judged(tmp_path: Path):
+    run = open_run(write_synthetic_run(tmp_path, prompt_tokens=30, steps=6, method="h2o", budget=0.5))
+    rows = run.tokens["phase"] == "free"
+    last = run.tokens.index[rows][-1]
+    run.tokens.loc[last, ["text", "special"]] = ["<|im_end|>", True]
+    texts = board.phase_texts(run, "free")
+    assert len(texts) == rows.sum() and texts[-1] == "" and "<|im_end|>" not in "".join(texts)
+    early = judge([" 48", "2", ""], "48213")
+    assert (early.kind, early.wrong) == ("nearly", ""), "it stops before the rest; the end token stands for no digit"
+
+
 @given(st.text("ab \nAB.", max_size=14), st.text("ab AB", min_size=1, max_size=4))
 def test_right_is_what_an_evaluation_counts_as_found(text: str, answer: str):
     assume(answer.strip() and text)

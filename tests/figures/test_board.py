@@ -82,5 +82,6 @@ def test_verdicts_in_words():
     assert told(verdict="nearly", wrong="4", expected=" 3") == "nearly: 4 for 3"
     assert told(verdict="nearly", wrong="", expected="3") == "nearly: stops before 3"
     assert told(verdict="nearly", wrong="7", expected="") == "nearly: goes on with 7"
+    assert told(verdict="wrong", wrote="<b>1 & 2</b>") == "wrong: <b>1 & 2</b>", "plain text, for tables and lists"
     assert told(verdict="wrong") == "wrong: only spaces"
     assert told(verdict="unfinished") == "not finished"

@@ -1,0 +1,129 @@
+"""An answer is found by one rule, whatever its Unicode form, and only where it stands alone."""
+
+from __future__ import annotations
+
+import unicodedata
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kvlab.analysis.verdict import judge
+from kvlab.answer_match import find_answer
+from kvlab.evaluate.metrics import string_match_all, whole_match_all
+
+FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+SCRIPTS = [
+    "Zürich",
+    "Łódź",
+    "straße",
+    "Москва",
+    "Αθήνας",
+    "القاهرة",
+    "ירושלים",
+    "กรุงเทพ",
+    "ភ្នំពេញ",
+    "दिल्ली",
+    "東京",
+    "서울",
+    "ガーナ",
+    "x²",
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("秘密号码是48213。", "48213"),
+        ("号码48213号。", "48213"),
+        ("秘密の番号は48213です。", "48213"),
+        ("비밀 번호는 48213입니다.", "48213"),
+        ("수도는 서울입니다.", "서울"),
+        ("รหัสคือ48213ครับ", "48213"),
+        ("ລະຫັດ48213ແມ່ນ", "48213"),
+        ("លេខ48213គឺ", "48213"),
+        ("作者是GPT团队。", "GPT"),
+        ("เมืองหลวงคือกรุงเทพมหานคร", "กรุงเทพ"),
+        ("It weighs 48213km.", "48213"),
+        ("The code is _48213_.", "48213"),
+        ("She lives in Zu\u0308rich.", "Z\u00fcrich"),
+        ("She lives in Z\u00fcrich.", "Zu\u0308rich"),
+        ("I don\u2019t know", "don't know"),
+        ("I don't know", "don\u2019t know"),
+        ("he said \u201cyes\u201d.", '"yes"'),
+        ("range 10\u201320", "10-20"),
+        ("the number ４８２１３", "48213"),
+        ("the number 48213", "４８２１３"),
+        ("الرقم ٤٨٢١٣", "48213"),
+        ("HAUPTSTRASSE 5", "hauptstraße"),
+        ("ΟΔΥΣΣΕΥΣ", "Οδυσσευς"),
+        ("the ﬁrst", "first"),
+        ("a\u00a0b and\n c", "B  AND C"),
+        ("I \u2764\ufe0f it", "\u2764"),
+        ("soft\u00adware", "software"),
+    ],
+)
+def test_an_answer_is_found(text: str, answer: str):
+    start, stop = find_answer(text, answer) or (0, 0)
+    assert find_answer(text[start:stop], answer) == (0, stop - start)
+    assert judge([text], answer).kind == "right" and whole_match_all(text, [answer]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("spring", "ring"),
+        ("rings", "ring"),
+        ("51234", "123"),
+        ("Московский", "Москов"),
+        ("1½", "1"),
+        ("½", "2"),
+        ("cafe\u0301", "cafe"),
+        ("がく", "か"),
+        ("선생", "서"),
+        ("दिल्ली", "दिल"),
+        ("５１２３４", "123"),
+        ("x", ""),
+        ("", "x"),
+    ],
+)
+def test_an_answer_within_a_word_a_number_or_a_letter_is_not_found(text: str, answer: str):
+    assert find_answer(text, answer) is None
+    assert judge([text], answer).kind != "right"
+
+
+@pytest.mark.parametrize("word", SCRIPTS)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("other", FORMS)
+def test_the_form_and_case_of_letters_make_no_difference(word: str, form: str, other: str):
+    text = unicodedata.normalize(form, f"It is {word.upper()}, I think.")
+    answer = unicodedata.normalize(other, word)
+    start, stop = find_answer(text, answer) or (0, 0)
+    assert text[start:stop] == unicodedata.normalize(form, word.upper())
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=12), st.text(max_size=4), st.text(max_size=12))
+def test_a_text_holds_every_answer_set_off_by_spaces(before: str, answer: str, after: str):
+    """Unless nothing of it is left once ignorable characters are dropped, or it begins with a mark of no letter."""
+    folded = unicodedata.normalize("NFKD", answer).strip()
+    assume(any(unicodedata.category(one)[0] in "LNPS" for one in folded))
+    assume(unicodedata.category(folded[0])[0] != "M" and not 0x1160 <= ord(folded[0]) < 0x1200)
+    assume("\u3164" not in answer and "\uffa0" not in answer)
+    assert find_answer(f"{before} . {answer} . {after}", answer) is not None
+
+
+@given(st.text("ab1 2.é東", max_size=12), st.text("ab12é東", min_size=1, max_size=3))
+def test_the_place_found_is_the_answer_and_stands_alone(text: str, answer: str):
+    """Against a plain loop over all places."""
+
+    def alone(place: int) -> bool:
+        around = [(text[i - 1], text[i]) for i in (place, place + len(answer)) if 0 < i < len(text)]
+        return not any((a.isdigit() and b.isdigit()) or (a in "abé" and b in "abé") for a, b in around)
+
+    places = [i for i in range(len(text)) if text.startswith(answer, i) and alone(i)]
+    expected = (places[0], places[0] + len(answer)) if places else None
+    assert find_answer(text, answer) == expected
+
+
+def test_rulers_own_match_knows_no_edges():
+    assert string_match_all("spring", ["ring"]) == 1.0 and whole_match_all("spring", ["ring"]) == 0.0
