@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
+from kvlab.answer_match import find_answer
 from kvlab.errors import UserError
 from kvlab.given import check_text
 
@@ -41,7 +42,9 @@ def check_answer(answer: str) -> str:
 
 
 def find_facts(prompt: str, facts: Iterable[str | Sequence[int]]) -> tuple[tuple[int, int], ...]:
-    """Each fact as (start, stop) in the prompt; words stand for the first place where they occur as written.
+    """Each fact as (start, stop) in the prompt; words stand for the first place where they occur.
+
+    Words that do not occur as written are looked for as an answer is: case, quotes and the form of letters aside.
 
     Raises:
         UserError: the prompt lacks one of them.
@@ -53,9 +56,10 @@ def _find(prompt: str, fact: str | Sequence[int]) -> tuple[int, int]:
     if isinstance(fact, str):
         words = fact.strip()
         start = prompt.find(words) if words else -1
-        if start < 0:
+        place = (start, start + len(words)) if start >= 0 else find_answer(prompt, words)
+        if place is None:
             raise UserError(f"The prompt has no “{words[:80]}”: write the fact as it stands there, letter by letter.")
-        return start, start + len(words)
+        return place
     if len(fact) != 2 or not 0 <= fact[0] < fact[1] <= len(prompt):
         shown = " to ".join(map(str, fact))
         raise UserError(f"The fact {shown} is no part of the prompt: it has the characters 0 to {len(prompt)}.")

@@ -19,6 +19,7 @@ from app.state import current_run, runs_root
 from app.state import theme as page_theme
 from kvlab.analysis import killed as analysis
 from kvlab.analysis.textdiff import Segment
+from kvlab.answer_match import find_answer
 from kvlab.errors import UserError
 from kvlab.figures import killed as figures
 from kvlab.jobs.given_back import given_back
@@ -125,9 +126,11 @@ def before_after(run: Run, rescue: Rescue, chosen: Found | None) -> None:
 
 def marked(text: str, rescue: Rescue) -> str:
     """The text as HTML, escaped, with the answer marked where it stands."""
-    shown, answer = html.escape(text.strip() or "only white space"), html.escape(rescue.answer.strip())
-    mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{answer}</mark>'
-    return shown.replace(answer, mark) if answer else shown
+    shown = text.strip() or "only white space"
+    start, stop = find_answer(shown, rescue.answer) or (0, 0)
+    before, answer, after = (html.escape(part) for part in (shown[:start], shown[start:stop], shown[stop:]))
+    mark = f'<mark style="background: rgba(0, 131, 95, 0.28); color: inherit">{answer}</mark>' if answer else ""
+    return f"{before}{mark}{after}"
 
 
 def everything(run: Run, table: pd.DataFrame) -> None:

@@ -59,7 +59,11 @@ def shorten(tokenizer: PreTrainedTokenizerBase, sample: Sample, most: int, cut: 
         return sample
     head, tail = _kept(most, first, question, cut)
     while head + tail > 0:  # joined, the halves may take a token more than apart
-        text = f"{tokenizer.decode(context[:head])}{tokenizer.decode(context[len(context) - tail :])}"
+        # A cut through the tokens of one character leaves bytes that are none: they go as well.
+        first_part, last_part = (
+            str(tokenizer.decode(part)) for part in (context[:head], context[len(context) - tail :])
+        )
+        text = first_part.rstrip("\ufffd") + last_part.lstrip("\ufffd")
         found = len(text_ids(tokenizer, text)) + rest
         if found <= most:
             meta = {**sample.meta, "shortened_from": len(context) + rest}

@@ -120,3 +120,10 @@ def test_the_samples_with_a_question_name_the_words_that_hold_its_answer():
         for start, stop in spans:
             assert sample.answer in sample.text[start:stop]
             assert stop < sample.text.rindex("\nQuestion:")
+
+
+def test_a_fact_is_found_whatever_its_quotes_and_case_where_it_is_not_there_as_written():
+    prompt = "I don\u2019t know. Zu\u0308rich is far. I DON'T."
+    (quoted, city) = find_facts(prompt, ["don't know", "Zürich"])
+    assert [prompt[slice(*place)] for place in (quoted, city)] == ["don\u2019t know", "Zu\u0308rich"]
+    assert find_facts(prompt, ["I DON'T"]) == ((30, 37),), "a place as written comes first"

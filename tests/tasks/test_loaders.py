@@ -210,6 +210,13 @@ def test_long_prompts_keep_their_first_and_last_half_as_in_longbench(tmp_path_fa
         assert cut.context == sample.context[: len(cut.context)]
 
 
+@pytest.mark.parametrize("most", range(80, 92))
+def test_a_text_is_never_cut_within_a_character(tmp_path, small_tokenizer, most):
+    line = {"document": "東京と京都、Łódź 🚀 " * 30, "summary": "s"}
+    [sample] = load_file("summaries", written(tmp_path, "x.jsonl", [line]), small_tokenizer).samples
+    assert "\ufffd" not in shorten(small_tokenizer, sample, most).context
+
+
 @pytest.mark.parametrize(("cut", "first", "last"), [("start", False, True), ("end", True, False)])
 def test_a_prompt_may_lose_its_start_or_its_end_instead(tmp_path, small_tokenizer, cut, first, last):
     line = {"document": " ".join(f"word{i}" for i in range(150)), "summary": "s"}
