@@ -76,3 +76,8 @@ def continuation(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: Set[i
     names = (str(tokenizer.convert_ids_to_tokens(token)) for token in ids)
     shown = [name if own else piece for own, piece, name in zip(special, pieces, names, strict=True)]
     return Continuation("".join(pieces), pieces, shown, special)
+
+
+def continuation_pieces(tokenizer: PreTrainedTokenizerBase, ids: list[int]) -> list[str]:
+    """The text each generated token added, special tokens by their names; joined, the decoded text."""
+    return continuation(tokenizer, ids, frozenset()).shown
