@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kvlab import moved_modules
+
 if TYPE_CHECKING:
     from kvlab.cache import make_cache
     from kvlab.catalogue import methods
@@ -31,6 +33,8 @@ _HOME = {
     "open_run": "kvlab.trace",
     "run": "kvlab.engine",
 }
+
+moved_modules.install()
 
 
 def __getattr__(name: str) -> Any:

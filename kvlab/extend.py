@@ -1,0 +1,202 @@
+"""Everything a plug-in needs, under one import: methods and their parts, stores, tasks, loaders, metrics and views.
+
+The modules behind these names may move; the names stay. A name leaves only after one release with a
+`DeprecationWarning`. Each is loaded when first used, so that a file of views loads no model stack.
+"""
+
+# ruff: noqa: F401 (the names below are for type checkers and editors; `_HOME` loads them)
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvlab.errors import UserError
+    from kvlab.evaluate.metrics import METRICS, register_metric
+    from kvlab.evaluate.metrics import score as score_answer
+    from kvlab.figures.palette import HUES, STATE_COLOURS, method_style, pick
+    from kvlab.figures.template import finish
+    from kvlab.figures.views import View as FigureView
+    from kvlab.figures.views import register_view
+    from kvlab.methods.allocators.adaptive import HeadAdaptive
+    from kvlab.methods.allocators.ballots import ChosenSlots
+    from kvlab.methods.allocators.cosine import CosineDecay
+    from kvlab.methods.allocators.first_layers import FirstLayers
+    from kvlab.methods.allocators.linear import Linear
+    from kvlab.methods.allocators.model_wide import ModelWide
+    from kvlab.methods.allocators.profile import HeadProfile, HeadShares
+    from kvlab.methods.allocators.pyramid import Pyramid
+    from kvlab.methods.allocators.threshold import AboveThreshold
+    from kvlab.methods.allocators.uniform import EqualHeads, Uniform
+    from kvlab.methods.allocators.variance import Variance
+    from kvlab.methods.base import Method, make_method, register, registered
+    from kvlab.methods.compose import compose
+    from kvlab.methods.going_on import GoesOn
+    from kvlab.methods.parts import register_allocator, register_scorer, register_selector, register_settler
+    from kvlab.methods.pipeline import Allocator, Pipeline, Scorer, Selector, Settler, Victims
+    from kvlab.methods.plan import Edges, NewKeys, Plan, ValueShift
+    from kvlab.methods.presets import Preset
+    from kvlab.methods.rehearsal import Rehearsal
+    from kvlab.methods.scorers.around.prompt_only import PromptOnly
+    from kvlab.methods.scorers.around.slots_alone import SlotsAlone
+    from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+    from kvlab.methods.scorers.attention.ema import EmaScore
+    from kvlab.methods.scorers.attention.last_query import LastQuery
+    from kvlab.methods.scorers.attention.recent_rows import RecentRows
+    from kvlab.methods.scorers.attention.window import WindowAttention
+    from kvlab.methods.scorers.contents.keys_alone import ShortKeys, UnusualKeys
+    from kvlab.methods.scorers.contents.lag import Lag
+    from kvlab.methods.scorers.contents.none import Recency, Unscored
+    from kvlab.methods.scorers.contents.redundancy import Redundancy
+    from kvlab.methods.scorers.to_come.ballots import Ballots
+    from kvlab.methods.scorers.to_come.expected import ExpectedAttention
+    from kvlab.methods.scorers.to_come.future import FutureQueries
+    from kvlab.methods.scorers.to_come.predicted import PredictedScore
+    from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention
+    from kvlab.methods.selectors.chunks import Chunks
+    from kvlab.methods.selectors.critical import Critical
+    from kvlab.methods.selectors.lowest_score import LowestScore
+    from kvlab.methods.selectors.oldest import Oldest
+    from kvlab.methods.selectors.pursuit import Pursuit
+    from kvlab.methods.settlers.absorb import Absorb
+    from kvlab.methods.settlers.eviction.evict import Evict
+    from kvlab.methods.settlers.eviction.lots import ThinInLots
+    from kvlab.methods.settlers.eviction.reposition import EvictAndReposition
+    from kvlab.methods.settlers.mass import Mass
+    from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
+    from kvlab.methods.settlers.merging.gaussian_sets import GaussianSets
+    from kvlab.methods.settlers.merging.group_fit import GroupFit
+    from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
+    from kvlab.methods.settlers.merging.pair_calibration import PairCalibration
+    from kvlab.methods.settlers.merging.pair_merge import PairMerge
+    from kvlab.methods.settlers.merging.seed_clusters import SeedClusters
+    from kvlab.methods.settlers.merging.value_merge import ValueMerge
+    from kvlab.methods.settlers.pooling.pool import Pool
+    from kvlab.methods.settlers.refitting.global_ridge import GlobalRidge
+    from kvlab.methods.settlers.refitting.matching import MatchAttention
+    from kvlab.methods.settlers.residuals.exact_residual import ExactResidual
+    from kvlab.methods.settlers.residuals.residual import ResidualMerge
+    from kvlab.methods.view import Seen, Slots, View
+    from kvlab.stores.code import Code
+    from kvlab.stores.eight import Eight
+    from kvlab.stores.kivi import PerChannel, PerToken
+    from kvlab.stores.store import STORES, Store
+    from kvlab.stores.turbo import Rotated
+    from kvlab.tasks.build import Draft
+    from kvlab.tasks.loaders import register_loader
+    from kvlab.tasks.loaders.plain_text import load_plain_text
+    from kvlab.tasks.registry import TASKS, get_task, register_task
+    from kvlab.tasks.sample import Sample
+    from kvlab.tasks.task import Task
+
+# The module that has each name; where it has another name there, that follows the colon.
+_HOME = {
+    name: module
+    for module, names in {
+        "kvlab.errors": "UserError",
+        # A method: what it is, and what it says.
+        "kvlab.methods.base": "Method make_method register registered",
+        "kvlab.methods.compose": "compose",
+        "kvlab.methods.going_on": "GoesOn",
+        "kvlab.methods.parts": "register_allocator register_scorer register_selector register_settler",
+        "kvlab.methods.pipeline": "Allocator Pipeline Scorer Selector Settler Victims",
+        "kvlab.methods.plan": "Edges NewKeys Plan ValueShift",
+        "kvlab.methods.presets": "Preset",
+        "kvlab.methods.rehearsal": "Rehearsal",
+        "kvlab.methods.view": "Seen Slots View",
+        # Scorers.
+        "kvlab.methods.scorers.around.prompt_only": "PromptOnly",
+        "kvlab.methods.scorers.around.slots_alone": "SlotsAlone",
+        "kvlab.methods.scorers.attention.accumulated": "AccumulatedAttention",
+        "kvlab.methods.scorers.attention.ema": "EmaScore",
+        "kvlab.methods.scorers.attention.last_query": "LastQuery",
+        "kvlab.methods.scorers.attention.recent_rows": "RecentRows",
+        "kvlab.methods.scorers.attention.window": "WindowAttention",
+        "kvlab.methods.scorers.contents.keys_alone": "ShortKeys UnusualKeys",
+        "kvlab.methods.scorers.contents.lag": "Lag",
+        "kvlab.methods.scorers.contents.none": "Recency Unscored",
+        "kvlab.methods.scorers.contents.redundancy": "Redundancy",
+        "kvlab.methods.scorers.to_come.ballots": "Ballots",
+        "kvlab.methods.scorers.to_come.expected": "ExpectedAttention",
+        "kvlab.methods.scorers.to_come.future": "FutureQueries",
+        "kvlab.methods.scorers.to_come.predicted": "PredictedScore",
+        "kvlab.methods.scorers.to_come.rehearsed": "RehearsedAttention",
+        # Allocators.
+        "kvlab.methods.allocators.adaptive": "HeadAdaptive",
+        "kvlab.methods.allocators.ballots": "ChosenSlots",
+        "kvlab.methods.allocators.cosine": "CosineDecay",
+        "kvlab.methods.allocators.first_layers": "FirstLayers",
+        "kvlab.methods.allocators.linear": "Linear",
+        "kvlab.methods.allocators.model_wide": "ModelWide",
+        "kvlab.methods.allocators.profile": "HeadProfile HeadShares",
+        "kvlab.methods.allocators.pyramid": "Pyramid",
+        "kvlab.methods.allocators.threshold": "AboveThreshold",
+        "kvlab.methods.allocators.uniform": "EqualHeads Uniform",
+        "kvlab.methods.allocators.variance": "Variance",
+        # Selectors.
+        "kvlab.methods.selectors.chunks": "Chunks",
+        "kvlab.methods.selectors.critical": "Critical",
+        "kvlab.methods.selectors.lowest_score": "LowestScore",
+        "kvlab.methods.selectors.oldest": "Oldest",
+        "kvlab.methods.selectors.pursuit": "Pursuit",
+        # Settlers.
+        "kvlab.methods.settlers.absorb": "Absorb",
+        "kvlab.methods.settlers.eviction.evict": "Evict",
+        "kvlab.methods.settlers.eviction.lots": "ThinInLots",
+        "kvlab.methods.settlers.eviction.reposition": "EvictAndReposition",
+        "kvlab.methods.settlers.mass": "Mass",
+        "kvlab.methods.settlers.merging.cosine_merge": "CosineMerge",
+        "kvlab.methods.settlers.merging.gaussian_sets": "GaussianSets",
+        "kvlab.methods.settlers.merging.group_fit": "GroupFit",
+        "kvlab.methods.settlers.merging.nearest_merge": "NearestMerge",
+        "kvlab.methods.settlers.merging.pair_calibration": "PairCalibration",
+        "kvlab.methods.settlers.merging.pair_merge": "PairMerge",
+        "kvlab.methods.settlers.merging.seed_clusters": "SeedClusters",
+        "kvlab.methods.settlers.merging.value_merge": "ValueMerge",
+        "kvlab.methods.settlers.pooling.pool": "Pool",
+        "kvlab.methods.settlers.refitting.global_ridge": "GlobalRidge",
+        "kvlab.methods.settlers.refitting.matching": "MatchAttention",
+        "kvlab.methods.settlers.residuals.exact_residual": "ExactResidual",
+        "kvlab.methods.settlers.residuals.residual": "ResidualMerge",
+        # Stores.
+        "kvlab.stores.code": "Code",
+        "kvlab.stores.eight": "Eight",
+        "kvlab.stores.kivi": "PerChannel PerToken",
+        "kvlab.stores.store": "STORES Store",
+        "kvlab.stores.turbo": "Rotated",
+        # Tasks, files and metrics.
+        "kvlab.evaluate.metrics": "METRICS register_metric score_answer:score",
+        "kvlab.tasks.build": "Draft",
+        "kvlab.tasks.loaders": "register_loader",
+        "kvlab.tasks.loaders.plain_text": "load_plain_text",
+        "kvlab.tasks.registry": "TASKS get_task register_task",
+        "kvlab.tasks.sample": "Sample",
+        "kvlab.tasks.task": "Task",
+        # Views of the dashboard.
+        "kvlab.figures.palette": "HUES STATE_COLOURS method_style pick",
+        "kvlab.figures.template": "finish",
+        "kvlab.figures.views": "FigureView:View register_view",
+    }.items()
+    for name in names.split()
+}
+_NAMES = {name.partition(":")[0]: (module, name.partition(":")[2] or name) for name, module in _HOME.items()}
+# Old name -> new name, for one release.
+_DEPRECATED: dict[str, str] = {}
+
+__all__ = sorted(_NAMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name in _DEPRECATED:
+        new = _DEPRECATED[name]
+        warnings.warn(f"kvlab.extend.{name} is now called {new}.", DeprecationWarning, stacklevel=2)
+        name = new
+    if name not in _NAMES:
+        raise AttributeError(f"kvlab.extend has no name {name!r}: see docs/writing-a-method.md")
+    module, known_as = _NAMES[name]
+    return getattr(import_module(module), known_as)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,114 @@
+"""`kvlab.extend` keeps its names, loads only what is used, and is the only import in docs and templates."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import warnings
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from kvlab import extend
+from kvlab.moved_modules import MOVED
+
+ROOT = Path(__file__).resolve().parents[2]
+# A name leaves this list only with an entry in `extend._DEPRECATED` for one release.
+NAMES = """
+AboveThreshold Absorb AccumulatedAttention Allocator Ballots ChosenSlots Chunks Code CosineDecay CosineMerge Critical
+Draft Edges Eight EmaScore EqualHeads Evict EvictAndReposition ExactResidual ExpectedAttention FigureView FirstLayers
+FutureQueries GaussianSets GlobalRidge GoesOn GroupFit HUES HeadAdaptive HeadProfile HeadShares Lag LastQuery Linear
+LowestScore METRICS Mass MatchAttention Method ModelWide NearestMerge NewKeys Oldest PairCalibration PairMerge PerChannel
+PerToken Pipeline Plan Pool PredictedScore Preset PromptOnly Pursuit Pyramid Recency RecentRows Redundancy Rehearsal
+RehearsedAttention ResidualMerge Rotated STATE_COLOURS STORES Sample Scorer SeedClusters Seen Selector Settler ShortKeys
+Slots SlotsAlone Store TASKS Task ThinInLots Uniform Unscored UnusualKeys UserError ValueMerge ValueShift Variance Victims
+View WindowAttention compose finish get_task load_plain_text make_method method_style pick register register_allocator
+register_loader register_metric register_scorer register_selector register_settler register_task register_view registered
+score_answer
+""".split()
+# The modules that documentation named before `kvlab.extend`: files written against them keep working.
+DOCUMENTED = {
+    "kvlab.methods": ["Method"],
+    "kvlab.methods.base": ["Method", "register"],
+    "kvlab.methods.pipeline": ["Pipeline"],
+    "kvlab.methods.parts": ["register_scorer"],
+    "kvlab.methods.view": ["Seen", "Slots"],
+    "kvlab.methods.allocators.uniform": ["Uniform"],
+    "kvlab.methods.scorers.accumulated": ["AccumulatedAttention"],
+    "kvlab.methods.scorers.attention.accumulated": ["AccumulatedAttention"],
+    "kvlab.methods.selectors.lowest_score": ["LowestScore"],
+    "kvlab.methods.settlers.evict": ["Evict"],
+    "kvlab.methods.settlers.eviction.evict": ["Evict"],
+    "kvlab.evaluate.metrics": ["register_metric"],
+    "kvlab.figures.palette": ["HUES", "pick"],
+    "kvlab.figures.template": ["finish"],
+    "kvlab.figures.views": ["View", "register_view"],
+    "kvlab.tasks.loaders": ["register_loader"],
+    "kvlab.tasks.loaders.plain_text": ["load_plain_text"],
+    "kvlab.stores": ["STORES", "Store"],
+    "kvlab.stores.kivi": ["PerChannel"],
+    "kvlab.stores.turbo": ["Rotated"],
+}
+
+
+def test_names_are_pinned() -> None:
+    assert set(NAMES) - set(extend.__all__) <= set(extend._DEPRECATED), "a name left without a deprecation"
+    assert set(extend.__all__) == set(NAMES), "a new name belongs into this list"
+    assert dir(extend) == extend.__all__
+
+
+def test_every_name_is_there_and_type_checkers_see_the_same() -> None:
+    source = ast.parse((ROOT / "kvlab" / "extend.py").read_text())
+    (block,) = [node for node in source.body if isinstance(node, ast.If)]
+    typed = {
+        alias.asname or alias.name: (node.module, alias.name)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed == extend._NAMES
+    for name, (module, there) in extend._NAMES.items():
+        assert getattr(extend, name) is getattr(import_module(module), there)
+
+
+def test_an_unknown_name_is_refused_and_an_old_one_warns(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(AttributeError, match="no name 'Nothing'"):
+        _ = extend.Nothing
+    monkeypatch.setitem(extend._DEPRECATED, "OldEvict", "Evict")
+    with pytest.warns(DeprecationWarning, match="now called Evict"):
+        assert extend.OldEvict is extend.Evict
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert extend.Evict
+
+
+def test_views_load_no_model_stack() -> None:
+    code = "import sys; from kvlab.extend import FigureView, finish, HUES, pick, register_view; print('torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert found.stdout.strip() == "False"
+
+
+def test_docs_and_templates_import_nothing_else_of_kvlab() -> None:
+    allowed = {"kvlab", "kvlab.extend", "kvlab.checking"}  # the last for the test that `kvlab plugin new` writes
+    for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("kvlab/plugins/templates/*"), ROOT / "README.md"]:
+        found = re.findall(r"^\s*(?:from|import) (kvlab[\w.]*)", path.read_text(), re.MULTILINE)
+        assert set(found) <= allowed, path.relative_to(ROOT)
+
+
+@pytest.mark.parametrize("old", MOVED)
+def test_a_module_that_moved_is_the_same_module_under_both_names(old: str) -> None:
+    sys.modules.pop(old, None)
+    with pytest.warns(DeprecationWarning, match=r"import its names from kvlab\.extend"):
+        found = import_module(old)
+    assert found is import_module(MOVED[old]) and found.__spec__ is not None and found.__spec__.name == MOVED[old]
+
+
+@pytest.mark.parametrize("module", DOCUMENTED)
+def test_modules_that_were_documented_before_still_have_their_names(module: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        found = import_module(module)
+    assert all(hasattr(found, name) for name in DOCUMENTED[module])
