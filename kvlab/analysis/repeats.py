@@ -19,7 +19,7 @@ from kvlab.intervals import Interval, mean_intervals, share_interval
 from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
 
-MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio")
+MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio", "over_budget")
 LEVEL = 0.05  # of the sign test, shared among the rivals of one group: as likely as a 95 % interval to mislead
 CELL = ["row", "column"]
 NOT_ASKED = "not asked"  # the verdict on a run of a prompt without an answer
