@@ -158,7 +158,7 @@ def heads_section(run: Run, board: Board, label: str, reader: pd.Series | None) 
     at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
     figure = figures.fact_by_head(heads, label, fate, at, page_theme())
     file = page.file_name(run, "fact-by-head")
-    show(figure, heads, figures.read_fact_by_head(heads, reader), "board-heads", file, page.source(run))
+    show(figure, heads, figures.read_fact_by_head(heads, reader, board.asked.moment), "board-heads", file, page.source(run))
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

@@ -117,6 +117,7 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     told = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
     judged_ones = sum(told.values())
     share = share_interval(told["right"], judged_ones) if judged_ones else None
+    ended = ended.assign(**{name: None for name in MEASURES if name not in ended})
     table = np.column_stack([pd.to_numeric(ended[name]).to_numpy(np.float64, na_value=np.nan) for name in MEASURES])
     means = mean_intervals(table) if len(ended) else [None] * len(MEASURES)
     line = {name: first[name] for name in ("label", "method", *CELL)} | {"ended": len(ended), "n": judged_ones} | told

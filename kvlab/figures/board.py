@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import textwrap
 from typing import Any
 
@@ -12,16 +13,11 @@ import plotly.graph_objects as go
 from kvlab.analysis.board import OWN_BUDGET
 from kvlab.figures.by_head import whole_numbers
 from kvlab.figures.cells import words_on_cells
-from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
 from kvlab.figures.template import INK, QUIET, colour_bar, finish
 from kvlab.figures.words import byte_size, number, percent, plural, visible
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
-FATES = {
-    "kept": ("kept whole", "kept", ""),
-    "merged": ("merged with others", "pivot", "x"),
-    "dropped": ("dropped", "evicted", ""),
-}
 WIDTH = 0.94  # of a cell, of the room between two columns
 STRIP, FOOT = 0.36, 0.42  # the strip's height and where it stands, in rows below the row's middle
 PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 %
@@ -90,7 +86,7 @@ def read_board(frame: pd.DataFrame) -> str:
     strip = "What became of a fact's tokens is not known."
     if frame["kept"].notna().any():
         most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
-        when = "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
+        when = _moment(frame)
         strip = (
             "The strip is the fact, a column a token, filled by the share of heads that kept, merged or dropped it "
             f"{when}; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
@@ -100,9 +96,16 @@ def read_board(frame: pd.DataFrame) -> str:
     return f"Of {plural(len(cells), 'run')}: {told}. KL in nats a token: {kl}. {read_over_budget(cells)}{strip}"
 
 
+def _moment(frame: pd.DataFrame) -> str:
+    """The step after which the fates are taken, in words."""
+    if "moment" in frame:
+        return str(frame["moment"].iloc[0])
+    return "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
+
+
 def read_over_budget(cells: pd.DataFrame) -> str:
     """What the percentage beside the bytes is, with a space behind it; nothing where no cell has one."""
-    if not cells["over_budget"].notna().any():
+    if "over_budget" not in cells or not cells["over_budget"].notna().any():
         return ""
     return (
         "Beside the bytes: how far they are above the keys and values of the budget (metadata, and generated tokens "
@@ -117,9 +120,9 @@ def bytes_words(line: Any, limit: int = 1000) -> str:
     """
     if pd.isna(line.live_bytes):
         return ""
-    size = byte_size(line.live_bytes)
-    if pd.notna(line.over_budget):
-        longer = f"{size} ({above_words(line.over_budget)})"
+    size, above = byte_size(line.live_bytes), getattr(line, "over_budget", None)
+    if pd.notna(above):
+        longer = f"{size} ({above_words(above)})"
     else:
         longer = size if pd.isna(line.live_ratio) else f"{size} ({number(100 * line.live_ratio, 2)} % of full)"
     return next((words for words in (longer, size) if len(words) <= limit), "")
@@ -155,7 +158,7 @@ def fact_by_head(
     table = frame.pivot(index="layer", columns="head", values=fate)
     heat = go.Heatmap(
         z=table.to_numpy(np.float32), x=table.columns.to_numpy(), y=table.index.to_numpy(), xgap=2, ygap=2, zmin=0,
-        zmax=1, colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])), SEQUENTIAL[theme], strict=True)),
+        zmax=1, colorscale=fate_scale(fate, theme),
         colorbar=colour_bar(f"share {FATES[fate][0]}", theme, tickformat=".0%"),
         hovertemplate="layer %{y}, head %{x}: %{z:.0%}<extra></extra>",
     )  # fmt: skip
@@ -175,10 +178,10 @@ def fact_by_head(
     return whole_numbers(figure, table)
 
 
-def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None) -> str:
-    """The head that reads the fact and what it still has, then all heads, in words."""
+def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
+    """The head that reads the fact and what it still has, then all heads, in words; `moment` says after which step."""
     shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
-    everywhere = f"Over all {plural(len(frame), 'head')}: {shares}."
+    everywhere = f"Over all {plural(len(frame), 'head')}{f', {moment}' if moment else ''}: {shares}."
     if reader is None:
         return f"{everywhere} Which head reads the fact is not known: the full cache must answer, at level full."
     layer, head = int(reader["layer"]), int(reader["head"])
@@ -253,7 +256,7 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
         told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 24)))
         # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
         shorter = (told, verdict_words(line, max(4, min(here, 24))).split(": ")[-1], line.verdict)
-        verdicts.append(f"<b>{sign} {next((words for words in shorter if len(words) <= here), '')}</b>")
+        verdicts.append(f"<b>{sign} {next((words for words in shorter if len(html.unescape(words)) <= here), '')}</b>")
         sizes.append(size)  # the pointer over the cell says all
         told = _closeness(line, columns)
         closeness.append(told if len(told) <= room * 1.2 else "")
@@ -323,7 +326,8 @@ def _closeness(line: Any, columns: int) -> str:
 def _told(line: Any) -> str:
     """What the pointer over a cell says."""
     share = "" if pd.isna(line.live_ratio) else f", {percent(line.live_ratio)} of the full cache's"
-    above = "" if pd.isna(line.over_budget) else f", {above_words(line.over_budget)} beside the budget's"
+    known = pd.notna(getattr(line, "over_budget", None))
+    above = f", {above_words(line.over_budget)} beside the budget's" if known else ""
     here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats a token"
     everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats a token"
     size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)

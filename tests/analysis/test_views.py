@@ -14,11 +14,13 @@ from hypothesis.extra.numpy import arrays
 from kvlab.analysis import autopsy, bound, clusters, difference, fingerprints, influence, regret
 from kvlab.analysis.consecutive_sets import consecutive_sets, set_count
 from kvlab.analysis.cost import instrument_cost, memory_stack
+from kvlab.analysis.facts import FATES, fact_fates
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.states import State, states_at
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.steps import step_words, steps_with_events
 from kvlab.errors import UserError
+from kvlab.figures import board as boards
 from kvlab.trace import Run, open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -201,21 +203,33 @@ def test_two_runs_that_write_the_same_never_part(runs: dict[str, Run]):
 # autopsy
 
 
+@pytest.mark.parametrize("step", [0, 5, None])
 @pytest.mark.parametrize("method", METHODS)
-def test_fates_are_the_states_after_the_last_step(runs: dict[str, Run], method: str):
+def test_fates_are_the_states_after_the_step(runs: dict[str, Run], method: str, step: int | None):
+    """A pivot's own token shares its slot, so it is merged as those that went into it are."""
     run = runs[method]
-    table = autopsy.autopsy(run, (10, 29))
+    table = autopsy.autopsy(run, (10, 29), step)
     assert len(table) == 20 * 2 * 2
-    names = {State.ABSORBED: "merged", State.EVICTED: "dropped"}
+    names = {State.ABSORBED: "merged", State.PIVOT: "merged", State.EVICTED: "dropped"}
     for layer in (0, 1):
         lineage, _ = head(run, layer, 1)
-        states = states_at(lineage, int(lineage.steps[-1]))[10:30]
+        last = int(lineage.steps[-1])
+        states = states_at(lineage, last if step is None else step)[10:30]
         own = table.query("layer == @layer and head == 1")
-        assert own["fate"].tolist() == [names.get(State(code), "own slot") for code in states]
-        assert own["slot"].tolist() == lineage.owners(int(lineage.steps[-1]))[10:30].tolist()
-    over = autopsy.fates_over_steps(table, 12).iloc[-1]
+        assert own["fate"].tolist() == [names.get(State(code), "kept") for code in states]
+        assert own["slot"].tolist() == lineage.owners(last)[10:30].tolist()
+    over = autopsy.fates_over_steps(table, 12).iloc[-1 if step is None else step]
     shares = table["fate"].value_counts(normalize=True)
     assert [over[fate] for fate in autopsy.FATES] == pytest.approx([shares.get(fate, 0.0) for fate in autopsy.FATES])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_compare_and_autopsy_tell_the_same_of_the_same_tokens(runs: dict[str, Run], method: str):
+    for step in (0, 3, 12):
+        there = fact_fates(runs[method], range(10, 30), step)
+        here = autopsy.autopsy(runs[method], (10, 29), step)
+        pd.testing.assert_frame_equal(here[["layer", "head", "token", "fate"]], there)
+    assert tuple(FATES) == autopsy.FATES == tuple(boards.FATES)
 
 
 @settings(deadline=None)
