@@ -9,6 +9,7 @@ from kvlab.figures.palette import HUES, Theme, pick
 from kvlab.figures.stacked import add_area
 from kvlab.figures.template import finish
 from kvlab.figures.words import byte_size, byte_unit, number, percent, plural
+from kvlab.growth import BLOCK
 
 LAYERS = (
     ("live", "live: valid slots", "blue", ""),
@@ -45,10 +46,23 @@ def read_memory_stack(frame: pd.DataFrame) -> str:
     """What compression freed at the end, and what the peak was, in words."""
     last, peak = frame.iloc[-1], frame["peak_bytes"].max()
     freed = 1 - last["allocated_bytes"] / last["full_bytes"]
-    slack = last["slack"] / last["allocated_bytes"] if last["allocated_bytes"] else 0.0
+    whole = f"the {byte_size(last['full_bytes'])} of the whole text"
+    told = (
+        f"{percent(freed)} of {whole} are really freed"
+        if freed >= 0
+        else f"{percent(-freed)} more than {whole} is held"
+    )
+    return f"At the end {told}; {_free_words(last, float(last['allocated_bytes']))} The peak was {byte_size(peak)}."
+
+
+def _free_words(line: pd.Series, allocated: float) -> str:
+    """What of the allocated bytes holds nothing: the room to grow, beside what a block costs, and the padding."""
+    if not line["slack"] or not allocated:
+        return "all that is allocated is in use."
     return (
-        f"At the end {percent(freed)} of the {byte_size(last['full_bytes'])} of the whole text are really freed; "
-        f"{percent(slack)} of what is allocated holds nothing; the peak was {byte_size(peak)}."
+        f"{percent(line['slack'] / allocated)} of what is allocated holds nothing: {byte_size(line['room'])} are room "
+        f"to grow (a block of {BLOCK} slots a head, {byte_size(line['block'])}, at most), {byte_size(line['padding'])} "
+        f"are padding ({percent(line['padding'] / line['live'])} of the live bytes)."
     )
 
 
@@ -81,8 +95,8 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 def read_layer_bytes(frame: pd.DataFrame) -> str:
     """The largest layer in words."""
-    top = frame.loc[(frame["live"] + frame["slack"]).idxmax()]
-    whole = top["live"] + top["slack"]
+    sizes = frame[["live", "slack"]].sum(axis=1)
+    top, whole = frame.loc[sizes.idxmax()], float(sizes.max())
     if _is_packed(frame):
         return (
             f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, of it "
@@ -90,8 +104,8 @@ def read_layer_bytes(frame: pd.DataFrame) -> str:
             "native slots, metadata and room."
         )
     return (
-        f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, "
-        f"{percent(top['slack'] / whole if whole else 0.0)} of it empty."
+        f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed; "
+        f"{_free_words(top, whole)}"
     )
 
 
