@@ -9,6 +9,7 @@ import pandas as pd
 
 from kvlab.analysis.compare import unique_labels
 from kvlab.analysis.memory import full_bytes_per_token, over_steps
+from kvlab.analysis.speed import speed_of
 from kvlab.growth import BLOCK
 from kvlab.trace.reader import Run
 from kvlab.trace.schema import RunRecord
@@ -55,11 +56,17 @@ def layer_bytes(memory: pd.DataFrame, record: RunRecord, step: int) -> pd.DataFr
 
 
 def instrument_cost(runs: Sequence[Run]) -> pd.DataFrame:
-    """One row a run: label, level, tokens a second with recording off and on, and `overhead`, how many times longer a
-    recorded step takes; NaN where a pass was not timed."""
+    """One row a run, nothing rounded: its label, level, and decode rates with recording off and on.
+
+    `off` is the median of the bare readings, between `off_low` and `off_high`; `recorded` that of the recorded pass,
+    which is read once; `overhead` how many times longer a recorded step takes, and `doubt` why that means little, ""
+    where it can be told. NaN where a pass was not timed.
+    """
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
-        off, recorded = run.record.decode_tokens_per_second, run.record.recorded_tokens_per_second
-        overhead = off / recorded if off and recorded else None
-        rows.append({"label": label, "level": run.record.level, "off": off, "recorded": recorded, "overhead": overhead})
-    return pd.DataFrame(rows).astype({"off": float, "recorded": float, "overhead": float})
+        bare, recorded = speed_of(run.record).launched, run.record.recorded_tokens_per_second
+        row = {"label": label, "level": run.record.level, "off": bare.rate, "recorded": recorded}
+        row |= {"off_low": min(bare.readings, default=None), "off_high": max(bare.readings, default=None)}
+        rows.append(row | {"overhead": bare.rate / recorded if bare.rate and recorded else None, "doubt": bare.doubt})
+    numbers = ("off", "off_low", "off_high", "recorded", "overhead")
+    return pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))

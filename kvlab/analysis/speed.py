@@ -36,6 +36,11 @@ class Speed:
         """Why the rate says little, in words; "" where it can be told."""
         return _doubt(self.readings)
 
+    @property
+    def launched(self) -> Speed:
+        """The same run by its eager readings, whose steps are launched one by one as those of a recorded pass are."""
+        return Speed("eager", self.eager, self.eager)
+
     def ratio_to(self, full: Speed | None) -> float | None:
         """How many times as fast as `full`, by readings of the same way; None where there are none."""
         mine, its = self._beside(full)

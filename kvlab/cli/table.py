@@ -54,7 +54,7 @@ def _print_closeness(cells: pd.DataFrame) -> None:
 def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
     if pd.isna(row[name]):
         return "–"
-    bounds = (row[f"{name}{bound}"] for bound in ("", "_low", "_high"))
+    bounds = row[name], row[f"{name}_low"], row[f"{name}_high"]
     mean, low, high = in_range(*bounds, f"{{:.{digits}f}}".format)
     return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
 

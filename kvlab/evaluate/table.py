@@ -90,7 +90,7 @@ def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: st
 
 def _kept(line: pd.Series) -> str:
     """The share of the tokens kept, with its interval where prompts differ by what is shown of it."""
-    bounds = (100 * line[f"kept{bound}"] for bound in ("", "_low", "_high"))
+    bounds = 100 * line["kept"], 100 * line["kept_low"], 100 * line["kept_high"]
     mean, low, high = in_range(*bounds, "{:.0f}".format)
     return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
 

@@ -121,7 +121,7 @@ def bytes_words(line: Any, limit: int = 1000) -> str:
     if pd.isna(line.live_bytes):
         return ""
     size, above = byte_size(line.live_bytes), getattr(line, "over_budget", None)
-    if pd.notna(above):
+    if above is not None and pd.notna(above):
         longer = f"{size} ({above_words(above)})"
     else:
         longer = size if pd.isna(line.live_ratio) else f"{size} ({number(100 * line.live_ratio, 2)} % of full)"

@@ -114,19 +114,29 @@ def _is_packed(frame: pd.DataFrame) -> bool:
 
 
 def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Decode rate with recording off and on of each run, from `analysis.cost.instrument_cost`."""
+    """Decode rate with recording off and on of each run, from `analysis.cost.instrument_cost`.
+
+    A bar over one reading, or readings that lie far apart, is cross-hatched; the line on it is the readings' range.
+    """
     figure = go.Figure()
-    for column, name, hue, pattern in (
-        ("off", "recording off", "blue", ""),
-        ("recorded", "recording on", "orange", "/"),
+    bare = frame["doubt"] == ""
+    spread = {
+        "type": "data", "symmetric": False, "array": frame["off_high"] - frame["off"],
+        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4,
+    }  # fmt: skip
+    for column, name, hue, patterns, bars in (
+        ("off", "recording off", "blue", ["" if sure else "x" for sure in bare], spread),
+        ("recorded", "recording on, one reading", "orange", ["/"] * len(frame), {}),
     ):
         figure.add_bar(
             y=frame["label"],
             x=frame[column],
             name=name,
             orientation="h",
-            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}},
-            hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} tokens a second<extra></extra>",
+            error_x=bars,
+            customdata=[f", {doubt}" if doubt and column == "off" else "" for doubt in frame["doubt"]],
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": patterns, "solidity": 0.3}},
+            hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} tokens a second%{{customdata}}<extra></extra>",
         )
     height = 150 + 46 * len(frame)
     finish(figure, title="Decode rate, recording off and on", x="tokens a second", y="run", theme=theme, height=height)
@@ -134,13 +144,20 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_instrument_cost(frame: pd.DataFrame) -> str:
-    """The overhead in words."""
+    """The overhead in words, where readings bear it."""
     known = frame.dropna(subset=["overhead"])
     if known.empty:
         return f"None of {plural(len(frame), 'run')} timed its recorded pass: older runs did not."
-    low, high = known["overhead"].min(), known["overhead"].max()
-    span = f"{number(low, 2)}" if len(known) == 1 or low == high else f"{number(low, 2)} to {number(high, 2)}"
+    sure = known[known["doubt"] == ""]
+    if sure.empty:
+        return (
+            f"What recording costs is not told: {' or '.join(known['doubt'].unique())} in {plural(len(known), 'run')} of "
+            f"{len(frame)} (cross-hatched). "
+            "`kvlab bench overhead` measures it in turns."
+        )
+    low, high = sure["overhead"].min(), sure["overhead"].max()
+    span = f"{number(low)}" if number(low) == number(high) else f"{number(low)} to {number(high)}"
     return (
-        f"A recorded step takes {span} times as long as a bare one here; every tokens-a-second figure in kvlab is "
-        "of the bare pass."
+        f"A recorded step, read once, takes {span} times as long as a bare one in {plural(len(sure), 'run')} of "
+        f"{len(frame)}; every tokens-a-second figure in kvlab is of the bare pass."
     )

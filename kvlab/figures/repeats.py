@@ -156,7 +156,7 @@ def share_words(line: Any) -> str:
     get = line.__getitem__ if isinstance(line, pd.Series) else lambda name: getattr(line, name)
     if get("n") < 2:
         return f"{get('right')} of {get('n')}"
-    bounds = (100 * get(name) for name in ("share", "share_low", "share_high"))
+    bounds = 100 * get("share"), 100 * get("share_low"), 100 * get("share_high")
     share, low, high = in_range(*bounds, "{:.0f}".format)
     return f"{get('right')} of {get('n')} ({share} %, {low} to {high} %)"
 
