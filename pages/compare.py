@@ -41,13 +41,12 @@ from kvlab.trace.reader import Run
 
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
-AGAINST = "speed of kvlab's full cache"
+AGAINST = "x kvlab full"
 COLUMNS = {
     "answer": st.column_config.TextColumn(help="Whether its own text holds the answer, or its first wrong token."),
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
-    "over budget": NUMBER(
-        format="%+.1f %%",
-        help="Live bytes above the budget's: metadata of the slots, and generated tokens that come on top.",
+    "over budget": st.column_config.TextColumn(
+        width="small", help="Live bytes above the budget's: metadata of the slots, and generated tokens on top of it."
     ),
     "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
@@ -56,8 +55,8 @@ COLUMNS = {
         "say little: a dash, with the reason. Captured: steps replayed; eager: launched one by one."
     ),
     AGAINST: st.column_config.TextColumn(
-        help="Against this comparison's own run of kvlab's full cache, where both were read in the same way. The page "
-        "Speed also measures transformers' full cache, which may be faster. One reading, or readings that lie far "
+        help="Speed against this comparison's own run of kvlab's full cache, where both were read in the same way. The "
+        "page Speed also measures transformers' full cache, which may be faster. One reading, or readings that lie far "
         "apart, give no ratio."
     ),
     "mean KL": NUMBER(
@@ -185,7 +184,7 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "own text": None if "verdict" in table else [difference(row) for row in table.itertuples()],
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
-        "over budget": above if (above := 100 * table["over_budget"].astype(float)).notna().any() else None,
+        "over budget": over_budget_words(table),
         AGAINST: [ratio_words(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
         "tokens/s": table["speed"],
         "prompt s": table["prompt_seconds"].astype(float),
@@ -194,6 +193,14 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
     return pd.DataFrame({name: values for name, values in columns.items() if values is not None}, index=table.index)
+
+
+def over_budget_words(table: pd.DataFrame) -> list[str] | None:
+    """How far each run's bytes are above its budget's, a dash where it has none; None where no run has one."""
+    shares = table["over_budget"].astype(float)
+    if not shares.notna().any():
+        return None
+    return ["–" if pd.isna(share) else figures_of_board.above_words(share) for share in shares]
 
 
 def in_focus(table: pd.DataFrame) -> str:

@@ -79,6 +79,6 @@ def read_needle_mass(frame: pd.DataFrame) -> str:
     if top["true"] < 1e-4:
         return f"The full cache gives them less than 0.01 % of this head's attention at any of {len(frame)} steps."
     return (
-        f"Step {int(top['step'])} wants them most: {percent(top['true'])} of the full cache's attention, of which the "
-        f"slots that hold them get {percent(float(top['received']))} here. A merged slot counts whole."
+        f"Step {int(top['step'])} wants them most: {percent(top['true'])} of the full cache's attention. In this run "
+        f"the slots that hold them get {percent(float(top['received']))}; a merged slot counts whole."
     )

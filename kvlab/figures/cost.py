@@ -151,9 +151,8 @@ def read_instrument_cost(frame: pd.DataFrame) -> str:
     sure = known[known["doubt"] == ""]
     if sure.empty:
         return (
-            f"What recording costs is not told: {' or '.join(known['doubt'].unique())} in {plural(len(known), 'run')} of "
-            f"{len(frame)} (cross-hatched). "
-            "`kvlab bench overhead` measures it in turns."
+            f"What recording costs is not told: {' or '.join(known['doubt'].unique())} in {len(known)} of "
+            f"{plural(len(frame), 'run')} (cross-hatched). The command kvlab bench overhead measures it in turns."
         )
     low, high = sure["overhead"].min(), sure["overhead"].max()
     span = f"{number(low)}" if number(low) == number(high) else f"{number(low)} to {number(high)}"

@@ -19,7 +19,7 @@ from kvlab.figures import compare as figures
 from kvlab.figures import regret
 from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
-from kvlab.figures.words import byte_size, number, percent, signed_percent
+from kvlab.figures.words import byte_size, number, percent
 from kvlab.report.caption import provenance, what_of
 from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
@@ -146,7 +146,7 @@ def in_words(table: pd.DataFrame) -> pd.DataFrame:
         "agrees": [percent(value) for value in table["top1_agreement"]],
         "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
         "of full": [percent(value) for value in table["live_ratio"]],
-        "over budget": [signed_percent(value) if value == value else "–" for value in above]
+        "over budget": [board_figures.above_words(value) if value == value else "–" for value in above]
         if (above := table["over_budget"].astype(float)).notna().any()
         else None,
         "tokens/s": table["speed"],
