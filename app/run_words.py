@@ -36,10 +36,10 @@ def runs_words(runs: Sequence[Run]) -> str:
     methods, budgets = (
         ", ".join(dict.fromkeys(words)) for words in ([one.method for one in given], [one.budget for one in given])
     )
-    own = {one.method: run for one, run in made if not one.budget and one.method != "full"}
+    own = [(one.method, run) for one, run in made if not one.budget and one.method != "full"]
     held = headline(runs).set_index("run_id")["live_ratio"] if own else {}
     said = [f"{len(given)} at {budgets} ({methods})"] if given else []
-    said += [f"{method} at its own{_share(held[run.record.run_id])}" for method, run in own.items()]
+    said += [f"{method} at its own{_share(held[run.record.run_id])}" for method, run in own]
     said += ["full cache"] if any(one.method == "full" for one, _ in made) else []
     return f"{len(runs)} runs: {', '.join(said)}" if len(runs) > 1 else f"one run: {said[0]}"
 
