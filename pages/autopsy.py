@@ -86,7 +86,7 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
     codes = states_at(lineage, step)
     if span is not None and span == fact_span(run):
         st.caption("Opened with the fact that the answer needs; choose other words above, or click one of the text.")
-    st.caption(f"{moment.capitalize()}, in this head")
+    st.caption(f"In this head, {moment}")
     tokentext(
         texts,
         codes,
@@ -107,7 +107,7 @@ def moment_of(run: Run) -> tuple[int, str]:
     last, wanted = int(run.steps["step"].max()), wanted_of([run])
     asked = None if wanted is None else board.ask([run], wanted)
     if asked is None or asked.step > last:
-        return last, f"after step {last}, the last one"
+        return last, f"at the end of the run (after step {last})"
     return asked.step, asked.moment
 
 
@@ -195,7 +195,7 @@ def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> N
     st.subheader(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
     rows = autopsy.token_rows(table, texts, layer, head)
-    st.caption(f"The fate is that {moment}; the other columns are of the whole run.")
+    st.caption(f"The fate is what it was {moment}; the other columns are of the whole run.")
     show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
     csv_button(rows, "autopsy")
     try:

@@ -53,8 +53,8 @@ class Asked:
     @property
     def moment(self) -> str:
         """The step after which the fates are taken, in words."""
-        when = "the end of the prompt" if self.answer is None else "when the answer was written"
-        return f"after step {self.step}, {when}"
+        when = "at the end of the prompt" if self.answer is None else "when the answer was written"
+        return f"{when} (after step {self.step})"
 
 
 def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:

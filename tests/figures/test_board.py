@@ -131,8 +131,8 @@ def test_cells_say_how_far_their_bytes_are_above_the_budget():
 
 
 def test_the_board_says_after_which_step_the_fates_are_taken():
-    frame = a_board(2, 5).assign(moment="after step 7, when the answer was written")
-    assert "merged or dropped it after step 7, when the answer was written" in figures.read_board(frame)
+    frame = a_board(2, 5).assign(moment="when the answer was written (after step 7)")
+    assert "merged or dropped it when the answer was written (after step 7)" in figures.read_board(frame)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
