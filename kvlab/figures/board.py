@@ -216,6 +216,7 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
 def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     """Three bars a token, one on the other: shares of heads that kept, merged and dropped it."""
     known = _thinned(frame[frame["position"].notna()]).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
+    left = known["x"] - (known["span"] - 1) / 2  # in a cell over all columns it stands over the first one's tokens
     before, traces = np.zeros(len(known)), []
     for fate, (name, state, pattern) in FATES.items():
         share = known[fate].to_numpy(float)
@@ -224,9 +225,8 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
         words = [[run, _fate_words(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
         traces.append(
             go.Bar(
-                x=known["x"] + known["span"] * known["offset"], y=-STRIP * share,
-                base=known["y"] + FOOT - STRIP * before, width=known["span"] * known["wide"], name=name,
-                customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
+                x=left + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
+                width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
                 marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **always_clear(),
             )
         )  # fmt: skip
