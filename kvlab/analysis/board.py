@@ -50,6 +50,12 @@ class Asked:
     positions: np.ndarray
     problem: str = ""
 
+    @property
+    def moment(self) -> str:
+        """The step after which the fates are taken, in words."""
+        when = "at the end of the prompt" if self.answer is None else "when the answer was written"
+        return f"{when} (after step {self.step})"
+
 
 def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:
     """The answer and facts said later, else those recorded; None where there is no answer."""
@@ -138,17 +144,18 @@ def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
 def board(runs: Sequence[Run], asked: Asked, table: pd.DataFrame) -> pd.DataFrame:
     """What the board shows: the columns of `table` (`verdicts`), and a row a compressed run and token of the fact.
 
-    The token's are position, text, and the shares of heads in which it is `kept`, `merged`, `dropped` (all empty for a
-    run without events, which has one row). Budgets come in rising order, methods as they were made.
+    The token's are position, text, moment (`Asked.moment`), and the shares of heads in which it is `kept`, `merged`,
+    `dropped` (all empty for a run without events, which has one row). Budgets come in rising order, methods as they
+    were made.
     """
     parts = []
     for run, (_, line) in zip(runs, table.iterrows(), strict=True):
         if run.record.method == "full":
             continue
         strip = fact_strip(run, asked)
-        parts.append(pd.DataFrame([line] * len(strip)).reset_index(drop=True).join(strip))
+        parts.append(pd.DataFrame([line] * len(strip)).reset_index(drop=True).join(strip).assign(moment=asked.moment))
     if not parts:
-        return table.head(0).assign(position=[], text=[], **{fate: [] for fate in FATES})
+        return table.head(0).assign(position=[], text=[], moment=[], **{fate: [] for fate in FATES})
     return pd.concat(parts, ignore_index=True)
 
 

@@ -12,6 +12,7 @@ from kvlab.atlas.paper_tables import OWN, PaperTable
 from kvlab.atlas.quality import ranks, scores
 from kvlab.atlas.scores import FULL
 from kvlab.atlas.settings import of_rows
+from kvlab.counted import in_range
 from kvlab.errors import UserError
 from kvlab.evaluate.metrics import packages
 from kvlab.trace.atomic import replace_text
@@ -130,7 +131,8 @@ def _mean(mean: float, low: float, high: float, count: float, digits: int) -> st
         return NOT_RUN
     if count == 1:
         return f"{mean:.{digits}f} (one prompt)"
-    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    middle, least, most = in_range(mean, low, high, f"{{:.{digits}f}}".format)
+    return f"{middle} [{least}, {most}]"
 
 
 def markdown(table: Written) -> str:

@@ -209,7 +209,7 @@ def _show(paths: list[Path], as_json: bool) -> None:
     frame = headline(runs) if asked is None else verdicts(runs, asked)
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])
-        typer.echo(frame.to_json(orient="records", indent=2))
+        typer.echo(frame.to_json(orient="records", indent=2, double_precision=15))
         return
     if asked is not None and asked.reference.kind in ("nearly", "wrong"):
         typer.echo(f"Beware: {NO_REFERENCE}.")

@@ -63,7 +63,7 @@ def run_paper_table(
     rows = _run(request, out or RESULTS / name, errors)
     frame = paper_tables.beside(table, rows)
     if as_json:
-        typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False))
+        typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False, double_precision=15))
     else:
         _print(table, frame, rows)
     if written is not None:

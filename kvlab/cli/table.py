@@ -9,7 +9,7 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from kvlab.counted import ONE_PROMPT
+from kvlab.counted import ONE_PROMPT, in_range
 
 WIDTH = 150  # where there is no terminal to measure
 
@@ -54,7 +54,8 @@ def _print_closeness(cells: pd.DataFrame) -> None:
 def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
     if pd.isna(row[name]):
         return "–"
-    mean, low, high = (f"{row[f'{name}{bound}']:.{digits}f}" for bound in ("", "_low", "_high"))
+    bounds = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    mean, low, high = in_range(*bounds, f"{{:.{digits}f}}".format)
     return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
 
 

@@ -146,7 +146,10 @@ def in_words(table: pd.DataFrame) -> pd.DataFrame:
         "agrees": [percent(value) for value in table["top1_agreement"]],
         "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
         "of full": [percent(value) for value in table["live_ratio"]],
-        "tokens/s": [number(value) for value in table["tokens_per_second"]],
+        "over budget": [board_figures.above_words(value) if value == value else "–" for value in above]
+        if (above := table["over_budget"].astype(float)).notna().any()
+        else None,
+        "tokens/s": table["speed"],
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
     return pd.DataFrame({name: list(values) for name, values in columns.items() if values is not None})
