@@ -86,6 +86,8 @@ def test_runs_are_read_in_turns_and_stay_sound(
     frame = headline(runs)
     assert frame["readings"].str.startswith("4 in turns").all() and (frame["way"] == "eager").all()
     monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 0.0)
+    assert len(open_run(compare(request, tmp_path)[0]).record.speed_readings) == 1, "a short turn is always taken"
+    monkeypatch.setattr(importlib.import_module("kvlab.planning.limits"), "SHORT_TURN", 0.0)
     assert not open_run(compare(request, tmp_path)[0]).record.speed_readings, "no time, no further turn"
 
 
