@@ -1,8 +1,8 @@
-"""How many prompts a number rests on, in words: `one prompt`, or n with a 95 % interval; and bytes in words."""
+"""Counts in words: prompts that a number rests on, with their interval, parts that were left out, and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 ONE_PROMPT = "one prompt"
 ONE_PROMPT_BEGINS = f"{ONE_PROMPT.capitalize()}. "  # before a sentence whose numbers are of a single prompt
@@ -31,3 +31,17 @@ def in_words(size: float) -> str:
         if size >= 0.9995 * unit:
             return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
     return f"{size:.0f} bytes"
+
+
+def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """`3 images and 1 footnote were left out.`; nothing where all counts are 0."""
+    named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count]
+    if not named:
+        return ()
+    verb = "was" if len(named) == 1 and named[0].startswith("1 ") else "were"
+    return (f"{listed(named)} {verb} left out.",)
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""

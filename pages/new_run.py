@@ -164,7 +164,7 @@ def cut_question(question: Question, prompt: str) -> Question:
 def cut_repeats(question: Question, how: Manner) -> Question:
     """The repeats of the text as it is cut; the needles are planted in what is left of it."""
     text = cut_section(question.text, how, NEEDLE_TOKENS)
-    return question if text == question.text else planted(text, question.repeats)
+    return question if text == question.text else planted(text, question.repeats, question.notes)
 
 
 def recording_section(default_title: str) -> dict[str, Any]:

@@ -8,7 +8,8 @@ import zipfile
 from collections import Counter
 from xml.parsers import expat
 
-from kvlab.documents.document import Document, Lines, left_out
+from kvlab.counted import left_out
+from kvlab.documents.document import Document, Lines
 from kvlab.errors import UserError
 
 MAIN = re.compile(r"word/document\d*\.xml")

@@ -7,7 +7,8 @@ import logging
 from itertools import pairwise
 from typing import Any
 
-from kvlab.documents.document import Document, Lines, left_out, listed
+from kvlab.counted import left_out, listed
+from kvlab.documents.document import Document, Lines
 from kvlab.errors import UserError
 
 MOST_PAGES = 500
