@@ -81,6 +81,7 @@ def evaluate(
     from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
+    from kvlab.evaluate.tasks_fit import check_tasks
 
     fields: dict[str, Any] = {
         "samples": samples,
@@ -127,6 +128,7 @@ def evaluate(
     errors = Console(stderr=True)
     if told := parse.own_bytes(methods, budgets):
         errors.print(told, markup=False)
+    check_tasks(request)
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())
     with shown_progress(errors) as listener:

@@ -15,11 +15,13 @@ from kvlab.given import BYTE_ORDER_MARKS, decode_text, plain_text
 CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE)
 # What is counted and whose content is no text: `left_out` names it, "" is left out without a word.
 CLOSED = {
-    "script": "", "style": "", "template": "", "noscript": "", "select": "", "textarea": "",
+    "script": "", "style": "", "template": "", "noscript": "noscript part", "select": "form field",
+    "textarea": "form field",
     "svg": "drawing", "canvas": "drawing", "iframe": "embedded page", "object": "embedded object", "video": "video",
     "audio": "sound",
 }  # fmt: skip
-VOID = {"img": "image", "embed": "embedded object"}
+VOID = {"img": "image", "embed": "embedded object", "input": "form field", "frame": "embedded page"}
+UNSEEN_INPUTS = {"hidden", "submit", "button", "reset", "image"}  # no field that a reader fills in
 NOUNS = tuple(dict.fromkeys(filter(None, (*VOID.values(), *CLOSED.values()))))
 BLOCKS = {
     "address", "article", "aside", "blockquote", "body", "dd", "details", "div", "dl", "dt", "fieldset", "figcaption",
@@ -72,7 +74,8 @@ class _Page(HTMLParser):
             self.closed, self.depth = tag, 1
             self.counts[CLOSED[tag]] += 1
         elif tag in VOID:
-            self.counts[VOID[tag]] += 1
+            field = tag != "input" or (dict(attrs).get("type") or "text").lower() not in UNSEEN_INPUTS
+            self.counts[VOID[tag]] += field
         elif tag in ("td", "th"):
             self._add(" | " if self.row_begun else "")
             self.row_begun = self.in_cell = True

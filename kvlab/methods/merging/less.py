@@ -44,9 +44,10 @@ class LESS(Method):
         "all", description="attention that the evictor scores by: a slot's part of all, or of what the slots get"
     )
 
-    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+    @property
+    def own_window(self) -> int:
         """The evictor's."""
-        return make_method(self.evictor).notes(budget_slots, prompt_tokens)
+        return make_method(self.evictor).own_window
 
     def pipeline(self) -> Pipeline:
         """The evictor's score, allocation and selection, absorbing."""
