@@ -16,7 +16,7 @@ from kvlab import jobs
 from kvlab.atlas import quality
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.rows import ROWS
-from kvlab.jobs import evaluating
+from kvlab.jobs import evaluating, registry
 from kvlab.requests import MethodChoice
 from tests.atlas.test_scores import row
 from tests.pages.test_board_page import told
@@ -122,16 +122,21 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, op
     assert started_workers
 
 
-def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(runs_root: Path, open_page: Open):
-    """As is a window that takes up a method's whole budget, at every length where it does."""
-    page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="SnapKV", budgets="32,128")
+def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
+    runs_root: Path,
+    open_page: Open,
+    registered_methods: list[registry.MethodEntry],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As is a window that takes up a method's whole budget, once for all lengths where it does."""
+    windowed = [entry.model_copy(update={"window": 32}) for entry in registered_methods]
+    monkeypatch.setattr(registry, "methods", lambda: windowed)
+    page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="H2O", budgets="32,64")
     page = page.text_input(key="lengths").set_value("100, 512").run()
     assert "key_value: 100 tokens cannot hold this task: ask for at least " in told(page)
     assert "evaluate" not in {button.key for button in page.button}
-    window = "The budget of 32 slots a head does not exceed the observation window of 32: SnapKV keeps the last 32"
-    assert told(page).count(window) == 1 and "budget of 128" not in told(page)
-    page = page.text_input(key="lengths").set_value("512").run()
-    assert "cannot hold" not in told(page) and "evaluate" in {button.key for button in page.button}
+    assert told(page).count("The budget of 32 slots a head does not exceed the observation window of 32: H2O") == 1
+    assert "The budget of 64" not in told(page)
 
 
 def test_files_that_are_named_are_checked(runs_root: Path, tmp_path: Path):
