@@ -124,8 +124,8 @@ def _of_several(given: Given) -> Question:
     alone = "none has an answer, so the runs are told apart by how close they stay to the full cache"
     st.caption(
         f"**{len(given.several)} prompts**, one comparison each, and what they say together; "
-        f"{told if asked else alone}. A row's answer stands in its column `answer`, its facts in `facts`. Level "
-        "light is enough."
+        f"{told if asked else alone}. The table beside takes answers; a row's own stands in its column `answer`, its "
+        "facts in `facts`. Level light is enough."
     )
     return Question(given.one.prompt, turns=given.one.turns, several=given.several)
 

@@ -17,6 +17,7 @@ from app.parts.prompt_preview import tokens_as_html, tokens_as_text
 from app.parts.shown import Offer, titled
 from app.parts.text import plain, shorten
 from kvlab.analysis.textdiff import Segment
+from kvlab.answers import check_answer
 from kvlab.documents.document import LARGEST_BYTES
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, uploads
@@ -31,6 +32,7 @@ from kvlab.turns import Turn
 SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
 NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
+TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
 EVERY = "upload_many"  # whether all rows of a table are run
 LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the address
 READ = "What every method reads, and the full cache beside them."
@@ -145,7 +147,7 @@ def uploaded_prompt() -> Given:
     chosen = uploads.prompts_of(found, field, rows)
     if len(chosen) == 1:
         return _shown(chosen[0], found[0].name)
-    _as_table(chosen)
+    chosen = _with_answers(chosen)
     names = [f"{number} of {len(chosen)}: {one.name}" for number, one in enumerate(chosen, 1)]
     look = st.selectbox("Look at", names, key="upload_look", bind="query-params")
     at = names.index(look) if look in names else 0
@@ -168,18 +170,36 @@ def _field(table: uploads.Upload) -> str:
     )
 
 
-def _as_table(chosen: Sequence[OnePrompt]) -> None:
-    """Every prompt on a line, with the answers that are right."""
+def _with_answers(chosen: Sequence[OnePrompt]) -> list[OnePrompt]:
+    """Every prompt on a line, with what is right as the reader leaves it.
+
+    Raises:
+        UserError: an answer that is typed cannot be looked for.
+    """
+    known = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in chosen]
     lines = pd.DataFrame(
         {
             "name": [one.name for one in chosen],
+            "answer": known,
             "prompt": [shorten(" ".join(one.prompt[:400].split()), 120) for one in chosen],
             "characters": [len(one.prompt) for one in chosen],
-            "answer": [" or ".join(filter(None, (one.answer, *one.other_answers))) or None for one in chosen],
         },
         index=pd.RangeIndex(1, len(chosen) + 1),
     )
-    st.dataframe(lines, height=220, alt="One row a prompt: its name, how it begins, its length, and what is right")
+    edited = st.data_editor(
+        lines,
+        height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(chosen) + 1) + 3),
+        disabled=["name", "prompt", "characters"],
+        column_config={"answer": st.column_config.TextColumn(help="What is right: type another, or none")},
+        alt="One row a prompt: its name, what is right, how it begins, and its length",
+        key=f"upload_answers-{hash(tuple(lines.itertuples()))}",
+    )
+    typed = zip(chosen, known, edited["answer"].fillna(""), strict=True)
+    return [one if text == before else _answered(one, str(text)) for one, before, text in typed]
+
+
+def _answered(one: OnePrompt, answer: str) -> OnePrompt:
+    return one.model_copy(update={"answer": check_answer(answer) if answer.strip() else None, "other_answers": ()})
 
 
 def _read(file: Any) -> uploads.Upload:

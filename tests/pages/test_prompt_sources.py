@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -90,6 +91,19 @@ def test_every_row_of_an_upload_is_run_unless_the_reader_says_otherwise(runs_roo
         ("17", ("number 17",)), ("48", ("number 48",)),
     ]  # fmt: skip
     assert request.prompts[0].notes == ("Left out of the prompt: the column hint.",)
+
+
+def test_answers_of_several_files_are_typed_in_the_table(
+    runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+):
+    def typed(lines: pd.DataFrame, **_: object) -> pd.DataFrame:
+        return lines.assign(answer=[" red ", None])
+
+    monkeypatch.setattr("streamlit.data_editor", typed)
+    rows = json.dumps({"prompt": "The lamp is green.", "answer": "green"}).encode()
+    page = upload(open_page("new_run", source="Upload"), ("a.txt", b"The lamp is red."), ("b.jsonl", rows))
+    assert "1 of them have an answer" in told(page)
+    assert [one.answer for one in request_of(page, runs_root).prompts] == ["red", None]
 
 
 def test_a_chosen_column_is_run_alone_and_what_a_file_leaves_out_is_in_the_request(runs_root: Path, open_page: Open):
