@@ -186,13 +186,14 @@ def _with_answers(chosen: Sequence[OnePrompt]) -> list[OnePrompt]:
         },
         index=pd.RangeIndex(1, len(chosen) + 1),
     )
+    of = hash(tuple(lines.itertuples()))  # what was typed for other prompts is not theirs
     edited = st.data_editor(
         lines,
         height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(chosen) + 1) + 3),
         disabled=["name", "prompt", "characters"],
         column_config={"answer": st.column_config.TextColumn(help="What is right: type another, or none")},
         alt="One row a prompt: its name, what is right, how it begins, and its length",
-        key=f"upload_answers-{hash(tuple(lines.itertuples()))}",
+        key=f"upload-answers-{of}",
     )
     typed = zip(chosen, known, edited["answer"].fillna(""), strict=True)
     return [one if text == before else _answered(one, str(text)) for one, before, text in typed]

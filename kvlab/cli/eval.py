@@ -128,9 +128,9 @@ def evaluate(
     errors = Console(stderr=True)
     if told := parse.own_bytes(methods, budgets):
         errors.print(told, markup=False)
-    check_tasks(request)
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())
+    check_tasks(request)
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:
