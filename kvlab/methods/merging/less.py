@@ -44,6 +44,10 @@ class LESS(Method):
         "all", description="attention that the evictor scores by: a slot's part of all, or of what the slots get"
     )
 
+    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
+        """The evictor's."""
+        return make_method(self.evictor).notes(budget_slots, prompt_tokens)
+
     @property
     def own_window(self) -> int:
         """The evictor's."""
