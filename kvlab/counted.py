@@ -1,9 +1,9 @@
-"""Numbers with what they rest on, in words: a range or a 95 % interval, how many prompts; and bytes in words."""
+"""Numbers with what they rest on, in words: a range or a 95 % interval, how many prompts, parts left out; and bytes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 Show = Callable[[float], str]  # must never print a larger number below a smaller one
 
@@ -61,3 +61,17 @@ def in_words(size: float) -> str:
         if size >= 0.9995 * unit:
             return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
     return f"{size:.0f} bytes"
+
+
+def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """`3 images and 1 footnote were left out.`; nothing where all counts are 0."""
+    named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count]
+    if not named:
+        return ()
+    verb = "was" if len(named) == 1 and named[0].startswith("1 ") else "were"
+    return (f"{listed(named)} {verb} left out.",)
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""

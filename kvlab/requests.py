@@ -26,6 +26,7 @@ LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request
 
 MOST_NEW_TOKENS = 4096
+MOST_ANSWERS, MOST_NOTES = 100, 20  # of one prompt
 MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
 
 RecordLevel = Literal["off", "light", "full"]
@@ -121,7 +122,9 @@ class OnePrompt(BaseModel):
     prompt: Text
     turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
     answer: Answer | None = None
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well")
     facts: tuple[Fact, ...] = ()
+    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
 
     @model_validator(mode="before")
     @classmethod
@@ -168,7 +171,9 @@ class CompareRequest(ChatRequest):
     seed: Seed = 0
     title: Text = ""
     answer: Answer | None = Field(None, description="what a right continuation holds, as whole words")
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well as the answer")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
     repeats: tuple[Planting, ...] = Field(
         (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
     )
@@ -217,6 +222,8 @@ class CompareRequest(ChatRequest):
             raise ValueError(f"all prompts together may have {LARGEST_PROMPTS_BYTES // 2**20} million characters")
         if self.turns and self.system.strip():
             raise ValueError("a conversation has its system prompt as its first turn: leave out the other")
+        if self.other_answers and self.answer is None:
+            raise ValueError("other answers stand beside an answer: give the first of them as the answer")
         _check_turns(self.turns, self.prompt)
         return self
 

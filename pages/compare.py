@@ -167,9 +167,14 @@ def what_differs(runs: Sequence[Run]) -> None:
 
 
 def notes(runs: Sequence[Run]) -> None:
+    """Each note once, after the runs that it is of where not of all."""
+    said: dict[str, list[str]] = {}
     for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:
-            st.caption(f"**{plain(name)}**: {note}")
+            said.setdefault(note, []).append(name)
+    for note, names in said.items():
+        whose = "" if len(names) == len(runs) else f"**{plain(', '.join(names))}**: "
+        st.caption(f"{whose}{plain(note)}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

@@ -164,7 +164,7 @@ def cut_question(question: Question, prompt: str) -> Question:
 def cut_repeats(question: Question, how: Manner) -> Question:
     """The repeats of the text as it is cut; the needles are planted in what is left of it."""
     text = cut_section(question.text, how, NEEDLE_TOKENS)
-    return question if text == question.text else planted(text, question.repeats)
+    return question if text == question.text else planted(text, question.repeats, question.notes)
 
 
 def recording_section(default_title: str) -> dict[str, Any]:
@@ -298,7 +298,8 @@ def form() -> None:
             st.caption(f"For each of the {question.comparisons} prompts, which run one after another:")
         with st.spinner("Planning"):
             plan = fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root())
-        show_plan(plan)
+            notes = fitting.notes_of(prompt_tokens, chosen, budgets, typed) if prompt_tokens else []
+        show_plan(plan, notes)
         start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch"}
         if may.button("Run the comparison", may.why_not(), **start):
             submit(question, model, chosen, budgets, typed, **options, **chat)

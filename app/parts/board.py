@@ -95,7 +95,7 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     found = [f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in analysis.right_ones(table).itertuples()]
     verb = "gets" if len(found) == 1 else "get"
     right = f"Of the compressed runs {', '.join(found)} {verb} it right" if found else "No compressed run gets it right"
-    asked_for = f"Asked for: **{plain(shorten(asked.wanted.answer))}**. The full cache {wrote}."
+    asked_for = f"Asked for: **{plain(shorten(asked.wanted.words))}**. The full cache {wrote}."
     st.markdown(f"{asked_for} {right}. {fact}{assumed}.")
 
 

@@ -103,7 +103,7 @@ def execute(
 
     Raises UserError for what cannot be, or does not fit (without `force`).
     """
-    from kvlab.cli.fitting import check_fits
+    from kvlab.cli.fitting import check_fits, notes_of
     from kvlab.evaluate.parse import own_bytes
     from kvlab.trace import unfinished
     from kvlab.trace.catalogue import list_repeats
@@ -117,6 +117,8 @@ def execute(
         typer.echo(told, err=True)
     if not force:
         check_fits(request, out)
+    for sentence in notes_of(request):
+        typer.echo(sentence, err=True)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
         _tag(out, kept, [entry.comparison_id for entry in list_repeats(out, batch)])

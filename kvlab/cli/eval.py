@@ -81,6 +81,7 @@ def evaluate(
     from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
+    from kvlab.evaluate.tasks_fit import check_tasks
 
     fields: dict[str, Any] = {
         "samples": samples,
@@ -129,6 +130,7 @@ def evaluate(
         errors.print(told, markup=False)
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())
+    check_tasks(request)
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:

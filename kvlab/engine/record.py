@@ -22,7 +22,8 @@ from kvlab.trace.schema import RunRecord
 
 # What a record says as the request and the choice do.
 OF_REQUEST = (
-    "title", "private", "prompt", "answer", "facts", "repeat", "level", "max_new_tokens", "compress_every", "seed",
+    "title", "private", "prompt", "answer", "other_answers", "facts", "repeat", "level", "max_new_tokens",
+    "compress_every", "seed",
 )  # fmt: skip
 OF_CHOICE = ("method", "budget", "force_keep", "returned")
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
@@ -60,7 +61,7 @@ def record_of(
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
-        notes=(*_budget_notes(choice, method, ids.shape[1]), *_layers_note(cache, loaded)),
+        notes=(*request.notes, *_budget_notes(choice, method, ids.shape[1]), *_layers_note(cache, loaded)),
         label=_label(choice, method),
         chat=None if chat is None else chat.settings,
         loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},

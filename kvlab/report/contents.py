@@ -93,7 +93,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
 
 def _lines(table: pd.DataFrame, asked: board.Asked | None) -> Iterator[str]:
     if asked is not None:
-        yield f"Asked for: {asked.wanted.answer}."
+        yield f"Asked for: {asked.wanted.words}."
         if asked.reference.kind in ("nearly", "wrong"):
             yield f"Beware: {NO_REFERENCE}."
         right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.right_ones(table).itertuples()]

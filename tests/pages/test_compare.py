@@ -10,6 +10,7 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.analysis.compare import headline
 from kvlab.trace import open_run
+from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import SpeedReading
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -44,6 +45,16 @@ def test_texts_are_shown_escaped_with_differences_marked(runs_root: Path, open_p
     bodies = "".join(element.proto.body for element in page.get("html"))
     assert "<script" not in bodies
     assert "kv-own" in bodies
+
+
+def test_a_note_of_all_runs_is_said_once_and_one_of_some_names_them(runs_root: Path, open_page: Open):
+    for method in ("full", "h2o", "keepkv"):
+        own = ("A local window.",) if method != "full" else ()
+        path = write_synthetic_run(runs_root, method=method)
+        write_record(path, read_record(path).model_copy(update={"notes": ("1 image was left out.", *own)}))
+    told = [element.value.replace("\\", "") for element in open_page("compare").caption]
+    assert told.count("1 image was left out.") == 1
+    assert [line for line in told if "local window" in line] == ["**h2o, keepkv**: A local window."]
 
 
 @pytest.mark.parametrize("level", ["light", "off"])
