@@ -168,16 +168,14 @@ def _with_progress(
     resume: str = "",
 ) -> list[Path]:
     """Runs the request, or `work`, which is given the progress bar's report; `resume` is a comparison to go on with."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as ProgressBar
 
     from kvlab.engine import compare as run_comparison
+    from kvlab.terminal import progress_columns, standard_error
     from kvlab.trace import unfinished
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    screen = Console(stderr=True)
-    with ProgressBar(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+    screen = standard_error()
+    with ProgressBar(*progress_columns(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None)
 
         def report(progress: Progress) -> None:
