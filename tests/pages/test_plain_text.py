@@ -80,9 +80,7 @@ def markdown(message: Message, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_no_page_reads_what_people_wrote_as_markdown(
-    hostile: Path, open_page: Callable[..., AppTest], name: str
-) -> None:
+def test_no_page_reads_what_people_wrote_as_markup(hostile: Path, open_page: Callable[..., AppTest], name: str) -> None:
     page = open_page(name, comparison="one")
     assert not page.exception
     found = [(place, text) for one in messages(page) for place, text in markdown(one)]
