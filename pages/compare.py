@@ -162,9 +162,12 @@ def what_differs(runs: Sequence[Run]) -> None:
 
 
 def notes(runs: Sequence[Run]) -> None:
+    said: dict[str, list[str]] = {}
     for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:
-            st.caption(f"**{plain(name)}**: {plain(note)}")
+            said.setdefault(note, []).append(plain(name))
+    for note, names in said.items():
+        st.caption(f"**{', '.join(names)}**: {plain(note)}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:

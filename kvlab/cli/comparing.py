@@ -31,6 +31,10 @@ class RunningOptions:
     prefill_chunk: Annotated[
         int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")
     ] = None
+    generation_config: Annotated[
+        str,
+        typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on"),
+    ] = "ignore"
     record: Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")] = ""
 
     @property
@@ -42,6 +46,7 @@ class RunningOptions:
             "max_new_tokens": self.new_tokens,
             "compress_every": self.compress_every,
             "prefill_chunk": self.prefill_chunk,
+            "generation_config": self.generation_config,
             "record": Recording.parse(self.record),
         }
 

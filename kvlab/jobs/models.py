@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from kvlab.errors import UserError
+from kvlab.given import read_json
 from kvlab.lab.shelf import offered, place_of, shelf
 from kvlab.model_files import EMBEDDED, HUB_NAME, model_file, model_folder
 from kvlab.trace.catalogue import list_runs
@@ -78,6 +80,16 @@ def context_length(name: str) -> int | None:
     except (OSError, ValueError, AttributeError):  # the worker will say what is wrong with the file
         return None
     return length if isinstance(length, int) else None
+
+
+def generation_settings(name: str) -> dict[str, Any]:
+    """The model's `generation_config.json` on this machine; empty where there is none that can be read."""
+    file = model_file(name, "generation_config.json")
+    try:
+        settings = read_json(file.read_bytes()) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
 
 
 def _check_folder(folder: Path) -> str:
