@@ -118,7 +118,7 @@ def test_a_copied_run_is_listed_opened_and_reported_and_a_renamed_one_is_named(
     copy = shutil.copytree(path, tmp_path / path.name)
     assert listed(say) == ["Three", "Two", "One"]
     assert _page_for(tmp_path, "three") == "/compare?comparison=three"
-    assert "KiB" in say("report", "three", "--out", str(elsewhere / "three.html"))
+    assert "three.html: " in say("report", "three", "--out", str(elsewhere / "three.html"))
     copy.rename(tmp_path / "renamed")
     commands(["runs", "ls", "--runs", str(tmp_path)], standalone_mode=False)
     said = capsys.readouterr()
