@@ -9,6 +9,7 @@ from typing import Any
 from kvlab.errors import UserError
 from kvlab.given import read_json
 from kvlab.lab.shelf import offered, place_of, shelf
+from kvlab.model_faults import fault
 from kvlab.model_files import EMBEDDED, HUB_NAME, model_file, model_folder
 from kvlab.trace.catalogue import list_runs
 
@@ -33,6 +34,8 @@ def check_model(name: str) -> str:
         return name
     if (folder := model_folder(name)) is not None:
         return _check_folder(folder)
+    if said := fault(_path(name), name):
+        raise UserError(said)
     if not HUB_NAME.fullmatch(name):
         raise UserError(
             f"There is no model {name!r}: write mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B."
@@ -92,9 +95,14 @@ def generation_settings(name: str) -> dict[str, Any]:
     return settings if isinstance(settings, dict) else {}
 
 
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # the home of nobody
+        return Path(name)
+
+
 def _check_folder(folder: Path) -> str:
-    if not (folder / "config.json").is_file():
-        raise UserError(f"The folder {folder} holds no config.json: give a folder saved by transformers.")
-    if not any(folder.glob("*.safetensors")):
-        raise UserError(f"The folder {folder} holds no .safetensors weights: kvlab reads no other kind.")
+    if said := fault(folder):
+        raise UserError(said)
     return str(folder.absolute())
