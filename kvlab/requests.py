@@ -16,6 +16,7 @@ from pydantic import (
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.budget import Budget
+from kvlab.generation_settings import GenerationSettings
 from kvlab.given import Seed, Text, check_text
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
@@ -166,6 +167,9 @@ class CompareRequest(ChatRequest):
     compress_every: int = Field(1, ge=1, le=MOST_NEW_TOKENS)
     prefill_chunk: int | None = Field(
         None, ge=1, lt=2**31, description="prompt tokens a pass; none: the whole prompt in one"
+    )
+    generation_config: GenerationSettings = Field(
+        "ignore", description="the checkpoint's own: whether its penalties, suppressed tokens and so on are applied"
     )
     record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
     seed: Seed = 0

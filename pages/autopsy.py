@@ -126,7 +126,10 @@ def offer_needle(run: Run) -> None:
     answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
     for answer in answers:
         st.button(
-            f"Look for {answer}, which this prompt asks for", on_click=look_for, args=(answer,), key="needle-offer"
+            f"Look for {plain(answer)}, which this prompt asks for",
+            on_click=look_for,
+            args=(answer,),
+            key="needle-offer",
         )
 
 

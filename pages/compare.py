@@ -160,7 +160,9 @@ def what_differs(runs: Sequence[Run]) -> None:
     table = differing_settings([run.record for run in runs])
     further = table.drop(index=["method", "budget"], errors="ignore")
     if len(further):
-        with st.expander(f"What differs between these runs: {', '.join(further.index)}", expanded=len(further) <= 6):
+        with st.expander(
+            f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
+        ):
             make = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
             titled(Offer("Settings that differ", make, source=comparison_origin(runs)), "compare-settings")
             st.dataframe(table, alt="One row a setting, one column a run")

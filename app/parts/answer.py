@@ -179,7 +179,8 @@ def _planted(one: OnePrompt) -> Question:
     ((start, stop),) = question.facts
     st.caption(
         f"{'The first is planted' if question.repeats else 'Planted'} at {100 * repeats[0].depth:g} %: "
-        f"“{plain(question.prompt[start:stop])}” Appended: “{plain(asks)}” The right answer is **{question.answer}**."
+        f"“{plain(question.prompt[start:stop])}” Appended: “{plain(asks)}” "
+        f"The right answer is **{plain(question.answer or '')}**."
     )
     return question
 

@@ -31,6 +31,10 @@ class RunningOptions:
     prefill_chunk: Annotated[
         int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")
     ] = None
+    generation_config: Annotated[
+        str,
+        typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on"),
+    ] = "ignore"
     record: Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")] = ""
 
     @property
@@ -42,6 +46,7 @@ class RunningOptions:
             "max_new_tokens": self.new_tokens,
             "compress_every": self.compress_every,
             "prefill_chunk": self.prefill_chunk,
+            "generation_config": self.generation_config,
             "record": Recording.parse(self.record),
         }
 
@@ -170,16 +175,14 @@ def _with_progress(
     resume: str = "",
 ) -> list[Path]:
     """Runs the request, or `work`, which is given the progress bar's report; `resume` is a comparison to go on with."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as ProgressBar
 
     from kvlab.engine import compare as run_comparison
+    from kvlab.terminal import progress_columns, standard_error
     from kvlab.trace import unfinished
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    screen = Console(stderr=True)
-    with ProgressBar(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+    screen = standard_error()
+    with ProgressBar(*progress_columns(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None)
 
         def report(progress: Progress) -> None:

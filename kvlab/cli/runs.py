@@ -60,6 +60,8 @@ def list_kept(
     )  # fmt: skip
     found = shelf.find(wanted)
     _print(found.head(limit) if limit else found, len(found), as_json)
+    for problem in shelf.problems:
+        typer.echo(f"Not listed: {problem}", err=True)
 
 
 @runs_commands.command("tag")

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 
 from kvlab.counted import ONE_PROMPT, in_range
+from kvlab.terminal import standard_output
 
 WIDTH = 150  # where there is no terminal to measure
 
@@ -76,7 +76,6 @@ def _caption(frame: pd.DataFrame) -> str:
     return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
 
 
-def print_wide(table: Table) -> None:
+def print_wide(table: Table, piped_width: int = WIDTH) -> None:
     """Print to the terminal at its width, and wide enough for all columns where there is none."""
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=WIDTH)).print(table)
+    standard_output(piped_width).print(table)

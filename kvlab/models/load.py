@@ -20,6 +20,7 @@ from transformers.utils import logging
 from kvlab.attention import register_attention
 from kvlab.errors import UserError
 from kvlab.given import path_of
+from kvlab.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
     check_files,
     check_loaded,
@@ -165,6 +166,8 @@ def _not_loaded(source: Source, raw: dict[str, Any], error: Exception) -> str:
     if packing and isinstance(error, ImportError | RuntimeError):
         kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
         return f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason(error)})."
+    if source.folder is not None and (said := no_tokenizer(source.folder, name)):
+        return said
     if isinstance(error, ImportError):
         return f"The model {name!r} needs a package that is not installed ({reason(error)})."
     if source.folder is None and isinstance(error, OSError):

@@ -124,7 +124,7 @@ def _figures(
         yield Section(drawn, figures.read_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
     lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
-    if len(lost):
+    if len(lost) and lost["mean"].notna().any():  # level light records no regret
         of = f"{worst.record.label}, the run furthest from the full cache. "  # type: ignore[union-attr]
         yield Section(regret.regret_over_steps(lost, theme), of + regret.read_regret_over_steps(lost), origin)
 

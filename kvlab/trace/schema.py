@@ -23,6 +23,7 @@ from pydantic import (
 
 from kvlab.answers import Fact
 from kvlab.errors import UserError
+from kvlab.generation_settings import GenerationSettings
 from kvlab.recording import Recording
 from kvlab.repeats import Repeat
 from kvlab.requests import Bytes, Fraction, RecordLevel, Slots
@@ -150,6 +151,9 @@ class RunRecord(BaseModel):
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)
     seed: int = Field(ge=-(2**63), lt=2**64)
+    generation_config: GenerationSettings = Field(
+        "ignore", description="whether texts were chosen under the checkpoint's penalties, suppressed tokens and so on"
+    )
     device: str
     chat: dict[str, JsonValue] | None = Field(
         None, description="system prompt and thinking switch of the model's chat template; None: plain text"
