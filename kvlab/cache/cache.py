@@ -16,6 +16,7 @@ from kvlab.cache.rehearsed import take_last_queries
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.sliding import with_own_window
 from kvlab.errors import UserError
+from kvlab.given import whole_number
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,29 @@ class CompressedCache(Cache):
         """Whether any layer is kvlab's."""
         return any(isinstance(layer, CompressedLayer) for layer in self.layers)
 
-    def expect(self, tokens: int, chunk: int) -> list[int]:
-        """Announce a first prompt of `tokens` per row, padding counted, that comes in chunks; their sizes, in order.
+    def reset(self) -> None:
+        """Forget the text, and what was announced about it: the next one finds a fresh cache."""
+        super().reset()
+        self.settings.forget()
 
-        Every layer keeps all keys and values until the last chunk; then the method decides as for the whole prompt.
-        Raises UserError for a method whose result would not be the same.
+    def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
+        """Announce a first prompt of `tokens` per row, padding counted, that comes in one or several passes.
+
+        Every layer keeps all keys and values until the last pass; then the method decides as for the whole prompt. What
+        follows is a further turn. Returns the sizes of passes of `chunk` tokens, in order.
+        Raises UserError where the prompt was decided about before it ended, and for a method whose result would not be
+        that of one pass.
         """
-        sizes = chunk_sizes(tokens, chunk)
-        check_chunks(self.settings.pipeline, tokens, chunk)
+        tokens = whole_number(tokens, "The tokens of the prompt", 1, 2**31 - 1)
+        sizes = chunk_sizes(tokens, tokens if chunk is None else chunk)
+        first = next(iter(self.compressed_layers()), None)
+        if first is not None and first.quota is not None and first.prompt_end != tokens:
+            raise UserError(
+                f"This cache has decided about a prompt of {first.prompt_end:,} tokens: call expect before the first "
+                "pass, or reset the cache."
+            )
+        if chunk is not None:
+            check_chunks(self.settings.pipeline, tokens, chunk)
         self.settings.prompt_tokens = tokens
         return sizes
 

@@ -20,7 +20,7 @@ class Appending(AttendingLayer, Protocol):
     cumulative_length: int  # tokens seen, padding counted
     announced: list[int]  # real tokens of each row to come
 
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+    def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Append (B, H, q, d) states; the slots this pass attends to."""
         ...
 
@@ -34,7 +34,7 @@ class InBlocks:
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d); budgets are those of the whole prompt."""
         rows, tokens = query.shape[0], query.shape[2]
-        real = [tokens] * rows if call.padding is None else call.padding[:, -tokens:].sum(-1).tolist()
+        real = [tokens] * rows if call.padding is None else call.padding[:, :tokens].sum(-1).tolist()
         self.layer.announced = [int(count) for count in real]
         return attend_in_blocks(self.layer, self.size, query, key, value, call)
 
@@ -48,6 +48,6 @@ def attend_in_blocks(
         block = slice(first, first + size)
         seen = before + min(first + size, query.shape[2])
         padding = None if call.padding is None else call.padding[:, :seen]
-        slots = layer.update(key[:, :, block], value[:, :, block])
+        slots = layer.take_in(key[:, :, block], value[:, :, block])
         outputs.append(layer.attend(query[:, :, block], *slots, call._replace(padding=padding)))
     return torch.cat(outputs, 2)

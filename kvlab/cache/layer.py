@@ -14,6 +14,7 @@ from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
+from kvlab.cache.chunks import check_pass
 from kvlab.cache.deciding import decide
 from kvlab.cache.in_blocks import InBlocks
 from kvlab.cache.layer_state import LayerState
@@ -65,10 +66,20 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         check_rehearsed(self)
+        self.settings.check_attended()
         rows, block = key_states.shape[2], self.settings.pipeline.block
+        check_pass(self, rows)
+        if self.quota is None:
+            self.prompt_end = self.cumulative_length + rows
+        self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
             offer(InBlocks(self, block), key_states)
             return key_states, value_states
+        return self.take_in(key_states, value_states)
+
+    def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for tokens of a pass that was checked as a whole."""
+        rows = key_states.shape[2]
         self._append(key_states, value_states)
         self.tokens_seen += rows
         self.cumulative_length += rows
@@ -122,12 +133,13 @@ class CompressedLayer(LayerState, CacheLayerMixin):
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
         rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
+        self.settings.unattended = None
         first = self.quota is None and not incomplete
         row_valid, passage = None, self.settings.passage
         if first and passage is not None and passage.current is not None:
             row_valid = self._mark_narrowed(passage.current)
         elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
-            row_valid = call.padding[:, -rows:].to(torch.bool)
+            row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
         if first:

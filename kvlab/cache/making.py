@@ -13,6 +13,7 @@ from kvlab.budget import UNLIMITED, Budget
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.fused import decides_on_cpu_alone, decides_whole
+from kvlab.cache.generating import announce_prompts
 from kvlab.cache.on_host import make_ready
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.prompt_text import tell_text, with_delimiters
@@ -92,4 +93,5 @@ def make_cache(
         make_ready(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         tell_text(language_model)
+    announce_prompts(language_model)
     return CompressedCache(config, settings)

@@ -240,7 +240,8 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
     state, mask = cache.settings.rehearsal, named.get("attention_mask")
     assert state is not None
     state.ids.append(ids)
-    state.mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.all() else None
+    seen = sum(part.shape[1] for part in state.ids)
+    state.mask = mask[:, :seen] if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all() else None
 
 
 def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:
