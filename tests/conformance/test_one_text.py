@@ -39,7 +39,7 @@ def text() -> tuple[Tensor, Tensor]:
 
 
 # What makes short texts come in several pieces, and few of their queries be kept.
-FEW: dict[str, dict[str, Any]] = {"attention-matching": {"queries": 5}, "exactmerge2": {"references": 5}}
+FEW: dict[str, dict[str, Any]] = {"attention-matching": {"queries": 5}, "exactmerge2": {"queries": 5}}
 
 
 def fresh(lab: LoadedModel, variant: Variant, budget: float | int | str = 0.3) -> CompressedCache:
