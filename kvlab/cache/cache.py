@@ -12,7 +12,7 @@ from kvlab.cache.chunks import check_chunks, chunk_sizes
 from kvlab.cache.deciding import conclude_all
 from kvlab.cache.hybrid import HybridLayer
 from kvlab.cache.layer import CompressedLayer
-from kvlab.cache.rehearsed import take_last_queries
+from kvlab.cache.rehearsed import UNREAD, take_last_queries
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.sliding import with_own_window
 from kvlab.errors import UserError
@@ -96,6 +96,15 @@ class CompressedCache(Cache):
     def has_compressed(self) -> bool:
         """Whether any layer is kvlab's."""
         return any(isinstance(layer, CompressedLayer) for layer in self.layers)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """As transformers' cache. Raises UserError where the prompt would wait for a rehearsal that nobody makes."""
+        state = self.settings.rehearsal
+        if state is not None and not (state.ids or state.done or state.running):
+            raise UserError(UNREAD)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
 
     def reset(self) -> None:
         """Forget the text, and what was announced about it: the next one finds a fresh cache."""

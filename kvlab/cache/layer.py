@@ -28,6 +28,7 @@ from kvlab.cache.sizes import sizes_of
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
+from kvlab.errors import UserError
 from kvlab.methods.view import Slots
 
 
@@ -134,6 +135,8 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
         rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
         self.settings.unattended = None
+        if self.quota is None and call.module is not None:
+            self.settings.check_model(call.module)
         first = self.quota is None and not incomplete
         row_valid, passage = None, self.settings.passage
         if first and passage is not None and passage.current is not None:
@@ -150,6 +153,11 @@ class CompressedLayer(LayerState, CacheLayerMixin):
                 self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
             )
         hidden = None if call.module is None else take_hidden_states(call.module)
+        if hidden is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
+            raise UserError(
+                "This method works on the model's hidden states, which only the model that make_cache was given hands "
+                "over: pass the prompt to that model, not to an earlier copy of it."
+            )
         common = call.scaling, call.softcap, call.module, hidden, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:

@@ -18,7 +18,7 @@ from kvlab.cache.on_host import make_ready
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.prompt_text import tell_text, with_delimiters
 from kvlab.cache.rehearsing import listen, rehearsal_state
-from kvlab.cache.settings import LayerSettings, Observer
+from kvlab.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.errors import UserError
 from kvlab.fitted.feature_maps import with_feature_maps
 from kvlab.fitted.profiles import with_profile
@@ -84,6 +84,7 @@ def make_cache(
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
         store=store_under(method.store, amount),
+        shape=shape_of(config),
     )
     if pipeline.rehearsal is not None and settings.compresses:
         listen(language_model)

@@ -17,16 +17,18 @@ from kvlab.cache.settings import LayerSettings
 from kvlab.errors import UserError
 from kvlab.methods.view import References
 
+UNREAD = (
+    "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model that "
+    "make_cache was given, not to a part of it or to an earlier copy."
+)
+
 
 def check_rehearsed(layer: LayerState) -> None:
     """Raises UserError where tokens follow a prompt that was never rehearsed: the model was not asked as a whole."""
     settings = layer.settings
     waits = settings.rehearsal is not None and not settings.rehearsal.done and not settings.rehearses_now
     if waits and layer.quota is not None and settings.held is not None:
-        raise UserError(
-            "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model "
-            "that make_cache was given, not to a part of it."
-        )
+        raise UserError(UNREAD)
 
 
 def rehearsed(layer: LayerState, seen: PassSeen) -> None:

@@ -26,6 +26,7 @@ from kvlab.cache.rehearsed import go_back, mark
 from kvlab.cache.settings import LayerSettings, RehearsalState, wait
 from kvlab.errors import UserError
 from kvlab.methods.rehearsal import OVERLAP, STUDIES, Rehearsal
+from kvlab.token_ids import check_ids
 
 LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
 _LISTENS = "_kvlab_listens_to_prompts"
@@ -36,6 +37,8 @@ def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> 
     """What a cache notes of its prompt. Without a tokenizer nothing is asked: the context alone is read again."""
     asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
     ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
+    for ask in ids:
+        check_ids(ask, model, tokenizer)
     start = getattr(tokenizer or model.config.get_text_config(decoder=True), "bos_token_id", None)
     return RehearsalState(plan, ids[0], start, ids[1:])
 

@@ -104,6 +104,7 @@ class LayerSettings:
     rehearsal: RehearsalState | None = field(default=None, repr=False)  # where the method wants one
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) of its passes, where the method reads
     rehearsal_seconds: float = 0.0  # how long it took, where `timed`
+    shape: dict[str, Any] | None = None  # of the model it was made for, as `shape_of` reads it
     unattended: int | None = None  # the layer that appended states last, until its attention is computed
 
     def forget(self) -> None:
@@ -120,6 +121,17 @@ class LayerSettings:
     def loses(self) -> bool:
         """Whether slots are dropped, merged or rounded, so that it matters where the prompt ends."""
         return self.compresses or self.store.packs
+
+    def check_model(self, module: Any) -> None:
+        """Raises UserError where the attention module belongs to a model of another shape than the cache was made for.
+
+        Rotation, heads and layers are known from that model. A copy of it, or one fine-tuned from it, will do.
+        """
+        config = getattr(module, "config", None)
+        if self.shape is not None and config is not None and shape_of(config) != self.shape:
+            raise UserError(
+                "This cache was made for another model: make one with kvlab.make_cache and the model that runs."
+            )
 
     def check_attended(self) -> None:
         """Raises UserError where a layer got keys and values but was never asked for the attention over them."""
@@ -171,6 +183,18 @@ class LayerSettings:
         yield
         wait(device)
         self.prefill_compress_seconds += time.perf_counter() - begun
+
+
+SHAPE = (
+    *("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    *("sliding_window", "layer_types", "rope_parameters", "vocab_size"),
+)
+
+
+def shape_of(config: Any) -> dict[str, Any]:
+    """What a cache knows of the model it was made for."""
+    text = config.get_text_config(decoder=True)
+    return {name: getattr(text, name, None) for name in SHAPE}
 
 
 def wait(device: torch.device) -> None:
