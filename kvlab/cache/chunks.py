@@ -72,7 +72,8 @@ def check_pass(layer: LayerState, rows: int) -> None:
     over the prompt does not give: it does not fit the announced length, or the length was not announced.
     """
     settings, before = layer.settings, layer.cumulative_length
-    if settings.rehearses_now or not settings.loses:
+    narrowed = settings.passage is not None and layer.rank > 0  # the first layer was given all
+    if settings.rehearses_now or narrowed or not settings.loses:
         return
     if layer.quota is None:
         _check_piece(settings.pipeline, before, rows, settings.prompt_tokens)

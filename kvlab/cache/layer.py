@@ -133,12 +133,15 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
-        rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
+        rows, passage = query.shape[2], self.settings.passage
+        # A prompt that is narrowed, or goes through the layer in blocks, came in one pass of the model.
+        pieces = passage is None and not self.announced
+        incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
         self.settings.unattended = None
         if self.quota is None and call.module is not None:
             self.settings.check_model(call.module)
         first = self.quota is None and not incomplete
-        row_valid, passage = None, self.settings.passage
+        row_valid = None
         if first and passage is not None and passage.current is not None:
             row_valid = self._mark_narrowed(passage.current)
         elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):

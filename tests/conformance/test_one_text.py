@@ -72,7 +72,9 @@ def read(lab: LoadedModel, compressed: CompressedCache, ids: Tensor, mask: Tenso
 def test_a_row_is_the_same_alone_in_a_batch_and_in_pieces(lab: LoadedModel, variant: Variant) -> None:
     """A prompt in pieces was announced; or one sentence comes before anything is dropped."""
     ids, mask = text()
-    together = read(lab, fresh(lab, variant), ids, mask)
+    announced = fresh(lab, variant)
+    announced.expect(PROMPT)
+    together = read(lab, announced, ids, mask)
     for row, pads in enumerate(PADS):
         alone = read(lab, fresh(lab, variant), ids[row : row + 1, pads:], mask[row : row + 1, pads:])
         torch.testing.assert_close(together[row], alone[0], **tolerance(variant))
