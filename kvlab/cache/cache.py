@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kwargs
 
-from kvlab.cache.chunks import check_chunks, chunk_sizes
+from kvlab.cache.chunks import check_chunks, check_pass, chunk_sizes
 from kvlab.cache.deciding import conclude_all
 from kvlab.cache.hybrid import HybridLayer
 from kvlab.cache.layer import CompressedLayer
@@ -100,8 +100,14 @@ class CompressedCache(Cache):
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """As transformers' cache. Raises UserError where the prompt would wait for a rehearsal that nobody makes."""
-        state = self.settings.rehearsal
+        """As transformers' cache.
+
+        Raises UserError where it is not known what belongs to the prompt, or where the prompt would wait for a
+        rehearsal that nobody makes. Whoever fills layers by hand knows both.
+        """
+        layer, state = self.layers[layer_idx], self.settings.rehearsal
+        if isinstance(layer, CompressedLayer):
+            check_pass(layer, key_states.shape[2])
         if state is not None and not (state.ids or state.done or state.running):
             raise UserError(UNREAD)
         return super().update(key_states, value_states, layer_idx, *args, **kwargs)

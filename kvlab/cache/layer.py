@@ -14,7 +14,6 @@ from kvlab.attention.hidden import take_hidden_states
 from kvlab.attention.low_rank import low_rank_state
 from kvlab.attention.seen import PassSeen
 from kvlab.cache.bucket import Bucket
-from kvlab.cache.chunks import check_pass
 from kvlab.cache.deciding import decide
 from kvlab.cache.in_blocks import InBlocks
 from kvlab.cache.layer_state import LayerState
@@ -69,7 +68,6 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         check_rehearsed(self)
         self.settings.check_attended()
         rows, block = key_states.shape[2], self.settings.pipeline.block
-        check_pass(self, rows)
         if self.quota is None:
             self.prompt_end = self.cumulative_length + rows
         self.settings.unattended = self.layer_idx
@@ -139,7 +137,7 @@ class CompressedLayer(LayerState, CacheLayerMixin):
         incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
         self.settings.unattended = None
         if self.quota is None and call.module is not None:
-            self.settings.check_model(call.module)
+            self.settings.check_model(call.module, query.shape[1] // key.shape[1])
         first = self.quota is None and not incomplete
         row_valid = None
         if first and passage is not None and passage.current is not None:

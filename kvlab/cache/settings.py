@@ -122,13 +122,14 @@ class LayerSettings:
         """Whether slots are dropped, merged or rounded, so that it matters where the prompt ends."""
         return self.compresses or self.store.packs
 
-    def check_model(self, module: Any) -> None:
+    def check_model(self, module: Any, group: int) -> None:
         """Raises UserError where the attention module belongs to a model of another shape than the cache was made for.
 
-        Rotation, heads and layers are known from that model. A copy of it, or one fine-tuned from it, will do.
+        Rotation, heads and layers are known from that model. A copy of it, or one fine-tuned from it, will do. `group`
+        query heads share a KV head of the module.
         """
         config = getattr(module, "config", None)
-        if self.shape is not None and config is not None and shape_of(config) != self.shape:
+        if self.shape is not None and config is not None and (shape_of(config), group) != (self.shape, self.group):
             raise UserError(
                 "This cache was made for another model: make one with kvlab.make_cache and the model that runs."
             )
@@ -185,10 +186,8 @@ class LayerSettings:
         self.prefill_compress_seconds += time.perf_counter() - begun
 
 
-SHAPE = (
-    *("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim"),
-    *("sliding_window", "layer_types", "rope_parameters", "vocab_size"),
-)
+# What all layers have in common, even where heads differ from layer to layer.
+SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rope_parameters")
 
 
 def shape_of(config: Any) -> dict[str, Any]:
