@@ -63,8 +63,6 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
         What is returned names this layer to kvlab's attention function, which then asks the layer itself.
         """
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         check_rehearsed(self)
         self.settings.check_attended()
         rows, block = key_states.shape[2], self.settings.pipeline.block
@@ -78,6 +76,8 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
     def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """`update` for tokens of a pass that was checked as a whole."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
         rows = key_states.shape[2]
         self._append(key_states, value_states)
         self.tokens_seen += rows

@@ -57,11 +57,10 @@ def after_prompt(model: nn.Module, compressed: CompressedCache) -> torch.Tensor:
 @pytest.mark.parametrize("method", METHODS)
 def test_another_model_or_attention_is_refused_at_the_first_pass(method: str, other: str) -> None:
     model = prepare(tiny_model("llama", **SMALL))
-    compressed = cache_for(model, method, 0.3)
-    with pytest.raises(UserError, match=r"make_cache"):
-        ids = torch.randint(3, 97, (1, 40))
-        with torch.inference_mode():
-            OTHERS[other](model)(ids, past_key_values=compressed)
+    compressed, ids = cache_for(model, method, 0.3), torch.randint(3, 97, (1, 40))
+    runs = OTHERS[other](model)
+    with torch.inference_mode(), pytest.raises(UserError, match=r"make_cache"):
+        runs(ids, past_key_values=compressed)
 
 
 @pytest.mark.parametrize("method", METHODS)
