@@ -12,11 +12,12 @@ from kvlab.cache.adapters import fitted_to_whole_weights, without_adapter_wrappe
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.fused import decides_on_cpu_alone, decides_whole
+from kvlab.cache.generating import announce_prompts
 from kvlab.cache.on_host import make_ready
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.prompt_text import tell_text, with_delimiters
 from kvlab.cache.rehearsing import listen, rehearsal_state
-from kvlab.cache.settings import LayerSettings, Observer
+from kvlab.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.errors import UserError
 from kvlab.fitted.feature_maps import with_feature_maps
 from kvlab.fitted.profiles import with_profile
@@ -83,6 +84,7 @@ def make_cache(
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
         store=store_under(method.store, amount),
+        shape=shape_of(config),
     )
     if pipeline.rehearsal is not None and settings.compresses:
         listen(language_model)
@@ -92,4 +94,5 @@ def make_cache(
         make_ready(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         tell_text(language_model)
+    announce_prompts(language_model)
     return CompressedCache(config, settings)

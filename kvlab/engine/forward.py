@@ -53,9 +53,7 @@ def prefill(
     not save. Raises UserError for a method whose result would not be the same.
     """
     tokens = ids.shape[1]
-    sizes = [tokens]
-    if chunk is not None:
-        sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk)
+    sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk or tokens)
     last, own, begun = torch.empty(0), [], 0
     for size in sizes:
         with _before_every_layer(loaded.model, check):

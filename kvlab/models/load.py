@@ -34,6 +34,7 @@ from kvlab.models.downloads import Report, fetch
 from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
 from kvlab.models.placing import device_map, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
+from kvlab.token_ids import check_ids
 
 __all__ = ["EMBEDDED", "SUPPORTED", "LoadedModel", "check_supported", "load_model", "pick_device", "prepare"]
 
@@ -57,8 +58,10 @@ class LoadedModel:
         What the tokenizer puts around a text is what the model was trained with: most, `mini` among them, put a BOS
         token first, which then is the attention sink; Qwen's, OLMo's and Pythia's put none, and none is forced on
         them. `special` False leaves that out, for text that a chat template has written.
+        Raises UserError for a token that the model has no embedding for.
         """
         ids = self.tokenizer(text, return_tensors="pt", verbose=False, add_special_tokens=special)["input_ids"]
+        check_ids(ids[0].tolist(), self.model, self.tokenizer)
         return ids.long().to(self.device)
 
 
