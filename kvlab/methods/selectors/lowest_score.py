@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.pipeline import Victims
 from kvlab.methods.view import Slots, View
 
@@ -28,6 +29,14 @@ class LowestScore:
     recent: float | int = 1
     of: Literal["budget", "text"] = "budget"
     most: float | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Protects sinks and recent tokens."""
+        return Capabilities(
+            protected=self.protected,
+            sinks=self.sinks,
+        )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) lowest unprotected slots."""

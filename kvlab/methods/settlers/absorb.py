@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from kvlab.errors import UserError
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.feature_maps import FeatureMaps, untrained_maps
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Plan
@@ -35,8 +35,15 @@ class Absorb:
     rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
-    fills_budget: ClassVar = True
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Keeps two sums beside the slots of each head."""
+        return Capabilities(
+            fills_budget=True,
+            head_bytes=self.head_bytes,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Everything over budget leaves the slots and enters the state; raises UserError without fitted maps."""

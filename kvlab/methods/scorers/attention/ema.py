@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.columns import SHORT_TEXT, Byte
 from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.view import Seen, Slots
@@ -37,8 +37,20 @@ class EmaScore:
     raw: bool = False
     every_step: bool = True
     needs_hidden_states: bool = False
-    averages: ClassVar = True
-    counts: ClassVar[str] = SEEN_ROWS  # a scorer around this one may skip queries, and so has to hold them
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The printed average needs logits, which probabilities have lost, so that only the centred one is noted.
+
+        A scorer around this one may skip queries, and so has to hold the counts.
+        """
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            reads_logits=True,
+            note=None if self.raw else self.note,
+            rate=self.rate,
+            counted_state=SEEN_ROWS,
+        )
 
     @property
     def state(self) -> Mapping[str, float]:
@@ -66,11 +78,6 @@ class EmaScore:
         most = BYTE if _fits_byte(self.alpha) else SHORT_TEXT
         changed[SEEN_ROWS] = (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(most)
         return changed | {"score": self.rate(replace(slots, extra=slots.extra | changed))}
-
-    @property
-    def notes(self) -> bool:
-        """Only the centred average: the printed one needs logits, which probabilities have lost."""
-        return not self.raw
 
     def note(self, slots: Slots, seen: Seen) -> None:
         """The averages after a single query, in place; its probabilities hold all that the centred one needs.

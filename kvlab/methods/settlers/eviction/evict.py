@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import View
@@ -16,7 +16,13 @@ class Evict:
     """Plain eviction."""
 
     state: Mapping[str, float] = field(default_factory=dict)
-    fills_budget: ClassVar[bool] = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Leaves every head with its budget."""
+        return Capabilities(
+            fills_budget=True,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Everything over budget leaves."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.groups import at, nearest_pair, nearest_slot, sum_to_target, votes_without
@@ -40,23 +41,22 @@ class CosineMerge:
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
     state: Mapping[str, float] = field(default_factory=dict)
-    fills_budget: ClassVar[bool] = True
-    seeks: ClassVar = True
-    merges: ClassVar = True
 
     @property
-    def mass_of_votes(self) -> float | None:
-        """As the rule says."""
-        return self.mass.of_votes
+    def capabilities(self) -> Capabilities:
+        """The code judges the heads of a row together; log mass follows its rule."""
+        return Capabilities(
+            across_heads=self.rule == "code",
+            fills_budget=True,
+            merges=True,
+            mass_of_votes=self.mass.of_votes,
+            seeks=True,
+            head_bytes=self.head_bytes,
+        )
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
         """Bytes of the moving threshold."""
         return 4
-
-    @property
-    def across_heads(self) -> bool:
-        """The code judges the heads of a row together."""
-        return self.rule == "code"
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for what is similar enough, evictions for the rest."""

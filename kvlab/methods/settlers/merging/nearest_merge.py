@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction, missing
@@ -84,9 +85,17 @@ class NearestMerge:
     group: GroupRule = "mean-logit"
     window: int = 32
     per_head_mass: bool = False
-    fills_budget: ClassVar[bool] = True
-    seeks: ClassVar = True
-    merges: ClassVar = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A fit looks at the window's queries."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            fills_budget=True,
+            merges=True,
+            mass_of_votes=self.mass_of_votes,
+            seeks=True,
+        )
 
     @property
     def state(self) -> Mapping[str, float]:

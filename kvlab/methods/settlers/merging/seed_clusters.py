@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.merging.consecutive import Sets
 from kvlab.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
@@ -31,7 +31,11 @@ class SeedClusters(GaussianSets):
     weights: Weights = "average"
     delimiters: str = ""
     ends: Tensor | None = field(default=None, compare=False, repr=False)  # (V,) bool, by token id
-    reads_text: ClassVar[bool] = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Chunks end at certain tokens of the text."""
+        return replace(super().capabilities, reads_text=True)
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
         """The clusters of the slots in `order` (B, H, S), for `places` (B, H) of them."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan, ValueShift
 from kvlab.methods.selectors.oldest import Oldest
@@ -46,17 +47,21 @@ class ValueMerge:
     chance: Chance = "mean"
     reach: int | None = 16
     draw: Literal["bernoulli", "expected"] = "bernoulli"
-    fills_budget: ClassVar[bool] = True
     state: Mapping[str, float] = field(default_factory=dict)
-    merges: ClassVar = True
-    changes_many: ClassVar = True  # a decision changes the values of many slots
-    key_copies: ClassVar = 5.2  # in float32, while a prompt is settled (counted with the allocator)
-    mass_of_votes: ClassVar[float] = 0.0
 
     @property
-    def across_heads(self) -> bool:
-        """Each head of a row draws its own numbers, told apart by its place among them."""
-        return self.draw == "bernoulli"
+    def capabilities(self) -> Capabilities:
+        """Each head of a row draws its own numbers, told apart by its place among them.
+
+        Copies of the values in float32 while a prompt is settled were counted with the allocator.
+        """
+        return Capabilities(
+            across_heads=self.draw == "bernoulli",
+            key_copies=5.2,
+            fills_budget=True,
+            merges=True,
+            changes_many=True,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Value merges where the draw says so, evictions elsewhere."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from kvlab.methods.capabilities import Capabilities, protected_slots
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import Edges, Plan, ValueShift
 from kvlab.methods.selectors.lowest_score import LowestScore
@@ -51,7 +52,6 @@ class Pool:
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
     repool: Repool = "graded"
-    changes_many: ClassVar = True
 
     @property
     def keeps_one(self) -> bool:
@@ -64,19 +64,14 @@ class Pool:
         return {GENERATION: 0} | ({COVERS: 1} if self.keeps_one else {})
 
     @property
-    def merges(self) -> bool:
-        """Unless a pool is one of its tokens, and the others leave."""
-        return not self.keeps_one
-
-    @property
-    def mass_of_votes(self) -> float | None:
-        """As the rule says."""
-        return self.mass.of_votes
+    def capabilities(self) -> Capabilities:
+        """Where a pool is one of its tokens the others leave, and nothing merges."""
+        return Capabilities(merges=not self.keeps_one, mass_of_votes=self.mass.of_votes, changes_many=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
         slots = view.slots
-        safe = select.protected(replace(view, budget=self.room(view)))
+        safe = protected_slots(select, replace(view, budget=self.room(view)))
         if self.joins_one(view, select):
             return self._one(view, slots.valid > safe)
         safe = safe & slots.valid

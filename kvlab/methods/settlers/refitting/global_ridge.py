@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.capabilities import Capabilities
 from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import NewKeys, Plan, ValueShift
@@ -33,12 +33,11 @@ class GlobalRidge:
     untouched: float = 0.1
     refit_keys: bool = True
     state: Mapping[str, float] = field(default_factory=dict)
-    fills_budget: ClassVar[bool] = True
 
     @property
-    def recalls(self) -> int:
-        """The same while decoding."""
-        return self.rows
+    def capabilities(self) -> Capabilities:
+        """The queries that are to get back what they had, of the prompt and while decoding."""
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True)
 
     def prompt_rows(self, tokens: int) -> int:
         """The queries that are to get back what they had."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.capabilities import Capabilities, capabilities_of
 from kvlab.methods.pipeline import Selector, Victims
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.eviction.evict import Evict
@@ -40,8 +41,6 @@ class ResidualMerge:
     combine_score: Literal["max", "sum"] = "max"
     mass: MassRule = "alpha"
     space: Space = "rotated"
-    fills_budget: ClassVar[bool] = True
-    key_copies: ClassVar = 3.7  # in float32, while a prompt is settled (counted with the allocator)
 
     @property
     def state(self) -> Mapping[str, float]:
@@ -49,14 +48,14 @@ class ResidualMerge:
         return {RESIDUAL: False}
 
     @property
-    def merges(self) -> bool:
-        """Unless nothing is residual."""
-        return self.share > 0
-
-    @property
-    def mass_of_votes(self) -> float | None:
-        """As the rule says."""
-        return Mass(self.mass, self.alpha).of_votes
+    def capabilities(self) -> Capabilities:
+        """Merges unless nothing is residual; copies of keys in float32 were counted with the allocator."""
+        return Capabilities(
+            key_copies=3.7,
+            fills_budget=True,
+            merges=self.share > 0,
+            mass_of_votes=Mass(self.mass, self.alpha).of_votes,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget; evictions if there are no residual slots."""
@@ -197,7 +196,8 @@ def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
 
 def _protected(view: View, select: Selector) -> Tensor:
     """(B, H, S) bool: what the selector never lets go, as far as it says so."""
-    return select.protected(view) if hasattr(select, "protected") else torch.zeros_like(view.slots.valid)
+    protected = capabilities_of(select).protected
+    return torch.zeros_like(view.slots.valid) if protected is None else protected(view)
 
 
 def _flag(pivots: Tensor, active: Tensor, like: Tensor) -> Tensor:
