@@ -14,9 +14,9 @@ from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.variance import Variance
 from kvlab.methods.base import Method, make_method, register
-from kvlab.methods.capabilities import capabilities_of
 from kvlab.methods.choices import PARTS, SELECTORS, choices, distributed, pipeline_of, selector, source
-from kvlab.methods.pipeline import Pipeline, Scorer, Selector, Settler
+from kvlab.methods.contract import Scorer, Selector, Settler, capabilities_of
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.around.beside import Beside
 from kvlab.methods.scorers.around.prompt_only import PromptOnly
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities, capabilities_of
-from kvlab.methods.pipeline import Allocator, Pipeline
+from kvlab.methods.contract import Allocator, Capabilities, capabilities_of
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Seen, Slots, View
 from kvlab.returns import Return

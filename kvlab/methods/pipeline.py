@@ -5,135 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities, PartCapabilities, capabilities_of
 from kvlab.methods.columns import Byte, Columns, key_lengths, lengths_pay, whole_numbers
+from kvlab.methods.contract import Allocator, PartCapabilities, Scorer, Selector, Settler, capabilities_of
+from kvlab.methods.in_place import InPlace
 from kvlab.methods.plan import Plan
 from kvlab.methods.rehearsal import STUDIES, Rehearsal
 from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
-
-
-class Scorer(Protocol):
-    """Keeps `Slots.score` (and any state of its own) up to date after each pass."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it needs from a pass, and can do beyond `update`."""
-        ...
-
-    @property
-    def every_step(self) -> bool:
-        """Whether decoding needs the attention of each new query."""
-        ...
-
-    @property
-    def needs_hidden_states(self) -> bool:
-        """Whether `Seen.hidden_states` must be there."""
-        ...
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state, with the value a new slot starts at."""
-        ...
-
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """New (B, H, S) tensors by name: `score` and the scorer's own state. `first` is true for the first prefill."""
-        ...
-
-
-class Allocator(Protocol):
-    """Splits the budget over layers and heads."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it needs to see."""
-        ...
-
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Slots per KV head for every layer, each at least 1; they sum to `average * num_layers`.
-
-        `tokens` is the prompt's length: no layer can use more.
-        """
-        ...
-
-    def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) slots for each head of this layer from what the first prefill showed, or None for equal heads.
-
-        Each at least 1; where the method has a budget they sum to the layer's. Reading on the host is allowed here.
-        """
-        ...
-
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """What to note of this layer at prefill for `View.statistics`, such as (B,) variances; None for nothing."""
-        ...
-
-
-@dataclass(frozen=True)
-class Victims:
-    """Slots that must go, lowest first; each tensor is (B, H, E), and `active` says how many of the E are meant.
-
-    `certain`: the host knows that all of them are.
-    """
-
-    index: Tensor
-    active: Tensor
-    certain: bool = False
-
-    @classmethod
-    def lowest(cls, view: View, order: Tensor, most: int) -> Victims:
-        """The `most` lowest of `order` (B, H, S), all of which must go."""
-        index = order.argmin(-1, keepdim=True) if most == 1 else order.topk(most, dim=-1, largest=False).indices
-        every = view.of_budget(("active", most), lambda: torch.ones_like(index, dtype=torch.bool))
-        return cls(index, every, True)
-
-    def votes(self, votes: Tensor) -> Tensor | None:
-        """(B, H) what all of them have of `votes` (B, H, S); None unless they are `certain`."""
-        if not self.certain:
-            return None
-        found = votes.gather(2, self.index)
-        return found[..., 0] if found.shape[-1] == 1 else found.sum(-1)
-
-    def keep(self, valid: Tensor) -> Tensor:
-        """`valid` (B, H, S) without the victims."""
-        if self.certain:
-            return valid.scatter(2, self.index, False)
-        return valid & ~torch.zeros_like(valid).scatter(2, self.index, self.active)
-
-
-class Selector(Protocol):
-    """Chooses what must go."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it protects (`protected`, `sinks`), and what it needs to see."""
-        ...
-
-    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
-        """The `excess` (B, H) slots to lose, at most `most`; slots in `barred` (B, H, S) are never chosen."""
-        ...
-
-
-class Settler(Protocol):
-    """Decides what becomes of what must go."""
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """What it makes of slots, and what it needs to see."""
-        ...
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state, with the value a new slot starts at."""
-        ...
-
-    def settle(self, view: View, select: Selector) -> Plan:
-        """The plan for this layer."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -159,6 +41,12 @@ class Pipeline:
         """What the four parts need and can do."""
         parts = (self.score, self.allocate, self.select, self.settle)
         return PartCapabilities(*(capabilities_of(part) for part in parts))
+
+    @cached_property
+    def in_place(self) -> InPlace | None:
+        """How a kernel carries out the decision of a decode step; None where none does."""
+        own = self.can.settle.in_place
+        return None if own is None else own(self.score, self.select)
 
     @property
     def fills_budget(self) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.allocators.whole import whole
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots, View
 
 FloorRule = Literal["blend", "rounded", "guarantee"]

@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities, capabilities_of
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.view import Seen, Slots, View
 

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from kvlab.methods.capabilities import NONE, Capabilities
+from kvlab.methods.contract import NONE, Capabilities
 from kvlab.methods.view import Seen, Slots, View
 
 

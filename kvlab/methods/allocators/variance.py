@@ -10,7 +10,7 @@ from torch import Tensor
 
 from kvlab.budget import UNLIMITED
 from kvlab.methods.allocators.whole import proportional
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots, View
 
 

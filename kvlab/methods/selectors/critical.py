@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
 from kvlab.methods.scorers.contents.value_norms import output_norms
 from kvlab.methods.selectors.lowest_score import LowestScore, ascending
 from kvlab.methods.view import View

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities, capabilities_of
-from kvlab.methods.pipeline import Pipeline, Selector, Victims
+from kvlab.methods.contract import Capabilities, Selector, Victims, capabilities_of
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.view import View
 
 
@@ -28,7 +28,8 @@ class Keeping:
         """The inner selector's; chosen tokens stand before the window as its sinks do."""
         inner = capabilities_of(self.inner)
         sinks = None if inner.sinks is None else inner.sinks + len(self.positions)
-        return replace(inner, protected=None if inner.protected is None else self.protected, sinks=sinks)
+        protected = None if inner.protected is None else self.protected
+        return replace(inner, protected=protected, sinks=sinks, bounds=None)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's victims among all other slots."""

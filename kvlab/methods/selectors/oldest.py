@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
 from kvlab.methods.selectors.lowest_score import LowestScore, fit
 from kvlab.methods.view import View
 

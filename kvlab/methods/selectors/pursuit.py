@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.refitting.matching import TINY, observe, ridge_step
 from kvlab.methods.view import View

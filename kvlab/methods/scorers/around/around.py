@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvlab.methods.capabilities import Capabilities, capabilities_of
-from kvlab.methods.pipeline import Scorer
+from kvlab.methods.contract import Capabilities, Scorer, capabilities_of
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities, capabilities_of
-from kvlab.methods.pipeline import Scorer
+from kvlab.methods.contract import Capabilities, Scorer, capabilities_of
 from kvlab.methods.view import Seen, Slots
 
 

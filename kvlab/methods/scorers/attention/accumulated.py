@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 NEGLIGIBLE = 1e-6
@@ -27,7 +27,7 @@ class AccumulatedAttention:
     @property
     def capabilities(self) -> Capabilities:
         """What it needs and can do."""
-        return Capabilities(accumulate=self.accumulate, note=self.note)
+        return Capabilities(accumulate=self.accumulate, note=self.note, decay=self.decay)
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` after a chunk of the prompt: sums need not come from one pass."""

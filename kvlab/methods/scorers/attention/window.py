@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 Edges = Literal["tokens", "zeros"]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 ONE_LENGTH = 2**-7  # lengths within this share of each other are equal: bfloat16 moves each by up to half of it

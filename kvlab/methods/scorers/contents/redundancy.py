@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 ROW_BLOCK = 256

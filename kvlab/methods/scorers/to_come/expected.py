@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.scorers.contents.value_norms import output_norms
 from kvlab.methods.scorers.to_come.future import ROW_BLOCK, average_turn
 from kvlab.methods.view import Seen, Slots

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.view import Seen, Slots
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import View
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.errors import UserError
-from kvlab.methods.capabilities import Capabilities, capabilities_of
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.plan import NewKeys, Plan
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.view import View

@@ -10,14 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities, protected_slots
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
-from kvlab.methods.settlers.merging.draws import uniform_draws
+from kvlab.methods.token_draws import uniform_draws
 from kvlab.methods.view import View
 
 SigmaMode = Literal["mean_l2", "mean", "paper"]

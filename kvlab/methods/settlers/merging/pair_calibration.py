@@ -10,11 +10,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector
+from kvlab.methods.decision_formulas import NEVER_SEEN
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
-from kvlab.methods.settlers.mass import NEVER_SEEN, log_sum_over_target
+from kvlab.methods.settlers.mass import log_sum_over_target
 from kvlab.methods.view import View
 
 

@@ -10,8 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities, protected_slots
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.plan import Edges, NewKeys, Plan
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.mass import Space

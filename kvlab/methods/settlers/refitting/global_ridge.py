@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
+from kvlab.methods.contract import Capabilities, Selector
 from kvlab.methods.learned_sinks import log_total
-from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import NewKeys, Plan, ValueShift
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.residuals.observed import Observed

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector
 from kvlab.methods.plan import Plan, ValueShift
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.settlers.groups import at

@@ -9,8 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.capabilities import Capabilities
-from kvlab.methods.pipeline import Selector, Victims
+from kvlab.methods.contract import Capabilities, Selector, Victims
 from kvlab.methods.plan import Plan, ValueShift
 from kvlab.methods.scorers.to_come.future import FutureQueries
 from kvlab.methods.settlers.groups import at
