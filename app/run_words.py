@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 from app.parts import context_bar as bar
 from app.parts.text import day_or_time, shorten
+from kvlab.analysis.compare import headline
 from kvlab.analysis.labels import parts
 from kvlab.counted import ONE_PROMPT, prompts
+from kvlab.figures.words import number
 from kvlab.library import joined
 from kvlab.trace.catalogue import ComparisonEntry, RunEntry
 from kvlab.trace.reader import Run
@@ -22,15 +24,29 @@ def say_run(run: Run) -> None:
 
 def say_runs(runs: Sequence[Run]) -> None:
     """The line of the bar about a comparison: one prompt, model, and the methods, budgets and changed settings."""
-    made = [parts(run.record) for run in runs]
-    methods, budgets, changed = (
-        ", ".join(dict.fromkeys(word for word in words if word))
-        for words in zip(*((one.method, one.budget, one.changed) for one in made), strict=True)
-    )
-    count = f"{len(runs)} runs" if len(runs) > 1 else "one run"
-    at = f" at {budgets}" if budgets else ""
-    bar.say(bar.one_line(_prompt_words(runs[0]), runs[0].record.model.name, f"{count}{at}: {methods}", changed))
+    changed = ", ".join(dict.fromkeys(word for run in runs if (word := parts(run.record).changed)))
+    bar.say(bar.one_line(_prompt_words(runs[0]), runs[0].record.model.name, runs_words(runs), changed))
     bar.prompt_text(runs[0].record.prompt)
+
+
+def runs_words(runs: Sequence[Run]) -> str:
+    """The runs by their budgets, such as `4 runs: 2 at 20 % (h2o, d2o), gvote at its own (45 %), full cache`."""
+    made = [(parts(run.record), run) for run in runs]
+    given = [one for one, _ in made if one.budget]
+    methods, budgets = (
+        ", ".join(dict.fromkeys(words)) for words in ([one.method for one in given], [one.budget for one in given])
+    )
+    own = [(one.method, run) for one, run in made if not one.budget and one.method != "full"]
+    held = headline(runs).set_index("run_id")["live_ratio"] if own else {}
+    said = [f"{len(given)} at {budgets} ({methods})"] if given else []
+    said += [f"{method} at its own{_share(held[run.record.run_id])}" for method, run in own]
+    said += ["full cache"] if any(one.method == "full" for one, _ in made) else []
+    return f"{len(runs)} runs: {', '.join(said)}" if len(runs) > 1 else f"one run: {said[0]}"
+
+
+def _share(share: float | None) -> str:
+    """A share of the full cache's bytes in parentheses after a space; "" where it is not known."""
+    return "" if share is None or share != share else f" ({number(100 * share, 2)} %)"
 
 
 def _prompt_words(run: Run) -> str:

@@ -204,12 +204,12 @@ def _open_or_explain(entry: RunEntry) -> Run | None:
     try:
         run = open_cached(runs_root() / entry.run_id)
     except UserError as error:
-        st.error(str(error))
+        st.error(plain(str(error)))
         return None
     if entry.status == "failed":
-        st.warning(failure(entry))
+        st.warning(plain(failure(entry)))
     for problem in run.problems:
-        st.warning(f"{entry.label}: {problem}")
+        st.warning(plain(f"{entry.label}: {problem}"))
     return run
 
 
@@ -217,7 +217,7 @@ def _pick_comparison() -> ComparisonEntry | None:
     try:
         comparisons = list_comparisons(runs_root())
     except UserError as error:
-        st.error(str(error))
+        st.error(plain(str(error)))
         return None
     if not comparisons:
         st.info("There are no runs yet. Make one on the page **New run**, or with `kvlab compare` on the command line.")

@@ -161,3 +161,13 @@ def not_bound(titles: Sequence[str], budgets: Sequence[Budget]) -> str:
         return ""
     they = "takes no budget: it" if len(titles) == 1 else "take no budget: each"
     return f"{' and '.join(titles)} {they} holds as many bytes as it comes to, whatever {' and '.join(asked)} is."
+
+
+def window_note(title: str, window: int, slots: int, tokens: int) -> str:
+    """A sentence on a budget that the tokens of a method's window take up whole; nothing where some is left."""
+    if slots > window or slots >= tokens or not window:
+        return ""
+    return (
+        f"The budget of {slots:,} slots a head does not exceed the observation window of {window:,}: {title} keeps the "
+        f"last {slots:,} tokens and nothing else, as a local window does."
+    )

@@ -28,6 +28,7 @@ class MethodDescription:
     reasons: dict[str, str]
     holds: dict[str, JsonValue]
     stores: dict[str, JsonValue]
+    window: int  # newest tokens of the prompt that always stay
     origin: str  # the plug-in it comes from with its version and hash; empty: kvlab's own
 
 

@@ -1,8 +1,11 @@
-"""How many prompts a number rests on, in words: `one prompt`, or n with a 95 % interval; and bytes in words."""
+"""Numbers with what they rest on, in words: a range or a 95 % interval, how many prompts, parts left out; and bytes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+Show = Callable[[float], str]  # must never print a larger number below a smaller one
 
 ONE_PROMPT = "one prompt"
 ONE_PROMPT_BEGINS = f"{ONE_PROMPT.capitalize()}. "  # before a sentence whose numbers are of a single prompt
@@ -18,11 +21,38 @@ def short(value: float) -> str:
     return f"{value:.3g}"
 
 
-def mean_words(mean: float, low: float, high: float, n: int, show: Callable[[float], str] = short) -> str:
+def in_range(point: float, low: float, high: float, show: Show = short) -> tuple[str, str, str]:
+    """A point and its bounds as printed, low <= point <= high: one `show` rounds all three.
+
+    Bounds that float rounding put on the wrong side of the point are moved to it.
+    """
+    return show(point), show(min(low, point)), show(max(high, point))
+
+
+def range_words(point: float, low: float, high: float, show: Show = short, more: str = "") -> str:
+    """A point with its range as `0.25 (0.1 to 0.4)`; `more` follows inside the parentheses."""
+    middle, least, most = in_range(point, low, high, show)
+    return f"{middle} ({least} to {most}{f', {more}' if more else ''})"
+
+
+def telling_digits(values: Sequence[float], least: int = 3, most: int = 6) -> int:
+    """The fewest significant digits, from `least` to `most`, in which values that differ are not printed alike."""
+    apart = [
+        (one, other)
+        for one, other in zip(sorted(values), sorted(values)[1:], strict=False)
+        if not math.isclose(one, other, rel_tol=1e-9)
+    ]
+    for digits in range(least, most):
+        if all(f"{one:.{digits}g}" != f"{other:.{digits}g}" for one, other in apart):
+            return digits
+    return most
+
+
+def mean_words(mean: float, low: float, high: float, n: int, show: Show = short) -> str:
     """A mean over prompts as `0.25 (0.1 to 0.4, n = 20)`; one prompt has no interval: `0.25 (one prompt)`."""
     if n == 1:
         return f"{show(mean)} ({ONE_PROMPT})"
-    return f"{show(mean)} ({show(low)} to {show(high)}, n = {n:,})"
+    return range_words(mean, low, high, show, f"n = {n:,}")
 
 
 def in_words(size: float) -> str:
@@ -31,3 +61,17 @@ def in_words(size: float) -> str:
         if size >= 0.9995 * unit:
             return f"{size / unit:.{0 if size >= 99.5 * unit else 1}f} {name}"
     return f"{size:.0f} bytes"
+
+
+def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
+    """`3 images and 1 footnote were left out.`; nothing where all counts are 0."""
+    named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count]
+    if not named:
+        return ()
+    verb = "was" if len(named) == 1 and named[0].startswith("1 ") else "were"
+    return (f"{listed(named)} {verb} left out.",)
+
+
+def listed(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +16,13 @@ from kvlab.errors import UserError
 
 LONGEST_SHOWN = 60
 BREAKS_LINES = frozenset("\t\n\v\f\r\x1b")
+# Longest first: the mark of UTF-32 LE begins with that of UTF-16 LE.
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
 MOST_CONTROLS, FEW_CONTROLS = 0.01, 8  # a share of the signs, or so many: text from terminals and PDFs has a few
 
 
@@ -40,6 +49,31 @@ def check_text(text: str, what: str = "The prompt") -> str:
     if "\0" in text or controls > max(FEW_CONTROLS, MOST_CONTROLS * len(text)):
         raise UserError(f"{what} holds bytes that are no text ({controls:,} control signs): give it as plain text.")
     return text
+
+
+def decode_text(content: bytes, what: str) -> str:
+    """The text of a file's bytes: UTF-8, or the encoding that its byte order mark names.
+
+    Every file that a person brings is decoded here, so the same text has the same tokens whichever way it comes. Line
+    breaks are those of `plain_text`.
+
+    Raises:
+        UserError: the bytes are no text.
+    """
+    encoding = next((name for mark, name in BYTE_ORDER_MARKS if content.startswith(mark)), "utf-8")
+    try:
+        text = content.decode(encoding)
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{what} is not {encoding.upper()} text (byte {error.start} cannot be read): save it as UTF-8 and try "
+            "again."
+        ) from None
+    return check_text(plain_text(text.lstrip("\ufeff")), what)
+
+
+def plain_text(text: str) -> str:
+    """The text with each line break as one line feed, whichever system wrote it."""
+    return re.sub(r"\r\n?", "\n", text)
 
 
 def as_option(field: str) -> str:

@@ -16,6 +16,7 @@ from pydantic import (
 
 from kvlab.answers import Fact, check_answer, find_facts
 from kvlab.budget import Budget
+from kvlab.generation_settings import GenerationSettings
 from kvlab.given import Seed, Text, check_text
 from kvlab.recording import Recording
 from kvlab.repeats import MOST_REPEATS, BatchName, Planting, Repeat
@@ -26,6 +27,7 @@ LARGEST_PROMPT_BYTES = 2 * 1024 * 1024
 LARGEST_PROMPTS_BYTES = 8 * LARGEST_PROMPT_BYTES  # of all prompts of one request
 
 MOST_NEW_TOKENS = 4096
+MOST_ANSWERS, MOST_NOTES = 100, 20  # of one prompt
 MOST_RUNS = 1000  # of one request: each is a folder, and a list of more nobody reads
 
 RecordLevel = Literal["off", "light", "full"]
@@ -121,7 +123,9 @@ class OnePrompt(BaseModel):
     prompt: Text
     turns: tuple[Turn, ...] = Field((), max_length=MOST_TURNS)
     answer: Answer | None = None
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well")
     facts: tuple[Fact, ...] = ()
+    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
 
     @model_validator(mode="before")
     @classmethod
@@ -164,11 +168,16 @@ class CompareRequest(ChatRequest):
     prefill_chunk: int | None = Field(
         None, ge=1, lt=2**31, description="prompt tokens a pass; none: the whole prompt in one"
     )
+    generation_config: GenerationSettings = Field(
+        "ignore", description="the checkpoint's own: whether its penalties, suppressed tokens and so on are applied"
+    )
     record: Recording = Field(Recording(), description="layers, KV heads and steps that arrays are written of")
     seed: Seed = 0
     title: Text = ""
     answer: Answer | None = Field(None, description="what a right continuation holds, as whole words")
+    other_answers: tuple[Answer, ...] = Field((), max_length=MOST_ANSWERS, description="right as well as the answer")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs; given as words, their first place counts")
+    notes: tuple[Text, ...] = Field((), max_length=MOST_NOTES, description="what of its file is not in the prompt")
     repeats: tuple[Planting, ...] = Field(
         (), max_length=MOST_REPEATS, description="needles in the prompt: one comparison each, see `kvlab.jobs.batch`"
     )
@@ -217,6 +226,8 @@ class CompareRequest(ChatRequest):
             raise ValueError(f"all prompts together may have {LARGEST_PROMPTS_BYTES // 2**20} million characters")
         if self.turns and self.system.strip():
             raise ValueError("a conversation has its system prompt as its first turn: leave out the other")
+        if self.other_answers and self.answer is None:
+            raise ValueError("other answers stand beside an answer: give the first of them as the answer")
         _check_turns(self.turns, self.prompt)
         return self
 

@@ -7,19 +7,51 @@ an empty line between two, and `Assistant:` at the end.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kvlab.counted import left_out
 from kvlab.errors import UserError
-from kvlab.given import Text, shown
+from kvlab.given import Text, plain_text, shown
 
 Role = Literal["system", "user", "assistant"]
 ROLES: tuple[Role, ...] = get_args(Role)
 MOST_TURNS = 200
 SAME: dict[object, Role] = {"developer": "system", "human": "user", "gpt": "assistant", "model": "assistant"}
 NAMED = re.compile(r"(?:^|\n\n)(?:System|User|Assistant):(?: |$)")
+# What parts of a message are by their type, and what messages hold beside their content.
+PARTS = {
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "audio": "audio part",
+    "audio_url": "audio part",
+    "input_audio": "audio part",
+    "video": "video",
+    "video_url": "video",
+    "file": "file",
+    "input_file": "file",
+    "document": "file",
+    "tool_use": "tool call",
+    "tool_call": "tool call",
+    "tool_result": "tool result",
+    "thinking": "reasoning part",
+    "reasoning": "reasoning part",
+    "refusal": "refusal",
+}
+BESIDE = {
+    "tool_calls": "tool call",
+    "function_call": "tool call",
+    "audio": "audio part",
+    "images": "image",
+    "attachments": "file",
+    "refusal": "refusal",
+    "reasoning": "reasoning part",
+    "reasoning_content": "reasoning part",
+}
 SHAPE = 'give a list of objects with role and content, as {"messages": [{"role": "user", "content": "Hello"}]}'
 
 
@@ -96,10 +128,35 @@ def read_turns(messages: Any, what: str) -> tuple[tuple[Turn, ...], int]:
     return check_turns(turns), dropped
 
 
+def left_out_of(messages: Sequence[Any]) -> tuple[str, ...]:
+    """What messages hold beside their text, in a sentence; nothing where they hold no more."""
+    counts = Counter(noun for message in messages if isinstance(message, dict) for noun in _no_text(message))
+    return left_out(counts)
+
+
 def _content(content: Any) -> tuple[str, int]:
     """The text of a message, whose content is a text or a list of parts, and how many parts are none."""
     if isinstance(content, str):
-        return re.sub(r"\r\n?", "\n", content), 0
-    parts = content if isinstance(content, list) else []
-    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    return "\n".join(texts), len(parts) - len(texts)
+        return plain_text(content), 0
+    texts = [text for part in _parts(content) if (text := _text_of(part)) is not None]
+    return plain_text("\n".join(texts)), len(_parts(content)) - len(texts)
+
+
+def _parts(content: Any) -> list[Any]:
+    return content if isinstance(content, list) else []
+
+
+def _text_of(part: Any) -> str | None:
+    text = part.get("text") if isinstance(part, dict) else part
+    return text if isinstance(text, str) else None
+
+
+def _no_text(message: dict[str, Any]) -> Iterator[str]:
+    """What each part of a message is that no turn holds."""
+    for part in _parts(message.get("content")):
+        kind = str(part.get("type") or "") if isinstance(part, dict) else ""
+        if _text_of(part) is None or not (kind in ("", "text") or kind.endswith("_text")):
+            yield PARTS.get(kind, "unknown part")
+    for name, noun in BESIDE.items():
+        held = message.get(name)
+        yield from [noun] * (len(held) if isinstance(held, list) else bool(held))

@@ -20,11 +20,12 @@ from app.parts.tables import csv_button, show_table
 from app.parts.text import plain
 from app.parts.tokentext import along_text, state_classes, tokentext
 from app.state import theme as page_theme
-from kvlab.analysis import autopsy
+from kvlab.analysis import autopsy, board
 from kvlab.analysis.facts import fact_positions
 from kvlab.analysis.lineage import states_at
 from kvlab.errors import UserError
 from kvlab.figures import autopsy as figures
+from kvlab.figures.palette import FATES
 from kvlab.jobs.counterfactual import counterfactual
 from kvlab.tasks.shipped_samples import shipped_samples
 from kvlab.trace.reader import Run
@@ -51,9 +52,10 @@ def chosen_words(run: Run, layer: int, head: int) -> None:
         st.info("Write words above, or click a word of the text.", icon=":material/info:")
         offer_needle(run)
         return
-    table = autopsy_of(run, *page.stamp(run), span)
-    everywhere(run, table)
-    here(run, table, layer, head)
+    step, moment = moment_of(run)
+    table = autopsy_of(run, *page.stamp(run), span, step)
+    everywhere(run, table, moment)
+    here(run, table, layer, head, moment)
     put_back(run, span)
 
 
@@ -80,10 +82,11 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
     if words.strip() and span is not None:
         with right:
             pick_place(texts, words, span)
-    codes = states_at(lineage, int(lineage.steps[-1]))
+    step, moment = moment_of(run)
+    codes = states_at(lineage, step)
     if span is not None and span == fact_span(run):
         st.caption("Opened with the fact that the answer needs; choose other words above, or click one of the text.")
-    st.caption("After the last step, in this head")
+    st.caption(f"In this head, {moment}")
     tokentext(
         texts,
         codes,
@@ -93,10 +96,19 @@ def choose(run: Run, layer: int, head: int) -> tuple[int, int] | None:
         chosen=span,
         on_chosen=remember_span,
         scroll=span[0] if span else None,
-        title=f"{run.record.label}: what became of each token",
+        title=f"{run.record.label}: what became of each token, {moment}",
         source=page.source(run),
     )
     return span
+
+
+def moment_of(run: Run) -> tuple[int, str]:
+    """The step after which fates are taken, and in words: that of Compare, or the last where no answer is known."""
+    last, wanted = int(run.steps["step"].max()), wanted_of([run])
+    asked = None if wanted is None else board.ask([run], wanted)
+    if asked is None or asked.step > last:
+        return last, f"at the end of the run (after step {last})"
+    return asked.step, asked.moment
 
 
 def fact_span(run: Run) -> tuple[int, int] | None:
@@ -114,7 +126,10 @@ def offer_needle(run: Run) -> None:
     answers = [sample.answer for sample in shipped_samples() if sample.answer and sample.text == run.record.prompt]
     for answer in answers:
         st.button(
-            f"Look for {answer}, which this prompt asks for", on_click=look_for, args=(answer,), key="needle-offer"
+            f"Look for {plain(answer)}, which this prompt asks for",
+            on_click=look_for,
+            args=(answer,),
+            key="needle-offer",
         )
 
 
@@ -160,13 +175,17 @@ def forget_span() -> None:
     let_go("span")
 
 
-def everywhere(run: Run, table: pd.DataFrame) -> None:
+def everywhere(run: Run, table: pd.DataFrame, moment: str) -> None:
     st.subheader("In every head")
     survived, origin, theme = autopsy.survival(table), page.source(run), page_theme()
     left, right = st.columns(2, gap="large")
     with left:
-        fate = one_of("Show the share with", list(autopsy.FATES), "dropped", key="fate")
-        figure, reading = figures.survival_by_head(survived, fate, theme), figures.read_survival_by_head(survived)
+        if st.session_state.get("fate") not in (None, *autopsy.FATES):  # a link of before, when kept was "own slot"
+            st.session_state["fate"] = "kept"
+        words = {fate: FATES[fate][0] for fate in autopsy.FATES}
+        fate = one_of("Show the share", words, "dropped", key="fate")
+        figure = figures.survival_by_head(survived, fate, theme)
+        reading = figures.read_survival_by_head(survived, moment)
         show(figure, survived, reading, "autopsy-heads", page.file_name(run, "autopsy-heads"), origin)
     with right:
         steps = autopsy.fates_over_steps(table, int(run.steps["step"].max()))
@@ -175,10 +194,11 @@ def everywhere(run: Run, table: pd.DataFrame) -> None:
         show(figure, steps, reading, "autopsy-steps", page.file_name(run, "autopsy-steps"), origin)
 
 
-def here(run: Run, table: pd.DataFrame, layer: int, head: int) -> None:
+def here(run: Run, table: pd.DataFrame, layer: int, head: int, moment: str) -> None:
     st.subheader(f"In layer {layer}, head {head}")
     texts = page.head_history(run, layer, head)[2]
     rows = autopsy.token_rows(table, texts, layer, head)
+    st.caption(f"The fate is what it was {moment}; the other columns are of the whole run.")
     show_table(rows, "Fate of each chosen token", height=min(420, 38 + 35 * len(rows)))
     csv_button(rows, "autopsy")
     try:
@@ -206,8 +226,8 @@ def put_back(run: Run, span: tuple[int, int]) -> None:
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
-def autopsy_of(_run: Run, path: str, written: int, span: tuple[int, int]) -> pd.DataFrame:
-    return autopsy.autopsy(_run, span)
+def autopsy_of(_run: Run, path: str, written: int, span: tuple[int, int], step: int) -> pd.DataFrame:
+    return autopsy.autopsy(_run, span, step)
 
 
 main()

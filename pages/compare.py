@@ -27,6 +27,7 @@ from app.state import theme as page_theme
 from kvlab.analysis import compare
 from kvlab.analysis.board import ranked, telling_cell
 from kvlab.analysis.settings import differing_settings
+from kvlab.analysis.speed import ratio_words
 from kvlab.analysis.textdiff import diff
 from kvlab.atlas.sources import comparison_origin
 from kvlab.counted import ONE_PROMPT
@@ -40,18 +41,24 @@ from kvlab.trace.reader import Run
 
 MARKS = {"same": "{}", "own": '<ins class="kv-own">{}</ins>', "missing": '<del class="kv-missing">{}</del>'}
 NUMBER = partial(st.column_config.NumberColumn, width="small")
+AGAINST = "x kvlab full"
 COLUMNS = {
     "answer": st.column_config.TextColumn(help="Whether its own text holds the answer, or its first wrong token."),
     "live KiB": NUMBER(format="localized", help="Valid slots with their metadata, all layers, after the last step."),
+    "over budget": st.column_config.TextColumn(
+        width="small", help="Live bytes above the budget's: metadata of the slots, and generated tokens on top of it."
+    ),
     "of full": NUMBER(format="%.0f %%", help="Live bytes against the full cache's run (computed where there is none)."),
     "allocated": NUMBER(format="%.0f %%", help="What the tensors take, against the full cache's run."),
-    "tokens/s": NUMBER(
-        format="%.4g", help="Recording off: the median of the readings, in no more digits than they bear."
+    "tokens/s": st.column_config.TextColumn(
+        help="Recording off: the median of the readings and their range. One reading, or readings that lie far apart, "
+        "say little: a dash, with the reason. Captured: steps replayed; eager: launched one by one."
     ),
-    "readings": st.column_config.TextColumn(
-        help="How many, in turns over the runs, with their range; captured: steps replayed, eager: launched one by one."
+    AGAINST: st.column_config.TextColumn(
+        help="Speed against this comparison's own run of kvlab's full cache, where both were read in the same way. The "
+        "page Speed also measures transformers' full cache, which may be faster. One reading, or readings that lie far "
+        "apart, give no ratio."
     ),
-    "speed": NUMBER(format="%.2g x", help="Against the full cache's run, where both were read in the same way."),
     "mean KL": NUMBER(
         format="%.3g",
         help="Nats a token from the full cache, mean over its continuation of this prompt; less is closer.",
@@ -153,16 +160,23 @@ def what_differs(runs: Sequence[Run]) -> None:
     table = differing_settings([run.record for run in runs])
     further = table.drop(index=["method", "budget"], errors="ignore")
     if len(further):
-        with st.expander(f"What differs between these runs: {', '.join(further.index)}", expanded=len(further) <= 6):
+        with st.expander(
+            f"What differs between these runs: {plain(', '.join(further.index))}", expanded=len(further) <= 6
+        ):
             make = lambda: table_of(table.rename_axis("setting").reset_index())  # noqa: E731
             titled(Offer("Settings that differ", make, source=comparison_origin(runs)), "compare-settings")
             st.dataframe(table, alt="One row a setting, one column a run")
 
 
 def notes(runs: Sequence[Run]) -> None:
+    """Each note once, after the runs that it is of where not of all."""
+    said: dict[str, list[str]] = {}
     for run, name in zip(runs, compare.unique_labels(runs), strict=True):
         for note in run.record.remarks:
-            st.caption(f"**{plain(name)}**: {note}")
+            said.setdefault(note, []).append(name)
+    for note, names in said.items():
+        whose = "" if len(names) == len(runs) else f"**{plain(', '.join(names))}**: "
+        st.caption(f"{whose}{plain(note)}")
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
@@ -177,15 +191,23 @@ def readable(table: pd.DataFrame) -> pd.DataFrame:
         "own text": None if "verdict" in table else [difference(row) for row in table.itertuples()],
         "live KiB": (table["live_bytes"].astype(float) / 1024).round(),
         "of full": 100 * table["live_ratio"].astype(float),
-        "speed": table["speed_ratio"].astype(float),
-        "tokens/s": table["tokens_per_second"].astype(float),
+        "over budget": over_budget_words(table),
+        AGAINST: [ratio_words(row.speed_ratio, row.speed_ratio_doubt) for row in table.itertuples()],
+        "tokens/s": table["speed"],
         "prompt s": table["prompt_seconds"].astype(float),
         "rehearsal s": again.astype(float) if (again := table["rehearsal_seconds"]).notna().any() else None,
-        "readings": table["readings"],
         "allocated": 100 * table["allocated_ratio"].astype(float),
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
     return pd.DataFrame({name: values for name, values in columns.items() if values is not None}, index=table.index)
+
+
+def over_budget_words(table: pd.DataFrame) -> list[str] | None:
+    """How far each run's bytes are above its budget's, a dash where it has none; None where no run has one."""
+    shares = table["over_budget"].astype(float)
+    if not shares.notna().any():
+        return None
+    return ["–" if pd.isna(share) else figures_of_board.above_words(share) for share in shares]
 
 
 def in_focus(table: pd.DataFrame) -> str:

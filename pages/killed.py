@@ -81,7 +81,7 @@ def result(run: Run, rescue: Rescue) -> None:
     with right:
         looks = analysis.looks(rescue, chosen, run)
         if looks.empty or rescue.reader is None:
-            st.caption(figures.read_look_before_after(looks))
+            st.caption(plain(figures.read_look_before_after(looks)))
         else:
             figure = figures.look_before_after(looks, rescue.reader, theme)
             reading = figures.read_look_before_after(looks)

@@ -14,6 +14,7 @@ from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
 from app.parts.recorded import full_run
+from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.analysis import influence
 from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
@@ -41,8 +42,8 @@ def one_head(run: Run, layer: int, head: int) -> None:
     events = page.head_history(run, layer, head)[1]
     if not len(events) or not (events["target"] >= 0).any():
         st.info(
-            f"**{run.record.method}** merged nothing in this head, so no slot has a lineage: choose another head, or a "
-            "run of a method that merges (zsmerge, keepkv, kvmerger, pyramid-pool).",
+            f"**{plain(run.record.method)}** merged nothing in this head, so no slot has a lineage: choose another "
+            "head, or a run of a method that merges (zsmerge, keepkv, kvmerger, pyramid-pool).",
             icon=":material/info:",
         )
         return

@@ -11,6 +11,7 @@ from app.parts import page, view
 from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.keys import page_keys
+from app.parts.text import plain
 from app.parts.tokentext import along_text
 from app.state import current_sources
 from app.state import theme as page_theme
@@ -77,7 +78,7 @@ def health_of(runs: Sequence[Run]) -> None:
         return
     reading = health_figures.read_growth_over_steps(table)
     if table[list(health.GROWTHS)].isna().all(axis=None):
-        st.info(reading, icon=":material/info:")
+        st.info(plain(reading), icon=":material/info:")
         return
     figure, origin = health_figures.growth_over_steps(table, page_theme()), comparison_origin(runs)
     show(figure, table, reading, "memory-health", "health", f"{origin}; {page.source(runs[-1])}")

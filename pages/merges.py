@@ -14,6 +14,7 @@ from app.parts.choice import one_of
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture
 from app.parts.recorded import run_with_steps
+from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.analysis import merges, sag
 from kvlab.figures import merges as merge_figures
@@ -82,7 +83,7 @@ def honest_word(run: Run, total: dict[str, float]) -> None:
     if total["merged"] or total["evicted"]:
         if not total["merged"]:
             st.info(
-                f"**{run.record.method}** never merged anything here: it only evicts. So there are no votes and "
+                f"**{plain(run.record.method)}** never merged anything here: it only evicts. So there are no votes and "
                 "nothing can sag; "
                 "what it loses is regret.",
                 icon=":material/info:",

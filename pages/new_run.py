@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import streamlit as st
 
@@ -28,6 +28,7 @@ from app.state import runs_root, session_id
 from kvlab import jobs
 from kvlab.answers import find_facts
 from kvlab.errors import UserError
+from kvlab.generation_settings import GenerationSettings, generation_notes
 from kvlab.jobs import cutting, fitting, intake, models, parameters, prompts
 from kvlab.jobs.models import EMBEDDED
 from kvlab.jobs.registry import MethodEntry
@@ -41,6 +42,10 @@ LEVELS = {
     "off": "Off: texts and speed only, nothing slows the run down.",
 }
 NEW_TOKENS = 64
+GENERATION_CONFIG = (
+    "Whether penalties, suppressed tokens and so on of the checkpoint's own generation settings are applied, "
+    "as generate does."
+)
 NEEDLE_TOKENS = 80  # of a planted sentence and its question
 
 
@@ -70,6 +75,8 @@ def model_section() -> str:
     st.caption(f"`mini` ships with kvlab. {plain(f'This server has {models.what_to_name()}.') if listed else others}")
     if model.strip() == EMBEDDED:
         mini_card()
+    for note in generation_notes(models.generation_settings(model.strip())):
+        st.caption(plain(note))
     return model
 
 
@@ -164,7 +171,7 @@ def cut_question(question: Question, prompt: str) -> Question:
 def cut_repeats(question: Question, how: Manner) -> Question:
     """The repeats of the text as it is cut; the needles are planted in what is left of it."""
     text = cut_section(question.text, how, NEEDLE_TOKENS)
-    return question if text == question.text else planted(text, question.repeats)
+    return question if text == question.text else planted(text, question.repeats, question.notes)
 
 
 def recording_section(default_title: str) -> dict[str, Any]:
@@ -185,11 +192,15 @@ def recording_section(default_title: str) -> dict[str, Any]:
             "Prefill chunk, tokens (0: the whole prompt at once)", 0, 2**20, 0, key="prefill_chunk", bind="query-params"
         )
         seed = st.number_input("Seed", 0, 2**31 - 1, 0, key="seed", bind="query-params")
+        treated = one_of(
+            "Generation config", get_args(GenerationSettings), key="generation_config", help=GENERATION_CONFIG
+        )
         record = what_to_record() if level == "full" else ""
     return {
         "private": private_switch(),
         "level": level, "max_new_tokens": new_tokens, "title": title or default_title,
         "compress_every": every, "prefill_chunk": chunk or None, "seed": seed, "record": record,
+        "generation_config": treated,
     }  # fmt: skip
 
 
@@ -298,7 +309,8 @@ def form() -> None:
             st.caption(f"For each of the {question.comparisons} prompts, which run one after another:")
         with st.spinner("Planning"):
             plan = fitting.plan_of(prompt_tokens, model, chosen, budgets, typed, options, runs_root())
-        show_plan(plan)
+            notes = fitting.notes_of(prompt_tokens, chosen, budgets, typed) if prompt_tokens else []
+        show_plan(plan, notes)
         start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch"}
         if may.button("Run the comparison", may.why_not(), **start):
             submit(question, model, chosen, budgets, typed, **options, **chat)

@@ -13,6 +13,7 @@ from app.parts.asked import asked_numbers
 from app.parts.choice import one_of
 from app.parts.figure import heading, note, show
 from app.parts.later import let_it_out
+from app.parts.text import plain
 from app.parts.tilemap import clamp, tilemap
 from app.state import current_run, pick_step
 from app.state import theme as page_theme
@@ -67,7 +68,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
     try:
         page.unit_vectors(run, what, layer, head)
     except UserError as error:
-        st.info(str(error))
+        st.info(plain(str(error)))
         return
     if run.record.state_note:
         st.caption(run.record.state_note)

@@ -40,7 +40,7 @@ def introduction() -> None:
             if may.button("Try the sample prompt", may.why_not(), **start):
                 try_sample()
             if st.button("Use my own prompt", icon=":material/edit_note:"):
-                go("new_run")
+                go("new_run", source="Paste")
     with picture:
         st.image(drawing(theme()), width=460)
         st.caption(

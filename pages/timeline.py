@@ -14,6 +14,7 @@ from app.parts.decision import decision_section, played_decision
 from app.parts.figure import show
 from app.parts.later import after_the_first_picture, let_it_out
 from app.parts.tables import MOST_ROWS, show_table
+from app.parts.text import plain
 from app.parts.tokenstrip import tokenstrip
 from app.parts.tokentext import along_text
 from app.state import chosen_step, current_run, step_reason
@@ -160,7 +161,7 @@ def lineage_of_slot(
     )
     tree = lineage_tree(lineage, events, texts, chosen, step)
     if tree.empty:
-        st.caption(river.read_lineage_river(tree))
+        st.caption(plain(river.read_lineage_river(tree)))
         return
     figure = river.lineage_river(tree, chosen, texts[chosen], page_theme())
     show(

@@ -55,7 +55,7 @@ MAY_IMPORT = {
 SHARED = {
     "answer_match", "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping",
     "counted", "growth", "intervals", "meanwhile", "model_files", "repeats", "returns", "shapes", "plugins", "turns",
-    "auto_store", "extend", "lab", "moved_modules",
+    "auto_store", "extend", "lab", "moved_modules", "terminal", "generation_settings", "model_faults", "token_ids",
 }  # fmt: skip
 
 

@@ -39,16 +39,22 @@ class Question:
     text: str = ""
     turns: tuple[Turn, ...] = ()
     several: tuple[OnePrompt, ...] = ()
+    other_answers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def asked(self) -> dict[str, Any]:
         """The fields of a request that it fills."""
         if self.repeats:
-            return {"prompt": self.text, "repeats": self.repeats}
+            return {"prompt": self.text, "repeats": self.repeats, "notes": self.notes}
         if self.several:
             return {"prompt": self.several[0].prompt, "prompts": self.several}
         chat = {"turns": self.turns} if self.turns else {}
-        return {"prompt": self.prompt, "answer": self.answer, "facts": self.facts, **chat}
+        return {"prompt": self.prompt, **self._answered, "notes": self.notes, **chat}
+
+    @property
+    def _answered(self) -> dict[str, Any]:
+        return {"answer": self.answer, "other_answers": self.other_answers, "facts": self.facts}
 
     @property
     def as_prompt(self) -> OnePrompt | None:
@@ -57,7 +63,7 @@ class Question:
             return None
         fields = {"turns": self.turns} if self.turns else {"prompt": self.prompt}
         try:
-            return OnePrompt(**fields, answer=self.answer, facts=self.facts)
+            return OnePrompt(**fields, **self._answered, notes=self.notes)
         except ValidationError:
             return None
 
@@ -67,8 +73,8 @@ class Question:
         return len(self.repeats) or len(self.several) or 1
 
 
-def planted(text: str, repeats: tuple[Planting, ...]) -> Question:
-    """The question of the first of `repeats`, with the others to come where there are more.
+def planted(text: str, repeats: tuple[Planting, ...], notes: tuple[str, ...] = ()) -> Question:
+    """The question of the first of `repeats`, with the others to come where there are more; `notes` are the text's.
 
     Raises:
         UserError: as `kvlab.tasks.plant.plant`.
@@ -76,7 +82,8 @@ def planted(text: str, repeats: tuple[Planting, ...]) -> Question:
     first = repeats[0]
     found = plant(text, first.depth, first.draw, first.wording)
     facts = find_facts(found.prompt, [found.fact])
-    return Question(found.prompt, found.answer, facts, repeats=repeats if len(repeats) > 1 else (), text=text)
+    several = repeats if len(repeats) > 1 else ()
+    return Question(found.prompt, found.answer, facts, repeats=several, text=text, notes=notes)
 
 
 def answer_section(given: Given) -> Question:
@@ -96,7 +103,7 @@ def answer_section(given: Given) -> Question:
         bind="query-params",
         help="A sentence with a number, asked for at the end of the text: expected answer and fact in one",
     ):
-        return _planted(prompt)
+        return _planted(one)
     answer = st.text_input(
         "Expected answer (optional)",
         key="answer",
@@ -105,7 +112,8 @@ def answer_section(given: Given) -> Question:
     )
     try:
         facts = facts_section(prompt, opened=bool(answer.strip()))
-        return Question(prompt, check_answer(answer) if answer.strip() else None, facts, turns=one.turns)
+        right = check_answer(answer) if answer.strip() else None
+        return Question(prompt, right, facts, turns=one.turns, notes=one.notes)
     except UserError as error:
         return _unusable(prompt, error)
 
@@ -116,8 +124,8 @@ def _of_several(given: Given) -> Question:
     alone = "none has an answer, so the runs are told apart by how close they stay to the full cache"
     st.caption(
         f"**{len(given.several)} prompts**, one comparison each, and what they say together; "
-        f"{told if asked else alone}. A row's answer stands in its field `answer`, its facts in `facts`. Level "
-        "light is enough."
+        f"{told if asked else alone}. The table beside takes answers; a row's own stands in its column `answer`, its "
+        "facts in `facts`. Level light is enough."
     )
     return Question(given.one.prompt, turns=given.one.turns, several=given.several)
 
@@ -126,9 +134,12 @@ def _brought(one: OnePrompt) -> Question:
     """Answer and facts as they came with the prompt."""
     words = [one.prompt[start:stop] for start, stop in one.facts]
     rests = f", which rests on “{plain(shorten(words[0], 120))}”" if words else ""
-    told = f"The right answer is **{plain(one.answer)}**{rests}." if one.answer else "No answer was given with it."
+    right = " or ".join(f"**{plain(answer)}**" for answer in (one.answer, *one.other_answers) if answer)
+    told = f"The right answer is {right}{rests}." if right else "No answer was given with it."
     st.caption(told)
-    return Question(one.prompt, one.answer, one.facts, turns=one.turns)
+    return Question(
+        one.prompt, one.answer, one.facts, turns=one.turns, other_answers=one.other_answers, notes=one.notes
+    )
 
 
 def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
@@ -137,7 +148,7 @@ def _of_sample(prompt: str, answer: str, facts: tuple[str, ...]) -> Question:
     return Question(prompt, answer, find_facts(prompt, facts))
 
 
-def _planted(prompt: str) -> Question:
+def _planted(one: OnePrompt) -> Question:
     count, vary = _repeats_asked()
     kind, depth = 0, 30
     if "wording" not in vary:
@@ -159,16 +170,17 @@ def _planted(prompt: str) -> Question:
     first = Planting(wording=kind, depth=depth / 100, draw=seed)
     try:
         repeats = plantings(count, first, WORDINGS, vary) if count > 1 else (first,)
-        question = planted(prompt, repeats)
+        question = planted(one.prompt, repeats, one.notes)
     except UserError as error:
-        return _unusable(prompt, error)
+        return _unusable(one.prompt, error)
     if len(repeats) > 1:
         st.caption(_in_words(repeats))
     asks = question.prompt.rsplit("\nQuestion: ", 1)[1].replace("\nAnswer:", " · Answer:")
     ((start, stop),) = question.facts
     st.caption(
         f"{'The first is planted' if question.repeats else 'Planted'} at {100 * repeats[0].depth:g} %: "
-        f"“{plain(question.prompt[start:stop])}” Appended: “{plain(asks)}” The right answer is **{question.answer}**."
+        f"“{plain(question.prompt[start:stop])}” Appended: “{plain(asks)}” "
+        f"The right answer is **{plain(question.answer or '')}**."
     )
     return question
 

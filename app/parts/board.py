@@ -95,7 +95,7 @@ def reference(asked: analysis.Asked, table: pd.DataFrame) -> None:
     found = [f"**{plain(row.label)}** ({byte_size(row.live_bytes)})" for row in analysis.right_ones(table).itertuples()]
     verb = "gets" if len(found) == 1 else "get"
     right = f"Of the compressed runs {', '.join(found)} {verb} it right" if found else "No compressed run gets it right"
-    asked_for = f"Asked for: **{plain(shorten(asked.wanted.answer))}**. The full cache {wrote}."
+    asked_for = f"Asked for: **{plain(shorten(asked.wanted.words))}**. The full cache {wrote}."
     st.markdown(f"{asked_for} {right}. {fact}{assumed}.")
 
 
@@ -157,8 +157,8 @@ def heads_section(run: Run, board: Board, label: str, reader: pd.Series | None) 
     heads = _heads(run, *page.stamp(run), tuple(board.asked.positions.tolist()), board.asked.step)
     at = None if reader is None else (int(reader["layer"]), int(reader["head"]))
     figure = figures.fact_by_head(heads, label, fate, at, page_theme())
-    file = page.file_name(run, "fact-by-head")
-    show(figure, heads, figures.read_fact_by_head(heads, reader), "board-heads", file, page.source(run))
+    file, reading = page.file_name(run, "fact-by-head"), figures.read_fact_by_head(heads, reader, board.asked.moment)
+    show(figure, heads, reading, "board-heads", file, page.source(run))
 
 
 @st.cache_data(max_entries=32, show_spinner=False)

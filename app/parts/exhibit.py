@@ -20,6 +20,7 @@ from kvlab.atlas.shipped import merged
 from kvlab.atlas.shipped_folder import shipped
 from kvlab.atlas.sources import Sources
 from kvlab.atlas.verdict import OPEN, Claim
+from kvlab.counted import in_range
 from kvlab.errors import UserError
 from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
@@ -155,7 +156,8 @@ def rests_on(judged: Claim) -> list[str]:
     found, held = judged.interval, judged.threshold
     parts = [f"On {judged.basis.words}."] if judged.basis.words else []
     if found is not None and found.n > 1:
-        parts.append(f"Decided by {found.mean:.3g} (95 % interval {found.low:.3g} to {found.high:.3g}).")
+        decided, low, high = in_range(found.mean, found.low, found.high)
+        parts.append(f"Decided by {decided} (95 % interval {low} to {high}).")
     if held is not None:
         parts.append(f"Counts {held.words}.")
     return [*parts, f"Judged {judged.setting}."] if judged.setting else parts

@@ -43,7 +43,7 @@ def _box(model: str, entry: MethodEntry) -> None:
             st.caption("What it learned of mini comes with kvlab and is used unless another file is named.")
         for one in there:
             st.button(
-                f"Use {one.name}",
+                f"Use {plain(one.name)}",
                 key=f"use-{entry.name}-{one.name}",
                 icon=":material/check:",
                 on_click=use,

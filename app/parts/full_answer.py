@@ -12,8 +12,7 @@ from app.parts.reference import CLEAR_REFERENCE
 from app.parts.text import plain
 from app.state import open_cached, runs_root, session_id
 from kvlab import jobs
-from kvlab.analysis.board import phase_texts
-from kvlab.analysis.verdict import judge
+from kvlab.analysis.board import judge_any, phase_texts
 from kvlab.errors import UserError
 from kvlab.jobs import intake
 from kvlab.requests import MethodChoice
@@ -85,7 +84,7 @@ def _show(question: Question, job_id: str) -> None:
     wrote = f"The full cache writes: “{plain(''.join(texts).strip()[:300]) or 'only spaces'}”"
     if question.answer is None:
         st.info(f"{wrote}.")
-    elif judge(texts, question.answer).kind == "right":
+    elif judge_any(texts, (question.answer, *question.other_answers)).kind == "right":
         st.success(f"{wrote}, which is right.")
     else:
         st.warning(f"{wrote}. {CLEAR_REFERENCE}", icon=":material/warning:")

@@ -53,11 +53,11 @@ def _preset(entry: MethodEntry, usual: str) -> str:
 def _widget(method: str, parameter: Parameter, preset: str, reason: str) -> Any:
     # Another preset makes another widget, which starts from that preset's value.
     key = f"{method}.{parameter.name}" if preset == DEFAULT else f"{method}.{preset}.{parameter.name}"
-    label = parameter.name.replace("_", " ")
+    label = plain(parameter.name.replace("_", " "))
     if parameter.source:
-        said = f"{parameter.default} by {plain(parameter.source)}"
+        said = plain(f"{parameter.default} by {parameter.source}")
     else:
-        said = f"Default {parameter.default}" + (f": {plain(reason)}" if reason else "")
+        said = plain(f"Default {parameter.default}" + (f": {reason}" if reason else ""))
     text = ". ".join(part for part in (_help(parameter), said) if part)
     if parameter.optional and st.checkbox(
         f"{label}: {LEFT_TO_METHOD}", parameter.default is None, key=f"{key}.none", bind="query-params"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pandas as pd
 import streamlit as st
 
@@ -14,8 +16,13 @@ from kvlab.report.views import table_of
 NOT_AT_ONCE = "Not all of it at the same time: each is as large as it gets in any phase."
 
 
-def show_plan(plan: Plan | None) -> None:
-    """The verdict with the time, and a table of parts; nothing where no plan can be made yet."""
+def show_plan(plan: Plan | None, notes: Sequence[str] = ()) -> None:
+    """The verdict with the time, and a table of parts; nothing where no plan can be made yet.
+
+    `notes` say what of the methods such budgets leave.
+    """
+    for note in notes:
+        st.warning(plain(note))
     if plan is None:
         return
     (st.caption if plan.fits else st.warning)(plain(plan.verdict))

@@ -104,7 +104,9 @@ def _undo() -> None:
     if problem:
         st.error(plain(problem))
     if name:
-        st.button(f"Bring {name} back", icon=":material/undo:", key="prompt-undo", on_click=_bring_back, args=(name,))
+        st.button(
+            f"Bring {plain(name)} back", icon=":material/undo:", key="prompt-undo", on_click=_bring_back, args=(name,)
+        )
 
 
 def _bring_back(name: str) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pandas as pd
 import streamlit as st
 
 from app.parts import may
@@ -16,6 +17,7 @@ from app.parts.prompt_preview import tokens_as_html, tokens_as_text
 from app.parts.shown import Offer, titled
 from app.parts.text import plain, shorten
 from kvlab.analysis.textdiff import Segment
+from kvlab.answers import check_answer
 from kvlab.documents.document import LARGEST_BYTES
 from kvlab.errors import UserError
 from kvlab.jobs import cutting, intake, uploads
@@ -30,6 +32,8 @@ from kvlab.turns import Turn
 SOURCES = ("Sample", "Paste", "Chat", "Upload", "Saved")
 NOTHING = OnePrompt(prompt="")
 PREVIEW_CHARACTERS = 20_000
+TABLE_HEIGHT, ROW_HEIGHT = 260, 35  # of the table of prompts, pixels
+EVERY = "upload_many"  # whether all rows of a table are run
 LINKED_CHARACTERS = 2_000  # of a pasted prompt, in the address
 READ = "What every method reads, and the full cache beside them."
 
@@ -120,32 +124,83 @@ def remember_pasted() -> None:
 
 
 def uploaded_prompt() -> Given:
-    """The text of an uploaded file; of a table one row; of several files, or several rows, all of them."""
-    label = "Text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON lines, JSON or CSV; one or several"
+    """The text of an uploaded file; of a table every row, or those chosen; of several files all of them."""
+    label = (
+        "Text, Markdown, PDF, DOCX or HTML; or prompts and conversations as JSON lines, JSON, CSV or Parquet, one a "
+        "row; one file or several"
+    )
     given = {"type": list(uploads.TYPES), "accept_multiple_files": True, "max_upload_size": LARGEST_BYTES // 2**20}
     files = st.file_uploader(label, **may.dead(may.why_not(), key="upload", on_change=_lighter, **given))
     found = [_read(file) for file in files or ()]
     if not found:
         return Given()
-    tables = [upload for upload in found if upload.rows]
-    fields = list(dict.fromkeys(name for upload in tables for name in upload.fields))
-    left, right = st.columns([2, 1])
-    with left:
-        field = st.selectbox("Field", fields, key="upload_field", bind="query-params") if fields else ""
-    if len(found) == 1 and (not tables or len(tables[0].rows) == 1 or not _several_rows(tables[0], right)):
-        return _one_of(found[0], field)
-    rows = _rows(tables[0]) if len(found) == 1 else slice(None)
-    chosen = uploads.prompts_of(found, field if len(tables) == len(found) == 1 else "", rows)
+    table = found[0] if len(found) == 1 and found[0].rows else None
+    field, rows = "", slice(None)
+    if table is not None:
+        left, right = st.columns([2, 1])
+        with left:
+            field = _field(table)
+        if len(table.rows) > 1:
+            if not _every_row(table, right):
+                return _one_of(table, field)
+            rows = _rows(table)
+    chosen = uploads.prompts_of(found, field, rows)
     if len(chosen) == 1:
-        return _shown(chosen[0], found[0])
+        return _shown(chosen[0], found[0].name)
+    chosen = _with_answers(chosen)
     names = [f"{number} of {len(chosen)}: {one.name}" for number, one in enumerate(chosen, 1)]
     look = st.selectbox("Look at", names, key="upload_look", bind="query-params")
     at = names.index(look) if look in names else 0
-    missing = [f"{upload.name}: {' '.join(upload.left_out)}" for upload in found if upload.left_out]
-    _shown(chosen[at], None, missing)
+    _tell(uploads.notes_of(chosen))
+    preview(chosen[at].prompt, chosen[at].turns)
     longest = max(chosen, key=lambda one: len(one.prompt))
     title = found[0].name if len(found) == 1 else f"{len(found)} files: {', '.join(one.name for one in found)}"
     return Given(longest, shorten(title, 90), tuple(chosen))
+
+
+def _field(table: uploads.Upload) -> str:
+    """The column whose text alone is the prompt; none: as the rows are read."""
+    return st.selectbox(
+        "Prompt",
+        ["", *table.fields],
+        key="upload_field",
+        bind="query-params",
+        format_func=lambda name: name or f"as its columns say: {table.usual}",
+        help="Of a table with a context, its question is read after it. A column chosen here is read alone",
+    )
+
+
+def _with_answers(chosen: Sequence[OnePrompt]) -> list[OnePrompt]:
+    """Every prompt on a line, with what is right as the reader leaves it.
+
+    Raises:
+        UserError: an answer that is typed cannot be looked for.
+    """
+    known = [" or ".join(filter(None, (one.answer, *one.other_answers))) for one in chosen]
+    lines = pd.DataFrame(
+        {
+            "name": [one.name for one in chosen],
+            "answer": known,
+            "prompt": [shorten(" ".join(one.prompt[:400].split()), 120) for one in chosen],
+            "characters": [len(one.prompt) for one in chosen],
+        },
+        index=pd.RangeIndex(1, len(chosen) + 1),
+    )
+    of = hash(tuple(lines.itertuples()))  # what was typed for other prompts is not theirs
+    edited = st.data_editor(
+        lines,
+        height=min(TABLE_HEIGHT, ROW_HEIGHT * (len(chosen) + 1) + 3),
+        disabled=["name", "prompt", "characters"],
+        column_config={"answer": st.column_config.TextColumn(help="What is right: type another, or none")},
+        alt="One row a prompt: its name, what is right, how it begins, and its length",
+        key=f"upload-answers-{of}",
+    )
+    typed = zip(chosen, known, edited["answer"].fillna(""), strict=True)
+    return [one if text == before else _answered(one, str(text)) for one, before, text in typed]
+
+
+def _answered(one: OnePrompt, answer: str) -> OnePrompt:
+    return one.model_copy(update={"answer": check_answer(answer) if answer.strip() else None, "other_answers": ()})
 
 
 def _read(file: Any) -> uploads.Upload:
@@ -167,16 +222,30 @@ def _uploaded(name: str, content: bytes) -> uploads.Upload | str:
 
 def _lighter() -> None:
     """Called before the script runs again: several prompts are recorded lightly, unless the reader says otherwise."""
-    if len(st.session_state.get("upload") or ()) > 1 or st.session_state.get("upload_many"):
+    files = st.session_state.get("upload") or ()
+    if len(files) > 1 or (files and st.session_state.get(EVERY, _every_at_first()) and _has_rows(files[0])):
         st.session_state["level"] = "light"
 
 
-def _several_rows(table: uploads.Upload, beside: Any) -> bool:
+def _has_rows(file: Any) -> bool:
+    try:
+        return len(_read(file).rows) > 1
+    except UserError:  # said where the file is shown
+        return False
+
+
+def _every_at_first() -> bool:
+    """Every row, unless the address names one."""
+    return "upload_row" not in st.query_params
+
+
+def _every_row(table: uploads.Upload, beside: Any) -> bool:
     with beside:
         st.space("small")
         return st.toggle(
-            f"Several of {len(table.rows):,} rows",
-            key="upload_many",
+            f"All of {len(table.rows):,} rows",
+            _every_at_first(),
+            key=EVERY,
             bind="query-params",
             on_change=_lighter,
             help="One comparison a row, one after another, and what they say together with intervals",
@@ -197,22 +266,23 @@ def _rows(table: uploads.Upload) -> slice:
 
 
 def _one_of(upload: uploads.Upload, field: str) -> Given:
-    """The file's text, or one row of it."""
-    row, count = 0, len(upload.rows)
-    if count > 1:
-        row = int(st.number_input(f"Row of {count:,}", 1, count, 1, key="upload_row", bind="query-params")) - 1
-    one = upload.one(row, field)
-    title = f"{upload.name}, row {row + 1}" if count > 1 else upload.name
-    return _shown(one, upload, upload.left_out_of(row, field), title)
+    """One row of a table."""
+    count = len(upload.rows)
+    row = int(st.number_input(f"Row of {count:,}", 1, count, 1, key="upload_row", bind="query-params")) - 1
+    return _shown(upload.one(row, field), f"{upload.name}, row {row + 1}")
 
 
-def _shown(one: OnePrompt, upload: uploads.Upload | None, left_out: Sequence[str] = (), title: str = "") -> Given:
+def _shown(one: OnePrompt, title: str) -> Given:
     """The prompt as the model will read it, under what of the file is not in it."""
-    told = [*left_out] or [*(upload.left_out if upload else ())]
-    if told:
-        st.info(plain(" ".join(told)), icon=":material/content_cut:")
+    _tell(one.notes)
     preview(one.prompt, one.turns)
-    return Given(one, title or one.name, brings_answer=one.answer is not None)
+    return Given(one, title, brings_answer=one.answer is not None)
+
+
+def _tell(notes: Sequence[str]) -> None:
+    """What of the files is not in the prompts."""
+    if notes:
+        st.info(plain(" ".join(notes)), icon=":material/content_cut:")
 
 
 def preview(text: str, turns: tuple[Turn, ...] = ()) -> None:

@@ -68,6 +68,8 @@ def evaluation_form(rows: pd.DataFrame) -> None:
         st.error(plain(str(error)))
         return
     estimate(job, listed, rows, chosen, budgets)
+    if not can_be_made(job, listed):
+        return
     start = {"type": "primary", "icon": ":material/play_arrow:", "width": "stretch", "key": "evaluate"}
     if may.button("Evaluate", may.why_not(), **start):
         submit(job)
@@ -177,6 +179,21 @@ def estimate(job: EvalJob, listed: TaskList, rows: pd.DataFrame, chosen: list[Me
         return
     least, most = duration(max(found.low, 1)), duration(max(found.high, 1))
     st.caption(plain(f"{count}. {least} to {most} without loading ({found.basis})."))
+
+
+def can_be_made(job: EvalJob, listed: TaskList) -> bool:
+    """Whether every task can be made at the lengths asked for; says what cannot, and what methods leave undone."""
+    try:
+        with st.spinner("Making the first prompts"):
+            problem, notes = evaluating.problem_of(job.request), evaluating.window_notes_of(job.request, listed)
+    except UserError as error:  # the worker will tell
+        st.caption(plain(str(error)))
+        return True
+    for note in notes:
+        st.warning(plain(note))
+    if problem:
+        st.error(plain(problem))
+    return not problem
 
 
 def submit(job: EvalJob) -> None:

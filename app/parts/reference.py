@@ -9,7 +9,7 @@ import streamlit as st
 from app.opened import runs_root
 from app.parts import page
 from kvlab.analysis import board as analysis
-from kvlab.analysis.verdict import NO_REFERENCE, judge
+from kvlab.analysis.verdict import NO_REFERENCE
 from kvlab.errors import UserError
 from kvlab.trace.labels import load_labels
 from kvlab.trace.reader import Run
@@ -23,7 +23,7 @@ def warn_of_reference(runs: Sequence[Run]) -> None:
         wanted = analysis.wanted(runs, load_labels(runs_root(), runs[0].record.comparison_id))
     except UserError:
         return  # Compare says that the labels are damaged
-    if wanted is not None and _fails(runs, tuple(page.stamp(run) for run in runs), wanted.answer):
+    if wanted is not None and _fails(runs, tuple(page.stamp(run) for run in runs), wanted.answers):
         warning()
 
 
@@ -32,5 +32,5 @@ def warning() -> None:
 
 
 @st.cache_data(max_entries=64, show_spinner=False)
-def _fails(_runs: Sequence[Run], stamps: tuple, answer: str) -> bool:
-    return judge(analysis.reference_texts(_runs), answer).kind in ("nearly", "wrong")
+def _fails(_runs: Sequence[Run], stamps: tuple, answers: tuple[str, ...]) -> bool:
+    return analysis.judge_any(analysis.reference_texts(_runs), answers).kind in ("nearly", "wrong")

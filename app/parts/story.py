@@ -65,7 +65,7 @@ def tell(story: Story, at: int) -> None:
     view = story.views[at]
     if page_exists(view.page):
         st.switch_page(PAGES / f"{view.page}.py", query_params=_query(story, at))
-    st.error(f"There is no page {view.page}: this story was made with another kvlab.")
+    st.error(f"There is no page {code(view.page)}: this story was made with another kvlab.")
 
 
 def _query(story: Story, at: int) -> dict[str, str]:

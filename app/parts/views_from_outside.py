@@ -8,6 +8,7 @@ import streamlit as st
 
 from app.parts import page
 from app.parts.figure import show
+from app.parts.text import plain
 from app.state import current_run, theme
 from kvlab.errors import UserError
 from kvlab.figures.views import VIEWS, View
@@ -23,8 +24,8 @@ def view_pages() -> list[st.Page]:
 
 
 def _page(view: View) -> None:
-    page.heading(view.title, view.sentence)
-    st.caption(f"From the plug-in {VIEWS.origin(view.name).name}.")
+    page.heading(plain(view.title), view.sentence)
+    st.caption(plain(f"From the plug-in {VIEWS.origin(view.name).name}."))
     run = current_run()
     if run is None:
         return
@@ -33,11 +34,11 @@ def _page(view: View) -> None:
         frame = view.frame(run)
         figure, reading = view.figure(frame, theme()), view.reading(frame)
     except UserError as error:
-        st.info(str(error), icon=":material/info:")
+        st.info(plain(str(error)), icon=":material/info:")
         return
     except Exception as error:  # a stranger's code: the other pages stand
         told = (str(error).strip().splitlines() or ["no message"])[0]
-        st.error(f"The view {view.title} failed on this run: {type(error).__name__}: {told}")
+        st.error(plain(f"The view {view.title} failed on this run: {type(error).__name__}: {told}"))
         return
     if not figure.layout.title.text:
         figure.update_layout(title_text=view.title)

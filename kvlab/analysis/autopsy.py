@@ -1,4 +1,4 @@
-"""What became of a few chosen tokens (a needle) in every layer and head: lived, merged or dropped, and when."""
+"""What became of a few chosen tokens (a needle) in every layer and head: kept, merged or dropped, and when."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pandas as pd
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 
-FATES = ("own slot", "merged", "dropped")
+FATES = ("kept", "merged", "dropped")
+EVENTS = ["step", "layer", "head", "source", "target", "value_weight"]
 
 
 def find_span(texts: list[str], words: str) -> list[tuple[int, int]]:
@@ -34,31 +35,46 @@ def find_span(texts: list[str], words: str) -> list[tuple[int, int]]:
     return found
 
 
-def autopsy(run: Run, span: tuple[int, int]) -> pd.DataFrame:
-    """One row a layer, head and token of `span` (first and last position) after the last step.
+def autopsy(run: Run, span: tuple[int, int], step: int | None = None) -> pd.DataFrame:
+    """One row a layer, head and token of `span` (first and last position).
 
-    Columns: layer, head, token, fate (of `FATES`), left (step its own slot ended, NA if it lives), into (the slot it
-    first went into, -1), slot (the slot it lives in now, -1), lost (step at which the slot holding it was dropped, NA).
+    Columns: layer, head, token, fate (of `FATES`, see `Links.fates`, after `step`; the last one where that is None),
+    left (step its own slot ended, NA if it lives), into (the slot it first went into, -1), slot (the slot it lives in
+    after the last step, -1), lost (step at which the slot holding it was dropped, NA), shared (first step after which
+    its slot held another token too, or it went into another's; NA).
 
     Raises:
         UserError: the run did not record its events.
     """
-    if run.record.level != "full":
-        raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
-    events = run.select("events", columns=["step", "layer", "head", "source", "target", "value_weight"])
-    tokens = np.arange(span[0], span[1] + 1)
-    links = Links(events, run.record.model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
-    layers = [layer for layer in range(run.record.model.num_hidden_layers) if layer not in run.record.sliding_layers]
-    heads = np.arange(run.record.model.num_key_value_heads)
-    layer, head, token = (grid.ravel() for grid in np.meshgrid(layers, heads, tokens, indexing="ij"))
+    events = events_of(run)
+    links, layer, head, token = followed(run, events, np.arange(span[0], span[1] + 1))
     left, into = links.next(layer, head, token)
     slot, lost = links.end(layer, head, token)
-    fate = np.select([left < 0, slot >= 0], [FATES[0], FATES[1]], FATES[2])
-    table = pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": fate, "into": into, "slot": slot})
-    for name, steps in (("left", left), ("lost", lost)):
+    at = links if step is None else followed(run, events[events["step"] <= step], np.arange(span[0], span[1] + 1))[0]
+    table = pd.DataFrame(
+        {"layer": layer, "head": head, "token": token, "fate": at.fates(layer, head, token), "into": into, "slot": slot}
+    )
+    for name, steps in (("left", left), ("lost", lost), ("shared", links.shared(layer, head, token))):
         table[name] = pd.array(np.where(steps >= 0, steps, 0), "Int32")
         table.loc[steps < 0, name] = pd.NA
-    return table[["layer", "head", "token", "fate", "left", "into", "slot", "lost"]]
+    return table[["layer", "head", "token", "fate", "left", "into", "slot", "lost", "shared"]]
+
+
+def events_of(run: Run) -> pd.DataFrame:
+    """The columns `EVENTS` of everything that left a slot; raises UserError where the run did not record them."""
+    if run.record.level != "full":
+        raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
+    return run.select("events", columns=EVENTS, ordered=False)
+
+
+def followed(run: Run, events: pd.DataFrame, positions: np.ndarray) -> tuple[Links, np.ndarray, np.ndarray, np.ndarray]:
+    """The ways that `events` say, and layer, head and token of every one of `positions` in every compressed head."""
+    model = run.record.model
+    links = Links(events, model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
+    layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
+    grids = np.meshgrid(layers, np.arange(model.num_key_value_heads), positions, indexing="ij")
+    layer, head, token = (grid.ravel().astype(np.int64) for grid in grids)
+    return links, layer, head, token
 
 
 class Links:
@@ -66,6 +82,12 @@ class Links:
 
     def __init__(self, events: pd.DataFrame, heads: int, tokens: int) -> None:
         self.heads, self.tokens = heads, tokens
+        taken = events[events["target"] >= 0]
+        self.taken = (
+            pd.Series(taken["step"].to_numpy(np.int64))
+            .groupby(self._key(taken["layer"].to_numpy(), taken["head"].to_numpy(), taken["target"].to_numpy()))
+            .min()
+        )
         # A slot spread over several targets is followed into the one that took the most of it.
         events = events.sort_values("value_weight", kind="stable")
         keys = self._key(events["layer"].to_numpy(), events["head"].to_numpy(), events["source"].to_numpy())
@@ -99,11 +121,22 @@ class Links:
             open_[where[~moves]] = False
         return here, lost
 
-    def took_in(self, events: pd.DataFrame, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
-        """Whether each slot was the target of any of these events."""
-        taken = events[events["target"] >= 0]
-        targets = self._key(taken["layer"].to_numpy(), taken["head"].to_numpy(), taken["target"].to_numpy())
-        return np.isin(self._key(layer, head, position), targets)
+    def shared(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """First step at which each slot took in another one or went into another one (-1: neither)."""
+        never = np.iinfo(np.int64).max
+        took = self.taken.reindex(self._key(layer, head, position), fill_value=never).to_numpy(np.int64)
+        step, target = self.next(layer, head, position)
+        first = np.minimum(took, np.where((step >= 0) & (target >= 0), step, never))
+        return np.where(first == never, -1, first)
+
+    def fates(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
+        """What became of each token, one of `FATES`.
+
+        `kept` is a slot of its own that took in no other; `merged` a slot shared with others, whether it went into
+        theirs or they into its own; `dropped` neither.
+        """
+        held = self.end(layer, head, position)[0] >= 0
+        return np.select([~held, self.shared(layer, head, position) >= 0], [FATES[2], FATES[1]], FATES[0])
 
     def _key(self, layer: np.ndarray, head: np.ndarray, position: np.ndarray) -> np.ndarray:
         return (layer.astype(np.int64) * self.heads + head) * self.tokens + position
@@ -131,10 +164,10 @@ def survival(table: pd.DataFrame) -> pd.DataFrame:
 def fates_over_steps(table: pd.DataFrame, last_step: int) -> pd.DataFrame:
     """Share of all (layer, head, token) in each of `FATES` after every step: columns step, then `FATES`."""
     steps = np.arange(last_step + 1)
-    left = np.sort(table["left"].fillna(last_step + 1).to_numpy(np.int64))
-    lost = np.sort(table["lost"].fillna(last_step + 1).to_numpy(np.int64))
-    gone, dropped = (np.searchsorted(values, steps, side="right") / len(table) for values in (left, lost))
-    return pd.DataFrame({"step": steps, "own slot": 1 - gone, "merged": gone - dropped, "dropped": dropped})
+    lost = table["lost"].fillna(last_step + 1).to_numpy(np.int64)
+    changed = np.minimum(table["shared"].fillna(last_step + 1).to_numpy(np.int64), lost)
+    gone, dropped = (np.searchsorted(np.sort(values), steps, side="right") / len(table) for values in (changed, lost))
+    return pd.DataFrame({"step": steps, FATES[0]: 1 - gone, FATES[1]: gone - dropped, FATES[2]: dropped})
 
 
 def needle_mass(run: Run, table: pd.DataFrame, layer: int, head: int) -> pd.DataFrame:

@@ -27,6 +27,17 @@ class Wanted:
     answer: str
     facts: tuple[tuple[int, int], ...]
     assumed: bool
+    others: tuple[str, ...] = ()  # right as well
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """All that is right."""
+        return (self.answer, *self.others)
+
+    @property
+    def words(self) -> str:
+        """All that is right, as a sentence names it."""
+        return " or ".join(self.answers)
 
 
 @dataclass(frozen=True)
@@ -50,6 +61,12 @@ class Asked:
     positions: np.ndarray
     problem: str = ""
 
+    @property
+    def moment(self) -> str:
+        """The step after which the fates are taken, in words."""
+        when = "at the end of the prompt" if self.answer is None else "when the answer was written"
+        return f"{when} (after step {self.step})"
+
 
 def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:
     """The answer and facts said later, else those recorded; None where there is no answer."""
@@ -57,23 +74,30 @@ def wanted(runs: Sequence[Run], labels: Labels) -> Wanted | None:
     answer = labels.answer or record.answer
     if answer is None:
         return None
+    others = record.other_answers if answer == record.answer else ()
     facts = labels.facts or record.facts
     if facts:
-        return Wanted(answer, facts, False)
-    found = find_answer(record.prompt, answer)
-    return Wanted(answer, (found,) if found else (), True)
+        return Wanted(answer, facts, False, others)
+    found = next(filter(None, (find_answer(record.prompt, one) for one in (answer, *others))), None)
+    return Wanted(answer, (found,) if found else (), True, others)
 
 
 def ask(runs: Sequence[Run], wanted: Wanted) -> Asked:
     """The comparison held against what is wanted; all its runs were forced along the full cache's text."""
     texts = reference_texts(runs)
-    answer, positions, problem = answer_tokens(texts, wanted.answer), np.zeros(0, np.int64), ""
+    spelled = filter(None, (answer_tokens(texts, one) for one in wanted.answers))
+    answer, positions, problem = next(spelled, None), np.zeros(0, np.int64), ""
     try:
         positions = fact_positions(runs[0].tokens, runs[0].record.prompt, wanted.facts)
     except UserError as error:
         problem = str(error)
     step = max(answer[1] - 1, 0) if answer else 0
-    return Asked(wanted, judge(texts, wanted.answer, texts), answer, step, positions, problem)
+    return Asked(wanted, judge_any(texts, wanted.answers, texts), answer, step, positions, problem)
+
+
+def judge_any(texts: Sequence[str], answers: Sequence[str], reference: Sequence[str] = ()) -> Verdict:
+    """The best verdict over several answers that are right, the first of equals."""
+    return min((judge(texts, one, reference) for one in answers), key=lambda verdict: KINDS.index(verdict.kind))
 
 
 def reference_texts(runs: Sequence[Run]) -> list[str]:
@@ -100,7 +124,7 @@ def verdicts(runs: Sequence[Run], asked: Asked) -> pd.DataFrame:
     the full cache lacks it).
     """
     texts = reference_texts(runs)
-    judged = [judge(phase_texts(run, "free"), asked.wanted.answer, texts) for run in runs]
+    judged = [judge_any(phase_texts(run, "free"), asked.wanted.answers, texts) for run in runs]
     rows, columns = zip(*places(runs), strict=True)
     return headline(runs).assign(
         row=rows,
@@ -138,17 +162,18 @@ def places(runs: Sequence[Run]) -> list[tuple[str, str]]:
 def board(runs: Sequence[Run], asked: Asked, table: pd.DataFrame) -> pd.DataFrame:
     """What the board shows: the columns of `table` (`verdicts`), and a row a compressed run and token of the fact.
 
-    The token's are position, text, and the shares of heads in which it is `kept`, `merged`, `dropped` (all empty for a
-    run without events, which has one row). Budgets come in rising order, methods as they were made.
+    The token's are position, text, moment (`Asked.moment`), and the shares of heads in which it is `kept`, `merged`,
+    `dropped` (all empty for a run without events, which has one row). Budgets come in rising order, methods as they
+    were made.
     """
     parts = []
     for run, (_, line) in zip(runs, table.iterrows(), strict=True):
         if run.record.method == "full":
             continue
         strip = fact_strip(run, asked)
-        parts.append(pd.DataFrame([line] * len(strip)).reset_index(drop=True).join(strip))
+        parts.append(pd.DataFrame([line] * len(strip)).reset_index(drop=True).join(strip).assign(moment=asked.moment))
     if not parts:
-        return table.head(0).assign(position=[], text=[], **{fate: [] for fate in FATES})
+        return table.head(0).assign(position=[], text=[], moment=[], **{fate: [] for fate in FATES})
     return pd.concat(parts, ignore_index=True)
 
 

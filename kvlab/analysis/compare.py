@@ -8,10 +8,10 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.labels import distinct
-from kvlab.analysis.memory import over_steps
+from kvlab.analysis.labels import distinct, parts
+from kvlab.analysis.memory import full_bytes_per_token, over_steps
 from kvlab.analysis.speed import Speed, speed_of
-from kvlab.budget import Budget
+from kvlab.budget import BYTE_SHARE, BYTES, Budget
 from kvlab.trace.schema import RunRecord
 
 
@@ -36,28 +36,38 @@ def unique_labels(runs: Sequence[RunLike]) -> list[str]:
 def headline(runs: Sequence[RunLike]) -> pd.DataFrame:
     """One row a run: bytes after the last step with their share of the full cache's, speed, and closeness to it.
 
-    The full cache's bytes and speed are those of the run of method `full` where there is one; without it, bytes are
-    computed from the model's shape and the speed ratio is empty. KL in nats per token over the forced continuation: all
-    is of one prompt (column prompts), and closeness a mean over `mean_tokens` tokens of it.
+    Nothing is rounded. `over_budget` is how far the live bytes lie above the budget's, and `speed_ratio_doubt` why the
+    ratio of the rates means little, where it does. The full cache's bytes and speed are those of the run of method
+    `full` where there is one; without it, bytes are computed from the model's shape and the speed ratio is empty. KL
+    in nats per token over the forced continuation: all is of one prompt (column prompts), and closeness a mean over
+    `mean_tokens` tokens of it.
     """
     full = next((run for run in runs if run.record.method == "full"), None)
-    full_speed = speed_of(full.record) if full else None
+    speeds = [speed_of(run.record) for run in runs]
+    reference = next((speed for run, speed in zip(runs, speeds, strict=True) if run is full), None)
     whole = None if full is None or full.memory.empty else over_steps(full.memory, full.record)
-    rows = [_row(run, label, whole, full_speed) for run, label in zip(runs, unique_labels(runs), strict=True)]
+    rows = [
+        _row(run, label, whole, speed, reference)
+        for run, label, speed in zip(runs, unique_labels(runs), speeds, strict=True)
+    ]
     return pd.DataFrame(rows)
 
 
-def _row(run: RunLike, label: str, whole: pd.DataFrame | None, full_speed: Speed | None) -> dict[str, object]:
-    record, speed = run.record, speed_of(run.record)
+def _row(
+    run: RunLike, label: str, whole: pd.DataFrame | None, speed: Speed, reference: Speed | None
+) -> dict[str, object]:
+    record = run.record
     forced = run.tokens[run.tokens["phase"] == "forced"]
     return {
         "label": label,
         "method": record.method,
         "budget": Budget(record.budget).words,
         **_bytes(run, whole),
+        "over_budget": over_budget(run),
         "tokens_per_second": speed.rate,
         **speed.columns(),
-        "speed_ratio": speed.ratio_to(full_speed),
+        "speed_ratio": speed.ratio_to(reference),
+        "speed_ratio_doubt": speed.ratio_doubt(reference),
         "prompt_seconds": record.seconds_prefill,
         "rehearsal_seconds": record.seconds_rehearse,
         "mean_kl": _mean(forced["kl"]),
@@ -86,6 +96,29 @@ def _bytes(run: RunLike, there: pd.DataFrame | None) -> Mapping[str, float | Non
         name.replace("bytes", "ratio"): float(last[name]) / whole[name] if whole[name] else None for name in names
     }
     return {name: float(last[name]) for name in names} | ratios
+
+
+def over_budget(run: RunLike) -> float | None:
+    """How far the live bytes after the last step lie above the budget's, as a share of them; 0.14 is 14 % above.
+
+    The budget's are the keys and values of that many tokens, without metadata, in every layer that is compressed. None
+    for a method that takes no budget, and where no bytes were recorded.
+    """
+    record, memory = run.record, run.memory
+    if memory.empty or not parts(record).budget:
+        return None
+    last = memory[(memory["step"] == memory["step"].max()) & ~memory["layer"].isin(record.sliding_layers)]
+    promised = _budget_bytes(record, len(last))
+    return float(last["live_bytes"].sum()) / promised - 1 if promised else None
+
+
+def _budget_bytes(record: RunRecord, layers: int) -> float:
+    budget, token = Budget(record.budget), layers * full_bytes_per_token(record)
+    if budget.unit == BYTES:
+        return budget.number
+    if budget.unit == BYTE_SHARE:
+        return budget.number * token * record.prompt_tokens
+    return float(budget.slots(record.prompt_tokens) * token)
 
 
 def beyond_budget(runs: Sequence[RunLike]) -> pd.DataFrame:
@@ -129,7 +162,7 @@ def has_kl(along: pd.DataFrame) -> bool:
 
 def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
     """One row a run and token of the forced continuation: KL, agreement (also as a rolling mean), NLL of both, nats."""
-    parts = []
+    tables = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         forced = run.tokens[run.tokens["phase"] == "forced"].sort_values("position")
         agree = forced["top1_agree"].astype("float64")
@@ -147,8 +180,8 @@ def along_text(runs: Sequence[RunLike], window: int = 16) -> pd.DataFrame:
                 "nll_full": -forced["logprob_full"].to_numpy(),
             }
         )
-        parts.append(part.assign(extra_nll=lambda table: (table["nll"] - table["nll_full"]).cumsum()))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        tables.append(part.assign(extra_nll=lambda table: (table["nll"] - table["nll_full"]).cumsum()))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def has_memory(runs: Sequence[RunLike]) -> bool:
@@ -158,22 +191,22 @@ def has_memory(runs: Sequence[RunLike]) -> bool:
 
 def memory_over_steps(runs: Sequence[RunLike]) -> pd.DataFrame:
     """Live, allocated, peak and full bytes of every run over the steps, with columns label and method."""
-    parts = [
+    tables = [
         over_steps(run.memory, run.record).assign(label=label, method=run.record.method)
         for run, label in zip(runs, unique_labels(runs), strict=True)
         if not run.memory.empty
     ]
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def slots_by_layer(runs: Sequence[RunLike]) -> pd.DataFrame:
     """Live slots of every layer at the last step, mean over KV heads: columns label, method, layer, live_slots."""
-    parts = []
+    tables = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         last = run.memory[run.memory["step"] == run.memory["step"].max()]
         part = last[["layer", "live_slots", "logical_tokens"]].assign(label=label, method=run.record.method)
-        parts.append(part.assign(share=part["live_slots"] / part["logical_tokens"]))
-    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        tables.append(part.assign(share=part["live_slots"] / part["logical_tokens"]))
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame()
 
 
 def rivals_at_same_bytes(table: pd.DataFrame) -> list[pd.DataFrame]:

@@ -79,8 +79,11 @@ def by_rank(run: Run, layer: int, head: int) -> pd.DataFrame:
 
 
 def decided_at(lineage: Lineage) -> int:
-    """The step of the prompt's decision: 0, or for a method that waits, the first in which something left."""
-    return 0 if (lineage.leave == 0).any() else 1
+    """The step of the prompt's decision: 0, or for a method that waits, 1 where that is the first with a departure.
+
+    A head that keeps the whole prompt was decided about after the prompt, whatever was read since.
+    """
+    return 0 if (lineage.leave == 0).any() or not (lineage.leave == 1).any() else 1
 
 
 def line_of(table: pd.DataFrame) -> Line:

@@ -8,12 +8,10 @@ from itertools import accumulate
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.autopsy import Links
+from kvlab.analysis.autopsy import FATES, events_of, followed
 from kvlab.errors import UserError
 from kvlab.trace.reader import Run
 from kvlab.turns import said_in
-
-FATES = ("kept", "merged", "dropped")
 
 
 def fact_positions(tokens: pd.DataFrame, prompt: str, facts: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -72,29 +70,14 @@ def _begins(texts: Sequence[str]) -> set[int]:
 
 
 def fact_fates(run: Run, positions: Sequence[int] | np.ndarray, step: int) -> pd.DataFrame:
-    """One row a layer, head and token of `positions`: its fate (of `FATES`) after `step`.
-
-    `kept` is a slot of its own that took in no other; `merged` a slot shared with others, whether it went into theirs
-    or they into its own; `dropped` neither.
+    """One row a layer, head and token of `positions`: its fate after `step`, as `Links.fates` defines it.
 
     Raises:
         UserError: the run did not record its events.
     """
-    if run.record.level != "full":
-        raise UserError(f"{run.record.label} was recorded at level {run.record.level}, without events.")
-    columns = ["step", "layer", "head", "source", "target", "value_weight"]
-    events = run.select("events", columns=columns, ordered=False)
-    events = events[events["step"] <= step]
-    model = run.record.model
-    links = Links(events, model.num_key_value_heads, run.record.prompt_tokens + run.record.max_new_tokens)
-    layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
-    grids = np.meshgrid(layers, np.arange(model.num_key_value_heads), positions, indexing="ij")
-    layer, head, token = (grid.ravel().astype(np.int64) for grid in grids)
-    left = links.next(layer, head, token)[0] >= 0
-    held = links.end(layer, head, token)[0] >= 0
-    shared = left | links.took_in(events, layer, head, token)
-    fate = np.select([~held, shared], [FATES[2], FATES[1]], FATES[0])
-    return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": fate})
+    events = events_of(run)
+    links, layer, head, token = followed(run, events[events["step"] <= step], np.asarray(positions))
+    return pd.DataFrame({"layer": layer, "head": head, "token": token, "fate": links.fates(layer, head, token)})
 
 
 def token_shares(fates: pd.DataFrame) -> pd.DataFrame:

@@ -27,7 +27,8 @@ def regret_over_steps(steps: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame
     Step k reads the k-th token of the continuation and predicts the one after; its row names that one. The last step
     predicts nothing that was recorded.
     """
-    worst = steps.loc[steps.groupby("step")["regret"].idxmax().dropna(), ["step", "layer", "head", "regret"]]
+    known = steps[steps["regret"].notna()]
+    worst = known.loc[known.groupby("step")["regret"].idxmax(), ["step", "layer", "head", "regret"]]
     table = steps.groupby("step")["regret"].mean().rename("mean").reset_index()
     table = table.merge(worst.rename(columns={"regret": "largest"}), on="step", how="left")
     forced = tokens[tokens["phase"] == "forced"].sort_values("position").reset_index(drop=True)

@@ -19,7 +19,7 @@ from kvlab.intervals import Interval, mean_intervals, share_interval
 from kvlab.trace.labels import Labels
 from kvlab.trace.reader import Run
 
-MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio")
+MEASURES = ("mean_kl", "kl_answer", "top1_agreement", "live_bytes", "live_ratio", "over_budget")
 LEVEL = 0.05  # of the sign test, shared among the rivals of one group: as likely as a 95 % interval to mislead
 CELL = ["row", "column"]
 NOT_ASKED = "not asked"  # the verdict on a run of a prompt without an answer
@@ -117,6 +117,7 @@ def _cell(group: pd.DataFrame) -> dict[str, object]:
     told = {kind: int(counts.get(kind, 0)) for kind in KINDS[:3]}
     judged_ones = sum(told.values())
     share = share_interval(told["right"], judged_ones) if judged_ones else None
+    ended = ended.assign(**{name: None for name in MEASURES if name not in ended})
     table = np.column_stack([pd.to_numeric(ended[name]).to_numpy(np.float64, na_value=np.nan) for name in MEASURES])
     means = mean_intervals(table) if len(ended) else [None] * len(MEASURES)
     line = {name: first[name] for name in ("label", "method", *CELL)} | {"ended": len(ended), "n": judged_ones} | told

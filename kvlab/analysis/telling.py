@@ -8,9 +8,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.board import Wanted, ask, phase_texts, readers, reference_texts
+from kvlab.analysis.board import Wanted, ask, judge_any, phase_texts, readers, reference_texts
 from kvlab.analysis.compare import at_same_bytes, headline
-from kvlab.analysis.verdict import judge
 from kvlab.trace.reader import Run
 
 Prefer = Literal["any", "merging", "wrong"]
@@ -127,7 +126,7 @@ def _merged(run: Run) -> int:
 def _wrong(runs: Sequence[Run], compressed: Sequence[Run], wanted: Wanted | None) -> Chosen | None:
     if wanted is not None:
         texts = reference_texts(runs)
-        judged = {run.record.run_id: judge(phase_texts(run, "free"), wanted.answer, texts) for run in compressed}
+        judged = {run.record.run_id: judge_any(phase_texts(run, "free"), wanted.answers, texts) for run in compressed}
         for kind in ("nearly", "wrong"):
             if found := [name for name, verdict in judged.items() if verdict.kind == kind]:
                 wrote = judged[found[0]].wrote

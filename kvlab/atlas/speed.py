@@ -6,6 +6,8 @@ import json
 
 import pandas as pd
 
+from kvlab.analysis.speed import REFERENCE
+
 # Figures of rows, each with what the page calls it and the unit of its bar.
 MEASURES = {
     "rate": ("decode rate", "tokens/s"),
@@ -16,7 +18,10 @@ MEASURES = {
 DECIDING = "scoring and deciding"
 RECORDING = "recording {} / off"
 LEVELS = ("light", "full")
-COLUMNS = ["method", "label", "value", "spread", "bound", "ratio", "is_full", "status", "note", "repeats"]
+COLUMNS = [
+    "method", "label", "value", "spread", "bound", "ratio", "reference", "own_ratio", "is_full", "status", "note",
+    "repeats",
+]  # fmt: skip
 
 
 def loads(rows: pd.DataFrame) -> list[tuple[str, int, int]]:
@@ -36,8 +41,14 @@ def at(rows: pd.DataFrame, load: tuple[str, int, int]) -> pd.DataFrame:
 
 
 def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
-    """A row a method with columns `COLUMNS`; `ratio` is that to the full cache, best of the full caches there."""
+    """A row a method with columns `COLUMNS`.
+
+    `ratio` is that to `reference`, the best of the full caches there, by name; `own_ratio` that to kvlab's full cache,
+    which comparisons take for reference.
+    """
     found = rows[rows["figure"] == figure]
+    best = found.loc[found["is_full"].astype(bool), "method"]
+    own = found.loc[(found["method"] == REFERENCE) & (found["median"] > 0), "median"]
     labels = [label(row) for _, row in found.iterrows()]
     return pd.DataFrame(
         {
@@ -47,6 +58,8 @@ def measured(rows: pd.DataFrame, figure: str) -> pd.DataFrame:
             "spread": found["iqr"].to_numpy(float),
             "bound": found["bound"].to_numpy(float),
             "ratio": found["ratio_to_full"].to_numpy(float),
+            "reference": str(best.iloc[0]) if len(best) else "",
+            "own_ratio": found["median"].to_numpy(float) / (float(own.iloc[0]) if len(own) else float("nan")),
             "is_full": found["is_full"].to_numpy(bool),
             "status": found["status"].to_numpy(str),
             "note": found["note"].fillna("").to_numpy(str),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from kvlab.atlas.paper_tables import OWN, PaperTable
 from kvlab.atlas.quality import ranks, scores
 from kvlab.atlas.scores import FULL
 from kvlab.atlas.settings import of_rows
+from kvlab.counted import in_range
 from kvlab.errors import UserError
 from kvlab.evaluate.metrics import packages
 from kvlab.trace.atomic import replace_text
@@ -130,7 +132,8 @@ def _mean(mean: float, low: float, high: float, count: float, digits: int) -> st
         return NOT_RUN
     if count == 1:
         return f"{mean:.{digits}f} (one prompt)"
-    return f"{mean:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    middle, least, most = in_range(mean, low, high, f"{{:.{digits}f}}".format)
+    return f"{middle} [{least}, {most}]"
 
 
 def markdown(table: Written) -> str:
@@ -138,11 +141,16 @@ def markdown(table: Written) -> str:
     rule = ["---", *["---:" if any(name in head for name in ("(", ":")) else "---" for head in table.header[1:]]]
     lines = [[_md(Cell(head)) for head in table.header], rule, *([_md(cell) for cell in line] for line in table.lines)]
     body = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-    return f"**{table.title}**\n\n{body}\n\n{table.caption}\n"
+    return f"**{_literal(table.title)}**\n\n{body}\n\n{_literal(table.caption)}\n"
+
+
+def _literal(text: str) -> str:
+    """Text that Markdown shows as written; underscores inside a word are no markup there."""
+    return re.sub(r"([\\`*<>|$~]|\](?=\()|(?<!\w)_|_(?!\w))", r"\\\1", text)
 
 
 def _md(cell: Cell) -> str:
-    text = cell.text.replace("|", "\\|")
+    text = _literal(cell.text)
     return f"**{text}**" if cell.bold else text
 
 

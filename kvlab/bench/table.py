@@ -102,7 +102,7 @@ def rows_json(rows: Sequence[Row], path: str) -> str:
     """The rows as one JSON object: `file`, `rows`, and `paper` for a preset that has paper numbers."""
     named = [row.preset for row in rows if row.preset]
     numbers = beside_the_paper(rows, named[0]) if named else pd.DataFrame()
-    paper = json.loads(numbers.to_json(orient="records"))
+    paper = json.loads(numbers.to_json(orient="records", double_precision=15))
     return json.dumps({"file": path, "rows": [_readable(row) for row in rows], "paper": paper}, indent=2)
 
 

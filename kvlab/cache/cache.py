@@ -8,14 +8,15 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicCache, get_layer_types_and_kwargs
 
-from kvlab.cache.chunks import check_chunks, chunk_sizes
+from kvlab.cache.chunks import check_chunks, check_pass, chunk_sizes
 from kvlab.cache.deciding import conclude_all
 from kvlab.cache.hybrid import HybridLayer
 from kvlab.cache.layer import CompressedLayer
-from kvlab.cache.rehearsed import take_last_queries
+from kvlab.cache.rehearsed import UNREAD, take_last_queries
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.sliding import with_own_window
 from kvlab.errors import UserError
+from kvlab.given import whole_number
 
 
 @dataclass(frozen=True)
@@ -96,14 +97,44 @@ class CompressedCache(Cache):
         """Whether any layer is kvlab's."""
         return any(isinstance(layer, CompressedLayer) for layer in self.layers)
 
-    def expect(self, tokens: int, chunk: int) -> list[int]:
-        """Announce a first prompt of `tokens` per row, padding counted, that comes in chunks; their sizes, in order.
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """As transformers' cache.
 
-        Every layer keeps all keys and values until the last chunk; then the method decides as for the whole prompt.
-        Raises UserError for a method whose result would not be the same.
+        Raises UserError where it is not known what belongs to the prompt, or where the prompt would wait for a
+        rehearsal that nobody makes. Whoever fills layers by hand knows both.
         """
-        sizes = chunk_sizes(tokens, chunk)
-        check_chunks(self.settings.pipeline, tokens, chunk)
+        layer, state = self.layers[layer_idx], self.settings.rehearsal
+        if isinstance(layer, CompressedLayer):
+            check_pass(layer, key_states.shape[2])
+        if state is not None and not (state.ids or state.done or state.running):
+            raise UserError(UNREAD)
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
+    def reset(self) -> None:
+        """Forget the text, and what was announced about it: the next one finds a fresh cache."""
+        super().reset()
+        self.settings.forget()
+
+    def expect(self, tokens: int, chunk: int | None = None) -> list[int]:
+        """Announce a first prompt of `tokens` per row, padding counted, that comes in one or several passes.
+
+        Every layer keeps all keys and values until the last pass; then the method decides as for the whole prompt. What
+        follows is a further turn. Returns the sizes of passes of `chunk` tokens, in order.
+        Raises UserError where the prompt was decided about before it ended, and for a method whose result would not be
+        that of one pass.
+        """
+        tokens = whole_number(tokens, "The tokens of the prompt", 1, 2**31 - 1)
+        sizes = chunk_sizes(tokens, tokens if chunk is None else chunk)
+        first = next(iter(self.compressed_layers()), None)
+        if first is not None and first.quota is not None and first.prompt_end != tokens:
+            raise UserError(
+                f"This cache has decided about a prompt of {first.prompt_end:,} tokens: call expect before the first "
+                "pass, or reset the cache."
+            )
+        if chunk is not None:
+            check_chunks(self.settings.pipeline, tokens, chunk)
         self.settings.prompt_tokens = tokens
         return sizes
 

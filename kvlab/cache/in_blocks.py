@@ -20,7 +20,7 @@ class Appending(AttendingLayer, Protocol):
     cumulative_length: int  # tokens seen, padding counted
     announced: list[int]  # real tokens of each row to come
 
-    def update(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+    def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
         """Append (B, H, q, d) states; the slots this pass attends to."""
         ...
 
@@ -32,11 +32,25 @@ class InBlocks:
         self.layer, self.size = layer, size
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
-        """Output (B, Hq, q, d); budgets are those of the whole prompt."""
+        """Output (B, Hq, q, d); budgets are those of the whole prompt.
+
+        Blocks begin at each row's own first token, as they do where it is alone: padding goes to the end and back.
+        """
         rows, tokens = query.shape[0], query.shape[2]
-        real = [tokens] * rows if call.padding is None else call.padding[:, -tokens:].sum(-1).tolist()
-        self.layer.announced = [int(count) for count in real]
-        return attend_in_blocks(self.layer, self.size, query, key, value, call)
+        if call.padding is None:
+            self.layer.announced = [tokens] * rows
+            return attend_in_blocks(self.layer, self.size, query, key, value, call)
+        real = call.padding[:, :tokens].bool()
+        self.layer.announced = [int(count) for count in real.sum(-1).tolist()]
+        order = (~real).to(torch.uint8).argsort(dim=-1, stable=True)
+        query, key, value = (_taken(part, order) for part in (query, key, value))
+        call = call._replace(padding=real.gather(1, order))
+        return _taken(attend_in_blocks(self.layer, self.size, query, key, value, call), order.argsort(-1))
+
+
+def _taken(states: Tensor, order: Tensor) -> Tensor:
+    """Tokens `order` (B, q) of states (B, H, q, d)."""
+    return states.gather(2, order[:, None, :, None].expand(-1, states.shape[1], -1, states.shape[3]))
 
 
 def attend_in_blocks(
@@ -48,6 +62,6 @@ def attend_in_blocks(
         block = slice(first, first + size)
         seen = before + min(first + size, query.shape[2])
         padding = None if call.padding is None else call.padding[:, :seen]
-        slots = layer.update(key[:, :, block], value[:, :, block])
+        slots = layer.take_in(key[:, :, block], value[:, :, block])
         outputs.append(layer.attend(query[:, :, block], *slots, call._replace(padding=padding)))
     return torch.cat(outputs, 2)

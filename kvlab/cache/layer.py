@@ -27,6 +27,7 @@ from kvlab.cache.sizes import sizes_of
 from kvlab.cache.streams import Streams
 from kvlab.cache.table import SlotTable
 from kvlab.cache.whole import whole_pass
+from kvlab.errors import UserError
 from kvlab.methods.view import Slots
 
 
@@ -62,13 +63,22 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
         What is returned names this layer to kvlab's attention function, which then asks the layer itself.
         """
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
         check_rehearsed(self)
+        self.settings.check_attended()
         rows, block = key_states.shape[2], self.settings.pipeline.block
+        if self.quota is None:
+            self.prompt_end = self.cumulative_length + rows
+        self.settings.unattended = self.layer_idx
         if block and rows > block and self.cumulative_length == 0:
             offer(InBlocks(self, block), key_states)
             return key_states, value_states
+        return self.take_in(key_states, value_states)
+
+    def take_in(self, key_states: Tensor, value_states: Tensor) -> tuple[Tensor, Tensor]:
+        """`update` for tokens of a pass that was checked as a whole."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        rows = key_states.shape[2]
         self._append(key_states, value_states)
         self.tokens_seen += rows
         self.cumulative_length += rows
@@ -121,13 +131,19 @@ class CompressedLayer(LayerState, CacheLayerMixin):
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, call: AttentionCall) -> Tensor:
         """Output (B, Hq, q, d) over all slots; then the method scores and, when due, this layer is compressed."""
-        rows, incomplete = query.shape[2], self.cumulative_length < self.settings.prompt_tokens
+        rows, passage = query.shape[2], self.settings.passage
+        # A prompt that is narrowed, or goes through the layer in blocks, came in one pass of the model.
+        pieces = passage is None and not self.announced
+        incomplete = pieces and self.cumulative_length < self.settings.prompt_tokens
+        self.settings.unattended = None
+        if self.quota is None and call.module is not None:
+            self.settings.check_model(call.module, query.shape[1] // key.shape[1])
         first = self.quota is None and not incomplete
-        row_valid, passage = None, self.settings.passage
+        row_valid = None
         if first and passage is not None and passage.current is not None:
             row_valid = self._mark_narrowed(passage.current)
         elif call.padding is not None and (rows > 1 or self.quota is None or self.settings.rehearses_now):
-            row_valid = call.padding[:, -rows:].to(torch.bool)
+            row_valid = call.padding[:, : self.cumulative_length][:, -rows:].to(torch.bool)
             self._mark_padding(row_valid)
         self.note_peak(max(table.left_bytes for table in self.tables))
         if first:
@@ -138,6 +154,11 @@ class CompressedLayer(LayerState, CacheLayerMixin):
                 self.settings, self.rank, lengths, self.streams.heads, self.device, sizes
             )
         hidden = None if call.module is None else take_hidden_states(call.module)
+        if hidden is None and call.module is not None and self.settings.pipeline.score.needs_hidden_states:
+            raise UserError(
+                "This method works on the model's hidden states, which only the model that make_cache was given hands "
+                "over: pass the prompt to that model, not to an earlier copy of it."
+            )
         common = call.scaling, call.softcap, call.module, hidden, self.rotary.now(), self.generator
         real: Sequence[Tensor | None] = [None] * len(self.tables)
         if row_valid is not None:

@@ -44,6 +44,7 @@ class LayerState:
         self.is_initialized = False
         self.cumulative_length = 0  # tokens seen, padding counted: transformers' logical length
         self.peak_bytes = 0
+        self.prompt_end = 0  # `cumulative_length` at the end of the prompt
         self.lengths: list[int] = []  # real tokens of each row, on the host
         self.announced: list[int] = []  # real tokens of each row of a prompt that goes through the layer in blocks
         self.waiting = 0  # tokens appended since the last decision

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from transformers import PreTrainedModel
-
 from kvlab.attention import ATTENTION_NAME
 from kvlab.attention.hidden import watch_hidden_states
 from kvlab.attention.queries import num_key_value_heads
 from kvlab.budget import UNLIMITED, Budget
+from kvlab.cache.adapters import fitted_to_whole_weights, without_adapter_wrapper
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.fused import decides_on_cpu_alone, decides_whole
+from kvlab.cache.generating import announce_prompts
 from kvlab.cache.on_host import make_ready
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.prompt_text import tell_text, with_delimiters
 from kvlab.cache.rehearsing import listen, rehearsal_state
-from kvlab.cache.settings import LayerSettings, Observer
+from kvlab.cache.settings import LayerSettings, Observer, shape_of
 from kvlab.errors import UserError
 from kvlab.fitted.feature_maps import with_feature_maps
 from kvlab.fitted.profiles import with_profile
@@ -53,7 +53,7 @@ def make_cache(
         raise UserError("Give hyper-parameters with a method's name, or a finished method, not both.")
     if not hasattr(model, "config") and not hasattr(model, "tokenizer"):
         raise UserError(f"A cache cannot be made for {shown(model)}: give what kvlab.load_model(name) returns.")
-    language_model: PreTrainedModel = getattr(model, "model", model) if hasattr(model, "tokenizer") else model
+    language_model = without_adapter_wrapper(getattr(model, "model", model) if hasattr(model, "tokenizer") else model)
     config = language_model.config.get_text_config(decoder=True)
     if config._attn_implementation != ATTENTION_NAME:
         raise UserError("This model does not run kvlab's attention; load it with kvlab.load_model(name).")
@@ -61,8 +61,9 @@ def make_cache(
     whole_number(seed, "The seed", 0, 2**63 - 1)
     amount = Budget.parse(budget) if isinstance(budget, str) else Budget(budget)
     pipeline = method.pipeline()
-    for with_fitted in (with_feature_maps, with_profile, with_score_heads):
-        pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
+    with fitted_to_whole_weights(language_model):
+        for with_fitted in (with_feature_maps, with_profile, with_score_heads):
+            pipeline = with_fitted(pipeline, language_model, getattr(model, "name", ""))
     pipeline = with_delimiters(pipeline, getattr(model, "tokenizer", None))
     if pipeline.score.needs_hidden_states:
         watch_hidden_states(language_model)
@@ -83,6 +84,7 @@ def make_cache(
         passage=Passage() if pipeline.saves_prefill else None,
         changing_rotary=changing_rotary(language_model),
         store=store_under(method.store, amount),
+        shape=shape_of(config),
     )
     if pipeline.rehearsal is not None and settings.compresses:
         listen(language_model)
@@ -92,4 +94,5 @@ def make_cache(
         make_ready(pipeline, language_model.dtype)
     if pipeline.reads_text and settings.compresses:
         tell_text(language_model)
+    announce_prompts(language_model)
     return CompressedCache(config, settings)

@@ -22,4 +22,4 @@ class Mark:
     waiting: int
     rotary: Any
     states: dict[str, Any]  # a recurrent state beside the slots
-    every: int  # of the rehearsal's queries one in so many is kept
+    every: list[int]  # of each row's queries of the rehearsal one in so many is kept

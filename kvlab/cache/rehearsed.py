@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
+import torch
 from transformers.cache_utils import LinearAttentionLayer
 
 from kvlab.attention.seen import PassSeen
@@ -15,16 +17,18 @@ from kvlab.cache.settings import LayerSettings
 from kvlab.errors import UserError
 from kvlab.methods.view import References
 
+UNREAD = (
+    "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model that "
+    "make_cache was given, not to a part of it or to an earlier copy."
+)
+
 
 def check_rehearsed(layer: LayerState) -> None:
     """Raises UserError where tokens follow a prompt that was never rehearsed: the model was not asked as a whole."""
     settings = layer.settings
     waits = settings.rehearsal is not None and not settings.rehearsal.done and not settings.rehearses_now
     if waits and layer.quota is not None and settings.held is not None:
-        raise UserError(
-            "This method reads the prompt a second time before it compresses: pass the prompt's input_ids to the model "
-            "that make_cache was given, not to a part of it."
-        )
+        raise UserError(UNREAD)
 
 
 def rehearsed(layer: LayerState, seen: PassSeen) -> None:
@@ -38,14 +42,18 @@ def rehearsed(layer: LayerState, seen: PassSeen) -> None:
         layer.references = more if layer.references is None else layer.references.and_more(more)
 
 
-def _some(seen: PassSeen, every: int) -> References:
-    """Every so many-th query of a pass."""
-    real = seen.query.new_ones(len(seen.query), seen.num_new) if seen.row_valid is None else seen.row_valid.float()
-    return References(seen.query[:, :, ::every].clone(), real[:, ::every])
+def _some(seen: PassSeen, every: list[int]) -> References:
+    """Every so many-th query of a pass, for each row."""
+    step = torch.tensor(every, device=seen.query.device)[:, None]
+    place = step * torch.arange(math.ceil(seen.num_new / min(every)), device=step.device)  # (B, n)
+    inside, place = place < seen.num_new, place.clamp_max(seen.num_new - 1)
+    real = inside if seen.row_valid is None else inside & seen.row_valid.bool().gather(1, place)
+    index = place[:, None, :, None].expand(-1, seen.query.shape[1], -1, seen.query.shape[3])
+    return References(seen.query.gather(2, index), real.float())
 
 
-def mark(layer: LayerState, every: int) -> Mark:
-    """Where a layer stands now; of the queries to come, one in `every` is to be kept."""
+def mark(layer: LayerState, every: list[int]) -> Mark:
+    """Where a layer stands now; of the queries of each row to come, one in `every` is to be kept."""
     table = layer.buckets[0].table
     place = layer.tokens_seen.clone(), layer.cumulative_length, list(layer.lengths), layer.waiting
     states: dict[str, Any] = _recurrent(layer) if isinstance(layer, LinearAttentionLayer) else {}

@@ -26,6 +26,7 @@ from kvlab.cache.rehearsed import go_back, mark
 from kvlab.cache.settings import LayerSettings, RehearsalState, wait
 from kvlab.errors import UserError
 from kvlab.methods.rehearsal import OVERLAP, STUDIES, Rehearsal
+from kvlab.token_ids import check_ids
 
 LEAST_PIECE = 128  # tokens of a piece, also where the model's trained length leaves less room
 _LISTENS = "_kvlab_listens_to_prompts"
@@ -36,6 +37,8 @@ def rehearsal_state(plan: Rehearsal, model: PreTrainedModel, tokenizer: Any) -> 
     """What a cache notes of its prompt. Without a tokenizer nothing is asked: the context alone is read again."""
     asks = [] if tokenizer is None else [plan.ask, *(STUDIES if plan.study else ())]
     ids = [list(tokenizer(ask, add_special_tokens=False)["input_ids"]) for ask in asks] or [[]]
+    for ask in ids:
+        check_ids(ask, model, tokenizer)
     start = getattr(tokenizer or model.config.get_text_config(decoder=True), "bos_token_id", None)
     return RehearsalState(plan, ids[0], start, ids[1:])
 
@@ -63,7 +66,7 @@ def rehearse(model: PreTrainedModel, cache: CompressedCache) -> None:
     assert state is not None
     state.running = True
     begun = _now(settings, cache)
-    pieces = list(_pieces(state, cache.compressed_layers()[0].cumulative_length, _room(model)))
+    pieces = list(_pieces(state, _room(model)))
     try:
         _read_again(model, cache, pieces, state.mask)
         for layer in cache.compressed_layers():
@@ -87,7 +90,7 @@ def _conclude_in_turn(
     Each such rehearsal is read by a copy of the cache, and takes as long as the first one.
     """
     held, references = cache.settings.held or {}, cache.settings.pipeline.references
-    every = math.ceil(sum(ids.shape[1] for ids, _ in pieces) / max(references, 1))
+    every = _every(pieces, [], references)
     for rank, waiting in sorted(held.items()):
         if rank and references:
             waiting.layer.references = None
@@ -111,10 +114,10 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Pie
     """Show every layer each piece; answers to requests are written first, and put behind `pieces`."""
     layers, held, state = cache.compressed_layers(), cache.settings.held, cache.settings.rehearsal
     assert held is not None and state is not None
-    widths = [ids.shape[1] for ids, _ in pieces] + [len(ask) + state.plan.study for ask in state.studies]
-    most, total = max(widths, default=0), sum(widths)
+    studied = [len(ask) + state.plan.study for ask in state.studies]
+    most = max([ids.shape[1] for ids, _ in pieces] + studied, default=0)
     own = [None if layer in layers else copy.deepcopy(layer) for layer in cache.layers]
-    every = math.ceil(total / max(cache.settings.pipeline.references, 1))
+    every = _every(pieces, studied, cache.settings.pipeline.references)
     marks = [mark(layer, every) for layer in layers]
     for layer, marked in zip(layers, marks, strict=True):
         layer.buckets[0].table.reserve(marked.width + most)
@@ -140,6 +143,16 @@ def _read_again(model: PreTrainedModel, cache: CompressedCache, pieces: list[Pie
         layer.marked = None
 
 
+def _every(pieces: list[Piece], more: list[int], references: int) -> list[int]:
+    """One query in how many is kept of each row, so that about `references` are; `more` tokens come besides."""
+    rows = len(pieces[0][0]) if pieces else 1
+    total = sum(
+        (torch.full((rows,), ids.shape[1]) if mask is None else mask.sum(-1).cpu() for ids, mask in pieces),
+        torch.full((rows,), sum(more)),
+    )
+    return [max(1, math.ceil(count / max(references, 1))) for count in total.tolist()]
+
+
 def _answered(
     model: PreTrainedModel, cache: CompressedCache, ask: list[int], tokens: int, before: Tensor | None
 ) -> Piece:
@@ -158,16 +171,21 @@ def _answered(
     return written, None if before is None and bool(mask.all()) else mask
 
 
-def _pieces(state: RehearsalState, prompt: int, room: int) -> Iterator[Piece]:
-    """(ids (B, n), mask (B, n) or None) of each pass, padded on the right, so that windows reach back unbroken."""
+def _pieces(state: RehearsalState, room: int) -> Iterator[Piece]:
+    """(ids (B, n), mask (B, n) or None) of each pass, padded on the right, so that windows reach back unbroken.
+
+    Each row is cut as it would be alone; one with fewer pieces than others has none left in the last passes.
+    """
     ids = torch.cat(state.ids, 1)
     real = None if state.mask is None else state.mask[:, -ids.shape[1] :].bool().tolist()
     rows = [_context(row, None if real is None else real[place], state) for place, row in enumerate(ids.tolist())]
-    longest = max(len(row) for row in rows)
-    piece = min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE))
-    count = math.ceil(longest / piece)
-    for place in range(count):
-        parts = [state.ask + _part(row, place, count) for row in rows]
+    prompts = [ids.shape[1]] * len(rows) if real is None else [sum(row) for row in real]
+    counts = [_pieces_of(len(row), prompt, state, room) for row, prompt in zip(rows, prompts, strict=True)]
+    for place in range(max(counts)):
+        parts = [
+            state.ask + _part(row, place, count) if place < count else []
+            for row, count in zip(rows, counts, strict=True)
+        ]
         width = max(len(part) for part in parts)
         if width == 0:
             continue
@@ -175,6 +193,11 @@ def _pieces(state: RehearsalState, prompt: int, room: int) -> Iterator[Piece]:
         mask = [[1] * len(part) + [0] * (width - len(part)) for part in parts]
         as_mask = torch.tensor(mask, device=ids.device)
         yield torch.tensor(padded, device=ids.device), as_mask if real is not None or not as_mask.all() else None
+
+
+def _pieces_of(context: int, prompt: int, state: RehearsalState, room: int) -> int:
+    """Into how many pieces a row's context is cut; `room` is what the model was trained on."""
+    return math.ceil(context / min(state.plan.piece, max(room - prompt - len(state.ask) - OVERLAP, LEAST_PIECE)))
 
 
 def _context(row: list[int], real: list[bool] | None, state: RehearsalState) -> list[int]:
@@ -240,7 +263,8 @@ def _note(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> N
     state, mask = cache.settings.rehearsal, named.get("attention_mask")
     assert state is not None
     state.ids.append(ids)
-    state.mask = mask if isinstance(mask, Tensor) and mask.dim() == 2 and not mask.all() else None
+    seen = sum(part.shape[1] for part in state.ids)
+    state.mask = mask[:, :seen] if isinstance(mask, Tensor) and mask.dim() == 2 and not mask[:, :seen].all() else None
 
 
 def _end(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], output: Any) -> None:

@@ -16,6 +16,7 @@ from kvlab.attention.seen import PassSeen
 from kvlab.budget import Budget
 from kvlab.cache.find_rotary import RotaryOfPasses
 from kvlab.cache.passage import Passage
+from kvlab.errors import UserError
 from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
 from kvlab.methods.rehearsal import Rehearsal
@@ -70,6 +71,11 @@ class RehearsalState:
     running: bool = False
     done: bool = False
 
+    def forget(self) -> None:
+        """Make ready for another prompt."""
+        self.context, self.ids, self.mask = None, [], None
+        self.running = self.done = False
+
 
 @dataclass
 class LayerSettings:
@@ -89,7 +95,7 @@ class LayerSettings:
     changing_rotary: Callable[[], Rotary] | None = field(default=None, repr=False)  # where frequencies follow length
     unrotated: frozenset[int] = frozenset()  # layers that do not rotate though the model does
     passage: Passage | None = field(default=None, repr=False)  # with prefill saving: what goes on to the next layer
-    prompt_tokens: int = 0  # of a prompt that comes in chunks: nothing is decided before all of them are there
+    prompt_tokens: int = 0  # announced tokens of the prompt: nothing is decided before all are there; 0: one pass
     text_tokens: int = 0  # tokens of the text that budgets are for; 0: those of the first prompt
     statistics: dict[int, Tensor] = field(default_factory=dict, repr=False)  # what the allocator noted, by layer
     store: Store = field(default_factory=lambda: store_of(NATIVE))  # how settled slots are held
@@ -98,6 +104,44 @@ class LayerSettings:
     rehearsal: RehearsalState | None = field(default=None, repr=False)  # where the method wants one
     prompt_ids: list[Tensor] = field(default_factory=list, repr=False)  # (B, q) of its passes, where the method reads
     rehearsal_seconds: float = 0.0  # how long it took, where `timed`
+    shape: dict[str, Any] | None = None  # of the model it was made for, as `shape_of` reads it
+    unattended: int | None = None  # the layer that appended states last, until its attention is computed
+
+    def forget(self) -> None:
+        """Drop all that belongs to the text seen so far, and keep what belongs to the method and the model."""
+        self.prompt_tokens, self.text_tokens, self.unattended = 0, 0, None
+        self.prefill_compress_seconds = self.rehearsal_seconds = 0.0
+        self.statistics, self.prompt_ids, self.held = {}, [], None
+        if self.passage is not None:
+            self.passage.begin()
+        if self.rehearsal is not None:
+            self.rehearsal.forget()
+
+    @property
+    def loses(self) -> bool:
+        """Whether slots are dropped, merged or rounded, so that it matters where the prompt ends."""
+        return self.compresses or self.store.packs
+
+    def check_model(self, module: Any, group: int) -> None:
+        """Raises UserError where the attention module belongs to a model of another shape than the cache was made for.
+
+        Rotation, heads and layers are known from that model. A copy of it, or one fine-tuned from it, will do. `group`
+        query heads share a KV head of the module.
+        """
+        config = getattr(module, "config", None)
+        if self.shape is not None and config is not None and (shape_of(config), group) != (self.shape, self.group):
+            raise UserError(
+                "This cache was made for another model: make one with kvlab.make_cache and the model that runs."
+            )
+
+    def check_attended(self) -> None:
+        """Raises UserError where a layer got keys and values but was never asked for the attention over them."""
+        if self.unattended is not None:
+            raise UserError(
+                f"Layer {self.unattended} stored keys and values in this cache, but the model computed attention "
+                "without it, so nothing would ever be compressed: use the model that make_cache was given, loaded with "
+                "kvlab.load_model, and do not change its attention implementation."
+            )
 
     @property
     def period(self) -> int:
@@ -140,6 +184,16 @@ class LayerSettings:
         yield
         wait(device)
         self.prefill_compress_seconds += time.perf_counter() - begun
+
+
+# What all layers have in common, even where heads differ from layer to layer.
+SHAPE = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size", "rope_parameters")
+
+
+def shape_of(config: Any) -> dict[str, Any]:
+    """What a cache knows of the model it was made for."""
+    text = config.get_text_config(decoder=True)
+    return {name: getattr(text, name, None) for name in SHAPE}
 
 
 def wait(device: torch.device) -> None:

@@ -145,12 +145,11 @@ def _numbers(lists: dict[str, str | None]) -> dict[str, Any]:
 
 
 def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path, as_json: bool) -> None:
-    from rich.console import Console
-
     from kvlab.bench.bars import judge
     from kvlab.bench.presets import find_preset
     from kvlab.bench.rows import ResultFile
     from kvlab.bench.table import bar_table, measurement_tables, paper_table, rows_json
+    from kvlab.terminal import standard_output
 
     results = ResultFile(_new_file(out, preset or requests[0].mode))
     _measure(requests, results, find_preset(preset).seconds if preset else None)
@@ -159,22 +158,21 @@ def _measure_and_show(requests: tuple[BenchRequest, ...], preset: str, out: Path
     if as_json:
         typer.echo(rows_json(results.rows, str(results.path)))
         return
-    screen = Console() if Console().is_terminal else Console(width=TABLE_WIDTH)
+    screen = standard_output(TABLE_WIDTH)
     for table in [*measurement_tables(results.rows), paper_table(results.rows, preset), bar_table(results.rows)]:
         if table is not None:
             screen.print(table)
-    screen.print(f"Rows are in {results.path}", markup=False, soft_wrap=True)
+    screen.print(f"Rows are in {results.path}", soft_wrap=True)
 
 
 def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: float | None) -> None:
-    from rich.console import Console
-
     from kvlab.bench.harness import run_requests
+    from kvlab.terminal import standard_error
 
-    errors = Console(stderr=True)
+    errors = standard_error()
 
     def listen(stage: str, done: int, total: int) -> None:
-        errors.print(f"{done + 1} of {total}: {stage}", markup=False)
+        errors.print(f"{done + 1} of {total}: {stage}")
 
     begun = time.monotonic()
     try:
@@ -182,9 +180,9 @@ def _measure(requests: tuple[BenchRequest, ...], results: ResultFile, seconds: f
             results.add([row])
             if row.mode == "pages":  # one request of half an hour: each figure is said as it comes
                 said = f"{time.monotonic() - begun:,.0f} s: {row.figure}, {row.median:,.0f} {row.unit}; {row.note}"
-                errors.print(said, markup=False, highlight=False, soft_wrap=True)
+                errors.print(said, highlight=False, soft_wrap=True)
     except KeyboardInterrupt:
-        errors.print(f"Stopped. What was measured is in {results.path}", markup=False, soft_wrap=True)
+        errors.print(f"Stopped. What was measured is in {results.path}", soft_wrap=True)
         raise typer.Exit(130) from None
 
 

@@ -31,6 +31,10 @@ class RunningOptions:
     prefill_chunk: Annotated[
         int | None, typer.Option(help="feed the prompt in chunks of N tokens, with the same result")
     ] = None
+    generation_config: Annotated[
+        str,
+        typer.Option(help="ignore or honour the checkpoint's penalties, suppressed tokens and so on"),
+    ] = "ignore"
     record: Annotated[str, typer.Option(help="arrays of some only: layers=0-3,8,heads=0,every=4; empty for all")] = ""
 
     @property
@@ -42,6 +46,7 @@ class RunningOptions:
             "max_new_tokens": self.new_tokens,
             "compress_every": self.compress_every,
             "prefill_chunk": self.prefill_chunk,
+            "generation_config": self.generation_config,
             "record": Recording.parse(self.record),
         }
 
@@ -103,7 +108,7 @@ def execute(
 
     Raises UserError for what cannot be, or does not fit (without `force`).
     """
-    from kvlab.cli.fitting import check_fits
+    from kvlab.cli.fitting import check_fits, notes_of
     from kvlab.evaluate.parse import own_bytes
     from kvlab.trace import unfinished
     from kvlab.trace.catalogue import list_repeats
@@ -117,6 +122,8 @@ def execute(
         typer.echo(told, err=True)
     if not force:
         check_fits(request, out)
+    for sentence in notes_of(request):
+        typer.echo(sentence, err=True)
     if request.is_batch:
         batch = _batch_with_progress(request, out)
         _tag(out, kept, [entry.comparison_id for entry in list_repeats(out, batch)])
@@ -168,16 +175,14 @@ def _with_progress(
     resume: str = "",
 ) -> list[Path]:
     """Runs the request, or `work`, which is given the progress bar's report; `resume` is a comparison to go on with."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as ProgressBar
 
     from kvlab.engine import compare as run_comparison
+    from kvlab.terminal import progress_columns, standard_error
     from kvlab.trace import unfinished
 
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    screen = Console(stderr=True)
-    with ProgressBar(*columns, console=screen, transient=True, disable=not screen.is_terminal) as bar:
+    screen = standard_error()
+    with ProgressBar(*progress_columns(), console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task("loading the model", total=None)
 
         def report(progress: Progress) -> None:
@@ -209,7 +214,7 @@ def _show(paths: list[Path], as_json: bool) -> None:
     frame = headline(runs) if asked is None else verdicts(runs, asked)
     if as_json:
         frame.insert(0, "path", [str(path) for path in paths])
-        typer.echo(frame.to_json(orient="records", indent=2))
+        typer.echo(frame.to_json(orient="records", indent=2, double_precision=15))
         return
     if asked is not None and asked.reference.kind in ("nearly", "wrong"):
         typer.echo(f"Beware: {NO_REFERENCE}.")

@@ -32,7 +32,7 @@ def doctor(
 
     Examining reads every file of every run and holds it against the checksum in run.json. Exit status 1: something
     is damaged or does not work. On an NVIDIA GPU decode steps run a Triton kernel, which needs the package triton
-    (pip install 'kvlab[kernels]'), a C compiler and Python's headers; KVLAB_KERNELS=off keeps plain torch.
+    (pip install 'kvlab\\[kernels]'), a C compiler and Python's headers; KVLAB_KERNELS=off keeps plain torch.
     """
     if runs is not None:
         _examine_runs(runs, as_json)
@@ -49,7 +49,6 @@ def doctor(
 
 def _examine_runs(runs: Path, as_json: bool) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     from kvlab.cli.table import print_wide
     from kvlab.trace.examine import examine
@@ -60,7 +59,7 @@ def _examine_runs(runs: Path, as_json: bool) -> None:
     else:
         table = Table("run", "state", "found", show_lines=any(len(finding.problems) > 1 for finding in findings))
         for finding in findings:
-            table.add_row(*map(Text, (finding.run, finding.state, finding.verdict)))
+            table.add_row(finding.run, finding.state, finding.verdict)
         print_wide(table)
     if any(finding.problems for finding in findings):
         raise typer.Exit(1)

@@ -33,7 +33,7 @@ def evaluate(
     tasks: Annotated[
         str, typer.Option(help="such as needle,key_value:pairs=64; 'all'; '' with --data")
     ] = DEFAULT_TASKS,
-    methods: Annotated[str, typer.Option(help="such as h2o,keepkv:variant=paper")] = DEFAULT_METHODS,
+    methods: Annotated[str, typer.Option(help="such as h2o,keepkv:preset=paper")] = DEFAULT_METHODS,
     budgets: Annotated[str, typer.Option(help="fractions of the prompt, or slots per KV head")] = DEFAULT_BUDGETS,
     lengths: Annotated[str | None, typer.Option(help="tokens, such as 512,2048; default: each task's own")] = None,
     depths: Annotated[str | None, typer.Option(help="such as 0,0.5,1; default: a random one a sample")] = None,
@@ -73,14 +73,15 @@ def evaluate(
 ) -> None:
     """Score compressed caches against the full cache on the same prompts."""
     # Imported here so that `kvlab --help` does not wait for torch.
-    from rich.console import Console
-
+    from kvlab.cli.table import print_wide
     from kvlab.evaluate import parse
     from kvlab.evaluate.harness import evaluate as run
     from kvlab.evaluate.progress import shown_progress
     from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
+    from kvlab.evaluate.tasks_fit import check_tasks
+    from kvlab.terminal import standard_error
 
     fields: dict[str, Any] = {
         "samples": samples,
@@ -124,11 +125,12 @@ def evaluate(
         question_aware=question_aware,
         **fields,
     )
-    errors = Console(stderr=True)
+    errors = standard_error()
     if told := parse.own_bytes(methods, budgets):
-        errors.print(told, markup=False)
+        errors.print(told)
     if not force:
         check_fits(EvalJob(name="asked", request=request), Path())
+    check_tasks(request)
     with shown_progress(errors) as listener:
         result = run(request, out or Path(), on_progress=listener)
     if table is not None:
@@ -136,14 +138,14 @@ def evaluate(
 
         write(table, score_tables(result.rows))
     for note in result.notes:
-        errors.print(note, markup=False)
+        errors.print(note)
     by = ["task", "difficulty", "length", *(["depth"] if request.depths else [])]
     summary = summarize(result.rows, by)
     if as_json:
         typer.echo(summary_json(summary, result.notes, str(out)))
     else:
         shown = summary_table(summary, result.rows["device"].dropna())
-        Console(width=max(Console().width, TABLE_WIDTH)).print(shown)
+        print_wide(shown, TABLE_WIDTH)
 
 
 def requested(*, data: list[str] | None, new_tokens: int | None, **options: Any) -> EvalRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -49,6 +50,25 @@ def tokens_of(request: CompareRequest) -> tuple[int, bool]:
 
     one = longest(request)
     return count_tokens(one.prompt, Manner.of(one))
+
+
+def notes_of(request: CompareRequest, tokens: int | None = None) -> list[str]:
+    """What the methods leave undone at their budgets, in sentences; of several prompts the longest is meant.
+
+    What cannot be told before the model is loaded is left out.
+    """
+    from kvlab.budget import Budget
+    from kvlab.errors import UserError
+    from kvlab.methods import make_method
+
+    found: list[str] = []
+    with suppress(UserError):  # whoever runs it says what is wrong with it
+        count = tokens_of(request)[0] if tokens is None else tokens
+        for choice in request.choices:
+            if not isinstance(choice.budget, str):
+                method = make_method(choice.method, **choice.hyper_parameters)
+                found += method.notes(Budget(choice.budget).slots(count), count)
+    return list(dict.fromkeys(found))
 
 
 def longest(request: CompareRequest) -> CompareRequest:

@@ -16,23 +16,23 @@ def killed(
     as_json: Annotated[bool, typer.Option("--json", help="print what was found as JSON")] = False,
 ) -> None:
     """Find the smallest sets whose return restores a run's answer: who killed it?"""
-    from rich.console import Console
     from rich.status import Status
+    from rich.text import Text
 
     from kvlab.analysis.killed import found_table, sentence
     from kvlab.requests import RescueRequest
     from kvlab.rescue import rescue
+    from kvlab.terminal import standard_error
     from kvlab.trace import open_run
     from kvlab.trace.rescues import Rescue
 
     folder = Path(run)
     root, name = (folder.parent, folder.name) if (folder / "run.json").is_file() else (runs, folder.name)
-    screen = Console(stderr=True)
-    with Status("loading the model", console=screen) as status:
+    with Status("loading the model", console=standard_error()) as status:
         path = rescue(
             RescueRequest(run_id=name, most_reruns=reruns, device=device),
             root,
-            progress=lambda told: status.update(told.stage),
+            progress=lambda told: status.update(Text(told.stage)),
         )
     if as_json:
         typer.echo(path.read_text(encoding="utf-8"))

@@ -52,12 +52,12 @@ def lm_eval(
     force: Force = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the summary as JSON")] = False,
 ) -> None:
-    """Score compressed caches on tasks of lm-eval (pip install 'kvlab[lm-eval]')."""
+    """Score compressed caches on tasks of lm-eval (pip install 'kvlab\\[lm-eval]')."""
     # The harness's own bars, one a task and method; read when tqdm is imported.
     os.environ.setdefault("TQDM_DISABLE", "1")
     from pydantic import ValidationError
-    from rich.console import Console
 
+    from kvlab.cli.table import print_wide
     from kvlab.errors import UserError
     from kvlab.evaluate import parse
     from kvlab.evaluate.progress import shown_progress
@@ -67,6 +67,7 @@ def lm_eval(
     from kvlab.lmeval.request import LmEvalRequest
     from kvlab.lmeval.run import run_lm_eval
     from kvlab.requests import CompareRequest
+    from kvlab.terminal import standard_error
 
     try:
         request = LmEvalRequest(
@@ -89,13 +90,13 @@ def lm_eval(
         weights = {"model": request.model, **request.loading}
         asked = CompareRequest(prompt="-", choices=request.all_choices, max_new_tokens=1, level="off", **weights)
         check_fits(asked, Path())
-    errors = Console(stderr=True)
+    errors = standard_error()
     with shown_progress(errors) as listener:
         result = run_lm_eval(request, out, on_progress=listener)
     for note in result.notes:
-        errors.print(note, markup=False)
+        errors.print(note)
     summary = summarize(result.rows)
     if as_json:
         typer.echo(summary_json(summary, result.notes, str(out)))
     else:
-        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary))
+        print_wide(summary_table(summary), TABLE_WIDTH)

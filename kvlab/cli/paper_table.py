@@ -43,13 +43,12 @@ def run_paper_table(
 
     `methods` picks among the table's own, or gives one further options; `asked` are fields of `EvalRequest`.
     """
-    from rich.console import Console
-
     from kvlab.atlas import paper_tables
     from kvlab.atlas import written as texts
     from kvlab.evaluate.request import EvalJob
+    from kvlab.terminal import standard_error
 
-    table, errors = paper_tables.paper_table(name), Console(stderr=True)
+    table, errors = paper_tables.paper_table(name), standard_error()
     if written is not None:
         texts.check_file(written)
     found = table.found(_folder(name, data))
@@ -63,15 +62,15 @@ def run_paper_table(
     rows = _run(request, out or RESULTS / name, errors)
     frame = paper_tables.beside(table, rows)
     if as_json:
-        typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False))
+        typer.echo(frame.to_json(orient="records", indent=2, force_ascii=False, double_precision=15))
     else:
         _print(table, frame, rows)
     if written is not None:
         texts.write(written, [texts.beside_table(table, frame, rows)])
-        errors.print(f"The table is in {written}", markup=False, soft_wrap=True)
+        errors.print(f"The table is in {written}", soft_wrap=True)
     if figure is not None:
         _draw(table, frame, rows, figure)
-        errors.print(f"The figure is in {figure}", markup=False, soft_wrap=True)
+        errors.print(f"The figure is in {figure}", soft_wrap=True)
 
 
 def _folder(name: str, data: Sequence[str]) -> Path:
@@ -87,7 +86,7 @@ def _list_files(table: PaperTable, found: list[tuple[PaperFile, Path | None]], c
     lines += [f"  {'found  ' if path else 'missing'}  {file.dataset:16} {path or file.find[0]}" for file, path in found]
     lines += dict.fromkeys(f"  missing files: {places()[file.place]}" for file, path in found if path is None)
     for line in lines:
-        console.print(line, markup=False, soft_wrap=True, highlight=False)
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def _chosen(table: PaperTable, methods: str) -> tuple[MethodChoice, ...]:
@@ -137,7 +136,7 @@ def _run(request: EvalRequest, out: Path, errors: Console) -> pd.DataFrame:
         able, notes = _able(loaded, request.choices)
         result = evaluate(request.model_copy(update={"choices": able}), out, loaded, on_progress=listener)
     for note in [*notes, *result.notes]:
-        errors.print(note, markup=False, soft_wrap=True)
+        errors.print(note, soft_wrap=True)
     return result.rows
 
 
@@ -161,17 +160,16 @@ def _able(loaded: Loaded, choices: Sequence[MethodChoice]) -> tuple[tuple[Method
 
 def _print(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     from kvlab.atlas.written import beside_table
+    from kvlab.cli.table import print_wide
 
     text = beside_table(table, frame, rows)
     shown = Table(*text.header, box=SIMPLE_HEAD, title=text.title, caption=text.caption, caption_justify="left")
     for line in text.lines:
         shown.add_row(*(cell.text for cell in line))
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=WIDTH)).print(shown, markup=False)
+    print_wide(shown, WIDTH)
 
 
 def _draw(table: PaperTable, frame: pd.DataFrame, rows: pd.DataFrame, path: Path) -> None:

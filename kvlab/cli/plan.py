@@ -41,7 +41,7 @@ def plan(
     as shape:llama3-8b; weights are never loaded. Of several prompts the longest is planned, and time and disk are for
     all. With --memory the device need not be here. Exit status 1: it does not fit, or is longer than the model reads.
     """
-    from kvlab.cli.fitting import plan_of, tokens_of
+    from kvlab.cli.fitting import notes_of, plan_of, tokens_of
     from kvlab.jobs.intake import beyond
 
     if tokens is not None and asked.text.given:
@@ -54,6 +54,8 @@ def plan(
     made = plan_of(request, asked.out, count, _machine(asked.model.device, asked.out, memory, devices))
     too_long = beyond(request.model, count, request.max_new_tokens) if exact else ""
     typer.echo(json.dumps(made.as_data() | {"too_long": too_long}, indent=2)) if as_json else _show(made)
+    for sentence in notes_of(request, count):
+        typer.echo(sentence, err=True)
     if too_long and not as_json:
         typer.echo(f"It cannot start: {too_long[0].lower()}{too_long[1:]}")
     if too_long or not made.fits:

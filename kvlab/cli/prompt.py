@@ -13,14 +13,12 @@ import typer
 
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
-from kvlab.given import check_text, read_file
+from kvlab.given import check_text, decode_text, plain_text, read_file
 from kvlab.requests import LARGEST_PROMPT_BYTES
 
 if TYPE_CHECKING:
     from kvlab.jobs.uploads import Upload
     from kvlab.requests import OnePrompt
-
-TABLES = (".jsonl", ".json", ".csv")
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,8 @@ class PromptOptions:
     file: Annotated[
         list[Path] | None,
         typer.Option(
-            help="a text, PDF, DOCX or HTML file with the prompt, - for standard input; or prompts as .jsonl, .json or "
-            ".csv, one a row; give it again for more"
+            help="a text, PDF, DOCX or HTML file with the prompt, - for standard input; or prompts as .jsonl, .json, "
+            ".csv or .parquet, one a row; give it again for more"
         ),
     ] = None
     messages: Annotated[
@@ -40,7 +38,12 @@ class PromptOptions:
     ] = None
     sample: Annotated[str | None, typer.Option(help="a prompt that ships with kvlab, such as needle_in_a_story")] = None
     saved: Annotated[str | None, typer.Option(help="a prompt of your own, by the name `kvlab prompts ls` shows")] = None
-    field: Annotated[str, typer.Option(help="of a table: which field is the prompt; else the one of the longest")] = ""
+    field: Annotated[
+        str,
+        typer.Option(
+            help="of a table: the column that is the prompt; else prompt, context with question, or the longest text"
+        ),
+    ] = ""
     rows: Annotated[str, typer.Option(help="of a table: which rows, such as 3 or 1-20; empty for all")] = ""
 
     @property
@@ -61,12 +64,12 @@ class PromptOptions:
         return found[0].prompt
 
     def read_all(self, root: Path) -> list[OnePrompt]:
-        """Every prompt; says on standard error what of a document was left out.
+        """Every prompt; says on standard error what of a document or row is not in it.
 
         Raises:
             UserError: not exactly one source is given, or it cannot be read.
         """
-        from kvlab.jobs.uploads import prompts_of
+        from kvlab.jobs.uploads import check_count, notes_of, prompts_of
         from kvlab.library.prompts import load_prompt
         from kvlab.requests import OnePrompt
 
@@ -76,16 +79,20 @@ class PromptOptions:
                 "Give exactly one prompt: --prompt TEXT, --file PATH, --messages PATH, --sample NAME, or --saved NAME."
             )
         if self.prompt is not None:
-            return [OnePrompt(prompt=check_text(self.prompt))]
+            return [OnePrompt(prompt=check_text(plain_text(self.prompt.lstrip("\ufeff"))))]
         if self.sample is not None:
             return [_of_sample(self.sample)]
         if self.saved is not None:
             return [load_prompt(root, self.saved).asked]
-        uploads = [_uploaded(path, bool(self.messages)) for path in self.files]
-        for upload in uploads:
-            for sentence in upload.left_out:
+        rows, found = _rows(self.rows), []
+        for path in self.files:
+            upload = _uploaded(path, bool(self.messages))
+            ours = prompts_of([upload], self.field, rows)
+            for sentence in notes_of(ours):
                 typer.echo(f"{upload.name}: {sentence}", err=True)
-        return prompts_of(uploads, "messages" if self.messages else self.field, _rows(self.rows))
+            found += ours
+        check_count(found)
+        return found
 
     def title_of(self, found: Sequence[OnePrompt]) -> str:
         """What a comparison of these prompts is called."""
@@ -125,7 +132,7 @@ class AnswerOptions:
                 )
             if len(found) > 1 or one.turns:
                 raise UserError("A needle is planted in one text: give one, and no conversation.")
-            return {"prompt": one.prompt}
+            return {"prompt": one.prompt, "notes": one.notes}
         if len(found) > 1:
             if given:
                 raise UserError("Several prompts have an answer each, in the field answer: leave out --answer, --fact.")
@@ -133,6 +140,8 @@ class AnswerOptions:
         text = {"turns": one.turns} if one.turns else {"prompt": one.prompt}
         return text | {
             "answer": one.answer if self.answer is None else check_answer(self.answer),
+            "other_answers": one.other_answers if self.answer is None else (),
+            "notes": one.notes,
             "facts": find_facts(one.prompt, self.fact or one.facts),
         }
 
@@ -152,17 +161,15 @@ def _uploaded(path: Path, is_chat: bool) -> Upload:
     from kvlab.documents.document import LARGEST_BYTES
     from kvlab.documents.read import is_document
     from kvlab.jobs.uploads import Upload, read_messages, read_upload
+    from kvlab.tasks.rows import is_table
 
     most = LARGEST_BYTES if is_document(path.name) else LARGEST_PROMPT_BYTES
     raw = _standard_input() if str(path) == "-" else read_file(path, "The prompt file", most)
     if is_chat:
         return read_messages(path.name, raw)
-    if path.suffix.lower() in TABLES or is_document(path.name):
+    if is_table(path.name) or is_document(path.name):
         return read_upload(path.name, raw)
-    try:
-        return Upload(path.name, text=check_text(raw.decode("utf-8"), "The prompt file"))
-    except UnicodeDecodeError as error:
-        raise UserError(f"The prompt file is not UTF-8 text (byte {error.start:,}); save it as UTF-8.") from None
+    return Upload(path.name, text=decode_text(raw, "The prompt file"))
 
 
 def _rows(words: str) -> slice:

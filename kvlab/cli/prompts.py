@@ -54,9 +54,11 @@ def show(name: Name, root: Root = RUNS, as_json: Json = False) -> None:
         return
     typer.echo(one.prompt)
     if one.answer is not None:
-        typer.echo(f"Answer: {one.answer}", err=True)
+        typer.echo(f"Answer: {' or '.join((one.answer, *one.other_answers))}", err=True)
     for start, stop in one.facts:
         typer.echo(f"Fact: {one.prompt[start:stop]}", err=True)
+    for note in one.notes:
+        typer.echo(f"Note: {note}", err=True)
 
 
 @prompts_commands.command("save")

@@ -72,7 +72,7 @@ def show_batch(out: Path, batch: str, as_json: bool) -> None:
 
     found = batch_of([judged([open_run(out / run.run_id) for run in entry.runs]) for entry in list_repeats(out, batch)])
     if as_json:
-        typer.echo(found.cells.to_json(orient="records", indent=2))
+        typer.echo(found.cells.to_json(orient="records", indent=2, double_precision=15))
         return
     print_batch(found.cells)
     groups, left_out = ranked(found.cells)

@@ -60,6 +60,8 @@ def list_kept(
     )  # fmt: skip
     found = shelf.find(wanted)
     _print(found.head(limit) if limit else found, len(found), as_json)
+    for problem in shelf.problems:
+        typer.echo(f"Not listed: {problem}", err=True)
 
 
 @runs_commands.command("tag")
@@ -239,7 +241,7 @@ def _print(found: pd.DataFrame, count: int, as_json: bool) -> None:
     from kvlab.cli.table import print_wide
 
     if as_json:
-        typer.echo(found.to_json(orient="records", indent=2))
+        typer.echo(found.to_json(orient="records", indent=2, double_precision=15))
         return
     table = Table(*SHOWN, caption=f"{len(found)} of {count}", caption_justify="left")
     for _, row in found.iterrows():

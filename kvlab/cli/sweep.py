@@ -94,13 +94,13 @@ def run(
 
     What is planned to be too big for one worker is refused where workers run on this machine.
     """
-    from rich.console import Console
-
+    from kvlab.cli.table import print_wide
     from kvlab.evaluate.request import EvalJob
     from kvlab.evaluate.summary import summarize
     from kvlab.evaluate.table import summary_json, summary_table
     from kvlab.sweep.shards import read_plan, sweep_rows, try_again
     from kvlab.sweep.state import state
+    from kvlab.terminal import standard_error
 
     requests = read_plan(folder).requests
     if on not in ("local", "slurm", "ray"):
@@ -109,10 +109,10 @@ def run(
         for request in requests:
             check_fits(EvalJob(name="asked", request=request), folder)
     _end_in_order()  # so that workers of this machine end with it
-    errors = Console(stderr=True)
+    errors = standard_error()
 
     def say(line: str) -> None:
-        errors.print(line, markup=False, highlight=False, soft_wrap=True)
+        errors.print(line, highlight=False, soft_wrap=True)
 
     for line in try_again(folder):
         say(line)
@@ -137,7 +137,7 @@ def run(
     if as_json:
         typer.echo(summary_json(summary, notes, str(folder)))
     else:
-        Console(width=max(Console().width, TABLE_WIDTH)).print(summary_table(summary, rows["device"].dropna()))
+        print_wide(summary_table(summary, rows["device"].dropna()), TABLE_WIDTH)
 
 
 @sweep_commands.command("work")

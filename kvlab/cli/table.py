@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 
-from kvlab.counted import ONE_PROMPT
+from kvlab.counted import ONE_PROMPT, in_range
+from kvlab.terminal import standard_output
 
 WIDTH = 150  # where there is no terminal to measure
 
@@ -54,7 +54,8 @@ def _print_closeness(cells: pd.DataFrame) -> None:
 def _mean(row: dict[Any, Any], name: str, digits: int = 3) -> str:
     if pd.isna(row[name]):
         return "–"
-    mean, low, high = (f"{row[f'{name}{bound}']:.{digits}f}" for bound in ("", "_low", "_high"))
+    bounds = row[name], row[f"{name}_low"], row[f"{name}_high"]
+    mean, low, high = in_range(*bounds, f"{{:.{digits}f}}".format)
     return mean if row["n"] < 2 else f"{mean} [{low}, {high}]"
 
 
@@ -75,7 +76,6 @@ def _caption(frame: pd.DataFrame) -> str:
     return f"on {on}; {ONE_PROMPT}{means}; for means over prompts with intervals: kvlab eval"
 
 
-def print_wide(table: Table) -> None:
+def print_wide(table: Table, piped_width: int = WIDTH) -> None:
     """Print to the terminal at its width, and wide enough for all columns where there is none."""
-    screen = Console()
-    (screen if screen.is_terminal else Console(width=WIDTH)).print(table)
+    standard_output(piped_width).print(table)

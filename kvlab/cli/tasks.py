@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Annotated
 
 import typer
@@ -10,8 +11,12 @@ import typer
 
 def tasks(
     as_json: Annotated[bool, typer.Option("--json", help="print as JSON, with the formats of files")] = False,
+    fits: Annotated[bool, typer.Option("--fits", hidden=True, help="whether the request on stdin can be made")] = False,
 ) -> None:
     """List the tasks of `kvlab eval` with what each shows and takes, and the file formats of its --data."""
+    if fits:
+        typer.echo(json.dumps({"problem": _problem(sys.stdin.read())}))
+        return
     from kvlab.atlas.paper_tables import names
     from kvlab.tasks.loaders import LOADERS, OF_SAMPLES, about, options_of
     from kvlab.tasks.registry import TASKS
@@ -46,3 +51,16 @@ def tasks(
     files.caption = f"Every file takes {', '.join(OF_SAMPLES)} too; `kvlab data check FILE` says what a file is."
     print_wide(files)
     typer.echo(f"Papers' tables for kvlab eval --preset NAME --data DIR: {', '.join(names())}.")
+
+
+def _problem(request: str) -> str:
+    """Why a prompt of the evaluation cannot be made (`kvlab.jobs.evaluating`); empty where each can."""
+    from kvlab.errors import UserError
+    from kvlab.evaluate.request import EvalRequest
+    from kvlab.evaluate.tasks_fit import check_tasks
+
+    try:
+        check_tasks(EvalRequest.model_validate_json(request))
+    except UserError as error:
+        return str(error)
+    return ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvlab.errors import UserError
@@ -46,17 +45,3 @@ class Lines:
             if line.strip() or (kept and kept[-1]):
                 kept.append(line.rstrip())
         return "\n".join(kept).strip("\n")
-
-
-def left_out(counts: Mapping[str, int]) -> tuple[str, ...]:
-    """`3 images and 1 footnote were left out.`; nothing where all counts are 0."""
-    named = [f"{count:,} {noun}{'' if count == 1 else 's'}" for noun, count in counts.items() if count]
-    if not named:
-        return ()
-    verb = "was" if len(named) == 1 and named[0].startswith("1 ") else "were"
-    return (f"{listed(named)} {verb} left out.",)
-
-
-def listed(words: list[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]])) if words else ""

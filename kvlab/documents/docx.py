@@ -6,12 +6,15 @@ import io
 import re
 import zipfile
 from collections import Counter
+from collections.abc import Mapping
 from xml.parsers import expat
 
-from kvlab.documents.document import Document, Lines, left_out
+from kvlab.counted import left_out
+from kvlab.documents.document import Document, Lines
 from kvlab.errors import UserError
 
 MAIN = re.compile(r"word/document\d*\.xml")
+ASIDE = re.compile(r"word/(header|footer)\d*\.xml")  # what every page repeats
 MOST_UNPACKED = 64 * 2**20  # of the main part, whose marks take far more room than its text
 OLE = b"\xd0\xcf\x11\xe0"  # documents of before 2007 begin so, and encrypted ones
 WORD = "wordprocessingml"
@@ -22,12 +25,15 @@ COUNTED = {
     "blip": "image",
     "imagedata": "image",
     "chart": "chart",
+    "relIds": "diagram",
     "object": "embedded object",
+    "altChunk": "embedded document",
+    "sym": "symbol",
     "footnoteReference": "footnote",
     "endnoteReference": "endnote",
     "commentReference": "comment",
 }
-NOUNS = tuple(dict.fromkeys(COUNTED.values()))
+NOUNS = (*dict.fromkeys(COUNTED.values()), "header", "footer")
 
 
 def read_docx(content: bytes) -> Document:
@@ -43,18 +49,41 @@ def read_docx(content: bytes) -> Document:
             name = next((one for one in archive.namelist() if MAIN.fullmatch(one)), None)
             if name is None:
                 raise UserError("It is no Word document: save it as DOCX, or as text.")
-            with archive.open(name) as part:
-                xml = part.read(MOST_UNPACKED + 1)
+            xml = _part(archive, name)
+            aside = {one: _part(archive, one) for one in archive.namelist() if ASIDE.fullmatch(one)}
     except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise UserError("It is no Word document, or a damaged one: save it as DOCX again, or as text.") from error
-    if len(xml) > MOST_UNPACKED:
-        raise UserError(f"It unpacks to more than {MOST_UNPACKED // 2**20} MB: save the part you study as a file.")
     body = _Body()
     try:
         body.read(xml)
     except expat.ExpatError as error:
         raise UserError(f"Its text is damaged ({error}): save it as DOCX again, or as text.") from error
-    return Document(body.lines.text, left_out({noun: body.counts[noun] for noun in NOUNS}))
+    counts = body.counts + _aside(aside)
+    return Document(body.lines.text, left_out({noun: counts[noun] for noun in NOUNS}))
+
+
+def _part(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The content of one file in it. Raises UserError where it unpacks to more than a document can be."""
+    with archive.open(name) as part:
+        xml = part.read(MOST_UNPACKED + 1)
+    if len(xml) > MOST_UNPACKED:
+        raise UserError(f"It unpacks to more than {MOST_UNPACKED // 2**20} MB: save the part you study as a file.")
+    return xml
+
+
+def _aside(parts: Mapping[str, bytes]) -> Counter[str]:
+    """How many different headers and footers hold something."""
+    held: dict[str, set[tuple[str, ...]]] = {}
+    for name, xml in parts.items():
+        body = _Body()
+        try:
+            body.read(xml)
+        except expat.ExpatError:
+            body.lines.add(name)  # what cannot be read is left out all the same
+        pictures = [noun for noun in NOUNS if body.counts[noun]]
+        if body.lines.text.strip() or pictures:
+            held.setdefault(ASIDE.fullmatch(name)[1], set()).add((body.lines.text, *pictures))  # type: ignore[index]
+    return Counter({noun: len(texts) for noun, texts in held.items()})
 
 
 class _Body:

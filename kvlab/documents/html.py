@@ -7,17 +7,21 @@ import re
 from collections import Counter
 from html.parser import HTMLParser
 
-from kvlab.documents.document import Document, Lines, left_out
+from kvlab.counted import left_out
+from kvlab.documents.document import Document, Lines
 from kvlab.errors import UserError
+from kvlab.given import BYTE_ORDER_MARKS, decode_text, plain_text
 
 CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?([\w.:-]{2,40})", re.IGNORECASE)
 # What is counted and whose content is no text: `left_out` names it, "" is left out without a word.
 CLOSED = {
-    "script": "", "style": "", "template": "", "noscript": "", "select": "", "textarea": "",
+    "script": "", "style": "", "template": "", "noscript": "noscript part", "select": "form field",
+    "textarea": "form field",
     "svg": "drawing", "canvas": "drawing", "iframe": "embedded page", "object": "embedded object", "video": "video",
     "audio": "sound",
 }  # fmt: skip
-VOID = {"img": "image", "embed": "embedded object"}
+VOID = {"img": "image", "embed": "embedded object", "input": "form field", "frame": "embedded page"}
+UNSEEN_INPUTS = {"hidden", "submit", "button", "reset", "image"}  # no field that a reader fills in
 NOUNS = tuple(dict.fromkeys(filter(None, (*VOID.values(), *CLOSED.values()))))
 BLOCKS = {
     "address", "article", "aside", "blockquote", "body", "dd", "details", "div", "dl", "dt", "fieldset", "figcaption",
@@ -39,12 +43,14 @@ def read_html(content: bytes) -> Document:
 
 
 def _decoded(content: bytes) -> str:
+    """The page's text; a byte order mark counts more than the encoding that the page names, as in a browser."""
     named = CHARSET.search(content[:4096])
-    encoding = named[1].decode("ascii", "replace") if named else "utf-8-sig"
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        encoding = "utf-16"
+    encoding = named[1].decode("ascii", "replace") if named else "utf-8"
+    marked = content.startswith((codecs.BOM_UTF8, *(mark for mark, _ in BYTE_ORDER_MARKS)))
+    if marked or encoding.lower() in ("utf-8", "utf8"):
+        return decode_text(content, "The page")
     try:
-        return content.decode(encoding.replace("utf-8", "utf-8-sig") if encoding.lower() == "utf-8" else encoding)
+        return plain_text(content.decode(encoding))
     except (UnicodeDecodeError, LookupError) as error:
         raise UserError("Its bytes are not the text it says they are: save it as UTF-8 and try again.") from error
 
@@ -68,7 +74,8 @@ class _Page(HTMLParser):
             self.closed, self.depth = tag, 1
             self.counts[CLOSED[tag]] += 1
         elif tag in VOID:
-            self.counts[VOID[tag]] += 1
+            field = tag != "input" or (dict(attrs).get("type") or "text").lower() not in UNSEEN_INPUTS
+            self.counts[VOID[tag]] += field
         elif tag in ("td", "th"):
             self._add(" | " if self.row_begun else "")
             self.row_begun = self.in_cell = True

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import io
 import logging
+import re
+from collections import Counter
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
-from kvlab.documents.document import Document, Lines, left_out, listed
+from kvlab.counted import left_out, listed
+from kvlab.documents.document import Document, Lines
 from kvlab.errors import UserError
 
 MOST_PAGES = 500
-LINKS = {"/Link", "/Widget", "/Popup"}  # annotations that nobody wrote as a remark
+LINKS = {"/Link", "/Popup"}  # annotations that nobody wrote as a remark
+FIELD, ATTACHED = "/Widget", "/FileAttachment"
+MOST_NESTED = 8  # forms within forms in which images are looked for
+INLINE_IMAGE = re.compile(rb"(?<!\S)BI\s[^<>]{0,400}?\sID\s")
 
 
 def read_pdf(content: bytes) -> Document:
@@ -45,34 +52,57 @@ def _text_of(reader: Any) -> Document:
     pages = len(reader.pages)
     if pages > MOST_PAGES:
         raise UserError(f"It has {pages:,} pages and the most is {MOST_PAGES}: save the pages you study as a file.")
-    lines, silent, images, remarks = Lines(), [], set[Any](), 0
+    lines, silent, images, counts = Lines(), [], set[Any](), Counter[str]()
     for number, page in enumerate(reader.pages, 1):
         text = page.extract_text()
         if not text.strip():
             silent.append(number)
         lines.add(text + "\n\n")
         images |= _images(page)
-        remarks += sum(one.get_object().get("/Subtype") not in LINKS for one in page.get("/Annots") or ())
+        content = page.get_contents()
+        counts["image"] += len(INLINE_IMAGE.findall(content.get_data())) if content is not None else 0
+        counts.update(_annotations(page))
     if len(silent) == pages:
         none = "its page has not" if pages == 1 else f"not one of its {pages:,} pages has"
         raise UserError(f"It holds no text: {none} any (scanned?). Run text recognition (OCR) on it first.")
-    told = left_out({"image": len(images), "remark": remarks})
+    counts["image"] += len(images)
+    counts["attached file"] += len(reader.attachments)
+    told = left_out({noun: counts[noun] for noun in ("image", "remark", "form field", "attached file")})
     if silent:
         named = "Page {} has" if len(silent) == 1 else "Pages {} have"
         told += (f"{named.format(_ranges(silent))} no text (scanned?).",)
     return Document(lines.text, told)
 
 
-def _images(page: Any) -> set[Any]:
-    """What tells each image of the page from others: the number of its object."""
-    resources = page.get("/Resources")
+def _annotations(page: Any) -> Iterator[str]:
+    """What each annotation of the page is whose words are not in the page's text."""
+    for one in page.get("/Annots") or ():
+        found = one.get_object()
+        kind = found.get("/Subtype")
+        if kind == FIELD:
+            holder = found if "/V" in found else found.get("/Parent", {}).get_object() if "/Parent" in found else {}
+            if str(holder.get("/V", "")).strip():
+                yield "form field"
+        elif kind == ATTACHED:
+            yield "attached file"
+        elif kind not in LINKS:
+            yield "remark"
+
+
+def _images(part: Any, depth: int = 0) -> set[Any]:
+    """What tells each image of a page, and of the forms in it, from others: the number of its object."""
+    resources = part.get("/Resources")
     found = resources.get_object().get("/XObject") if resources is not None else None
     parts: Any = found.get_object() if found is not None else {}
-    return {
-        getattr(reference, "idnum", id(reference))
-        for name in parts
-        if (reference := parts.raw_get(name)).get_object().get("/Subtype") == "/Image"
-    }
+    images: set[Any] = set()
+    for name in parts:
+        reference = parts.raw_get(name)
+        held = reference.get_object()
+        if held.get("/Subtype") == "/Image":
+            images.add(getattr(reference, "idnum", id(reference)))
+        elif held.get("/Subtype") == "/Form" and depth < MOST_NESTED:
+            images |= _images(held, depth + 1)
+    return images
 
 
 def _ranges(numbers: list[int]) -> str:

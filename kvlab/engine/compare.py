@@ -101,7 +101,9 @@ def compare(
         unfinished.begin(root, comparison_id, request)
     try:
         with room(request, loaded.device, ids.shape[1], root, "full cache"):
-            reference = full_cache_reference(loaded, ids, request.max_new_tokens, watch, request.prefill_chunk)
+            reference = full_cache_reference(
+                loaded, ids, request.max_new_tokens, watch, request.prefill_chunk, request.generation_config
+            )
         for index, choice in enumerate(choices):
             watch.reach(steps * (1 + 2 * index), choice.label)
             if index in there:

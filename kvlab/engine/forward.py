@@ -30,10 +30,15 @@ class Speaker(Protocol):
 
 @dataclass(frozen=True)
 class Prefilled:
-    """What the prompt's pass gives: the next token's log-probabilities (V,), and each prompt token's own (T - 1,)."""
+    """What the prompt's pass gives: logits (V,) of the next token, and each prompt token's log-probability (T - 1,)."""
 
-    next_logprobs: Tensor
+    next_logits: Tensor
     prompt_logprobs: Tensor | None
+
+    @property
+    def next_logprobs(self) -> Tensor:
+        """Log-probabilities (V,) of the next token."""
+        return torch.log_softmax(self.next_logits, -1)
 
 
 @torch.inference_mode()
@@ -48,9 +53,7 @@ def prefill(
     not save. Raises UserError for a method whose result would not be the same.
     """
     tokens = ids.shape[1]
-    sizes = [tokens]
-    if chunk is not None:
-        sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk)
+    sizes = cache.expect(tokens, chunk) if isinstance(cache, CompressedCache) else chunk_sizes(tokens, chunk or tokens)
     last, own, begun = torch.empty(0), [], 0
     for size in sizes:
         with _before_every_layer(loaded.model, check):
@@ -78,38 +81,49 @@ def _before_every_layer(model: PreTrainedModel, check: Callable[[], None] | None
 
 
 def _prompt_pass(loaded: LoadedModel, cache: Cache, ids: Tensor, begun: int, end: int) -> tuple[Tensor, Tensor | None]:
-    """(log-probabilities (V,) after token `end` - 1, those of the tokens after each one from `begun` on)."""
+    """(logits (V,) after token `end` - 1, log-probabilities of the tokens after each one from `begun` on)."""
     vocabulary = loaded.model.config.get_text_config(decoder=True).vocab_size
     small = ids.shape[1] * vocabulary <= MOST_PROMPT_LOGITS
     given = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 0 if small else 1}
-    logprobs = torch.log_softmax(loaded.model(ids[:, begun:end], **given).logits[0].float(), -1)
+    logits = loaded.model(ids[:, begun:end], **given).logits[0].float()
     following = ids[0, begun + 1 : end + 1, None]
-    own = logprobs[: len(following)].gather(1, following)[:, 0] if small else None
-    return logprobs[-1].clone(), own
+    own = torch.log_softmax(logits, -1)[: len(following)].gather(1, following)[:, 0] if small else None
+    return logits[-1].clone(), own
 
 
 @torch.inference_mode()
 def decode_one(loaded: LoadedModel, cache: Cache, token: Tensor) -> Tensor:
     """Log-probabilities (V,) after one more token (scalar tensor)."""
-    logits = loaded.model(token.view(1, 1), past_key_values=cache, use_cache=True).logits[0, -1]
-    return torch.log_softmax(logits.float(), -1)
+    return torch.log_softmax(decode_logits(loaded, cache, token), -1)
+
+
+@torch.inference_mode()
+def decode_logits(loaded: LoadedModel, cache: Cache, token: Tensor) -> Tensor:
+    """Logits (V,) after one more token (scalar tensor)."""
+    return loaded.model(token.view(1, 1), past_key_values=cache, use_cache=True).logits[0, -1].float()
 
 
 def greedy(
-    loaded: LoadedModel, cache: Cache, first: Tensor, max_new_tokens: int, step: Callable[[], None]
+    loaded: LoadedModel,
+    cache: Cache,
+    first: Tensor,
+    max_new_tokens: int,
+    step: Callable[[], None],
+    choose: Callable[[Tensor], Tensor] = torch.argmax,
 ) -> Iterator[tuple[int, Tensor]]:
-    """(token id, the log-probabilities (V,) it was chosen from) until an end token or `max_new_tokens`.
+    """(token id, the model's log-probabilities (V,) at its step) until an end token or `max_new_tokens`.
 
-    `first` are the log-probabilities after the prompt; `step` is called before each decode step.
+    `first` are the logits after the prompt; `step` is called before each decode step; `choose` picks a token by its
+    step's logits (`kvlab.engine.choosing`).
     """
-    ends, logprobs = end_ids(loaded), first
+    ends, logits = end_ids(loaded), first
     for index in range(max_new_tokens):
-        token = logprobs.argmax()
-        yield int(token), logprobs
+        token = choose(logits)
+        yield int(token), torch.log_softmax(logits, -1)
         if int(token) in ends or index == max_new_tokens - 1:
             return
         step()
-        logprobs = decode_one(loaded, cache, token)
+        logits = decode_logits(loaded, cache, token)
 
 
 def end_ids(loaded: Speaker) -> set[int]:

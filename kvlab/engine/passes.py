@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
+from kvlab.engine.choosing import chooser
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill, synchronize
 from kvlab.engine.prompt import continuation, prompt_pieces
 from kvlab.engine.recorder import Recorder, memory_columns
@@ -92,7 +93,8 @@ def free_pass(run: Passes) -> dict[str, Any]:
     synchronize(loaded.device)
     prefilled = time.perf_counter()
     step = lambda: watch.advance(f"{run.choice.label}: its own continuation")  # noqa: E731
-    chosen = list(greedy(loaded, cache, start.next_logprobs, request.max_new_tokens, step))
+    choose = chooser(loaded, ids, request.max_new_tokens, request.generation_config)
+    chosen = list(greedy(loaded, cache, start.next_logits, request.max_new_tokens, step, choose))
     synchronize(loaded.device)
     seconds = time.perf_counter() - prefilled
     free = [token for token, _ in chosen]

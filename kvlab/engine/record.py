@@ -10,6 +10,7 @@ from kvlab.budget import Budget
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.engine.environment import device_name, model_shape, versions
 from kvlab.engine.resuming import run_id_of
+from kvlab.generation_settings import generation_notes
 from kvlab.lab.person import acting
 from kvlab.methods import Method, make_method
 from kvlab.methods.presets import PAPER
@@ -22,7 +23,8 @@ from kvlab.trace.schema import RunRecord
 
 # What a record says as the request and the choice do.
 OF_REQUEST = (
-    "title", "private", "prompt", "answer", "facts", "repeat", "level", "max_new_tokens", "compress_every", "seed",
+    "title", "private", "prompt", "answer", "other_answers", "facts", "repeat", "level", "max_new_tokens",
+    "compress_every", "seed", "generation_config",
 )  # fmt: skip
 OF_CHOICE = ("method", "budget", "force_keep", "returned")
 ASKED_OF_LOADING = ("placement", "load_in", "revision")  # device and type are recorded as they came out
@@ -60,7 +62,12 @@ def record_of(
         hyper_parameters=method.model_dump(mode="json"),
         preset=str(choice.preset),
         departures=method.departures(_paper(choice)) if PAPER in method.presets else None,
-        notes=(*_budget_notes(choice, method, ids.shape[1]), *_layers_note(cache, loaded)),
+        notes=(
+            *request.notes,
+            *_budget_notes(choice, method, ids.shape[1]),
+            *_layers_note(cache, loaded),
+            *_generation_notes(loaded, request),
+        ),
         label=_label(choice, method),
         chat=None if chat is None else chat.settings,
         loading={name: value for name, value in request.loading.items() if name in ASKED_OF_LOADING and value},
@@ -93,6 +100,12 @@ def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]
     kinds = getattr(loaded.model.config.get_text_config(decoder=True), "layer_types", None) or []
     sentence = compressed_only(kinds, [layer.layer_idx for layer in cache.compressed_layers()])
     return (sentence,) if sentence and cache.settings.compresses else ()
+
+
+def _generation_notes(loaded: LoadedModel, request: CompareRequest) -> list[str]:
+    """What the checkpoint's generation_config asks for, and whether this run does it."""
+    settings = loaded.model.generation_config
+    return [] if settings is None else generation_notes(settings.to_dict(), request.generation_config)
 
 
 def _paper(choice: MethodChoice) -> str:

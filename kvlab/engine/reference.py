@@ -8,8 +8,10 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import make_cache
+from kvlab.engine.choosing import chooser
 from kvlab.engine.forward import Prefilled, greedy, prefill
 from kvlab.engine.watch import Watch
+from kvlab.generation_settings import GenerationSettings
 from kvlab.models.load import LoadedModel
 
 
@@ -23,15 +25,23 @@ class Reference:
 
 
 def full_cache_reference(
-    loaded: LoadedModel, ids: Tensor, max_new_tokens: int, watch: Watch, prefill_chunk: int | None = None
+    loaded: LoadedModel,
+    ids: Tensor,
+    max_new_tokens: int,
+    watch: Watch,
+    prefill_chunk: int | None = None,
+    treated: GenerationSettings = "ignore",
 ) -> Reference:
-    """Decode greedily with the full cache, through the same attention function as every method."""
+    """Decode greedily with the full cache, through the same attention function as every method.
+
+    `treated` says what becomes of the checkpoint's generation_config.
+    """
     cache = make_cache(loaded, "full")
     start: Prefilled = prefill(loaded, cache, ids, prefill_chunk, watch.check)
     watch.advance("full cache continuation")
-    chosen = list(
-        greedy(loaded, cache, start.next_logprobs, max_new_tokens, lambda: watch.advance("full cache continuation"))
-    )
+    step = lambda: watch.advance("full cache continuation")  # noqa: E731
+    choose = chooser(loaded, ids, max_new_tokens, treated)
+    chosen = list(greedy(loaded, cache, start.next_logits, max_new_tokens, step, choose))
     return Reference([token for token, _ in chosen], [row.cpu() for _, row in chosen], start.prompt_logprobs)
 
 

@@ -19,7 +19,7 @@ from kvlab.engine.captured import CapturedDecoder
 from kvlab.engine.forward import prefill, synchronize
 from kvlab.engine.watch import Watch
 from kvlab.models.load import LoadedModel
-from kvlab.planning.limits import TIMED_STEPS, TURNS
+from kvlab.planning.limits import TIMED_STEPS, turns_within
 from kvlab.trace.record import read_record, write_record
 from kvlab.trace.schema import SpeedReading
 
@@ -37,7 +37,7 @@ def read_in_turns(
     allowed: float,
     watch: Watch,
 ) -> None:
-    """Add up to `TURNS` readings to the record of each finished run, in about `allowed` seconds at most.
+    """Add readings to the record of each finished run, as many as `turns_within` the `allowed` seconds.
 
     `makers` make the cache of each run. Nothing else of a record changes. Runs that generate fewer than three tokens
     have no step to time.
@@ -47,7 +47,7 @@ def read_in_turns(
         return
     expected = sum((r.seconds_prefill or 0) + TIMED_STEPS / (r.decode_tokens_per_second or 1) for r in records)
     captures = loaded.device.type == "cuda" and not hasattr(loaded.model, "hf_device_map")
-    for _ in range(min(TURNS, int(allowed / max(expected, 1e-9)))):
+    for _ in range(turns_within(allowed, expected)):
         for index, make in enumerate(makers):
             watch.advance("timing in turns", 0)
             reading = read_speed(loaded, make(), ids, records[index].max_new_tokens, chunk, captures)

@@ -81,7 +81,7 @@ def check_file(
     if form == "text":
         given.setdefault("length", min(DEFAULT_LENGTHS[0], window))
     loaded = load_file(form, path, tokenizer, True, **given)
-    samples, notes = loaded.samples, []
+    samples, notes = loaded.samples, [*loaded.notes]
     short: list[Sample] = []
     try:
         short = [fitted(sample, tokenizer, window, max_prompt, cut) for sample in samples]

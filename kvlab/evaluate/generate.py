@@ -14,6 +14,7 @@ from kvlab.engine.forward import end_ids
 from kvlab.evaluate.outcome import Loaded, Memory, Outcome, Stopwatch, read_memory
 from kvlab.evaluate.passes import pass_ends
 from kvlab.models.placing import input_device
+from kvlab.token_ids import padding_id
 
 
 class StopAtText(StoppingCriteria):
@@ -119,7 +120,7 @@ def _continue(
     options: Mapping[str, Any],
 ) -> torch.Tensor:
     tokenizer = loaded.tokenizer
-    pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+    pad = padding_id(loaded.model, tokenizer)
     ends = sorted(end_ids(loaded)) or None
     generate: Any = loaded.model.generate  # transformers annotates it as a tensor
     drawn: dict[str, Any] = {} if drawing is None else {"temperature": drawing.temperature, "top_k": 0, "top_p": 1.0}

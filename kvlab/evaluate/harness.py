@@ -21,6 +21,7 @@ from kvlab.evaluate.request import EvalRequest
 from kvlab.evaluate.rows import PromptIdentity, canonical_json, row_key
 from kvlab.evaluate.store import ResultStore
 from kvlab.evaluate.work import RowMaker, Unit, batches
+from kvlab.generation_settings import generation_notes
 from kvlab.methods import make_method
 from kvlab.models.chat import Chat, chat_of
 from kvlab.models.held import held_model
@@ -114,6 +115,8 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         )
         for prompt in plan.prompts
     ]
+    habits = loaded.model.generation_config
+    notes = [*plan.notes, *(generation_notes(habits.to_dict(), can_honour=False) if habits is not None else ())]
     maker = RowMaker(
         Measurer(loaded, make_cache, request.question_aware, request.prefill_chunk),
         request.all_choices,
@@ -122,7 +125,7 @@ def prepare_evaluation(request: EvalRequest, loaded: Loaded, make_cache: CacheMa
         {"device": device_name(input_device(loaded.model)), "versions": canonical_json(versions())},
         None if chat is None else canonical_json(chat.settings),
     )
-    return Evaluation(units, maker, request.batch_rows or default_batch_rows(loaded), chat, plan.notes)
+    return Evaluation(units, maker, request.batch_rows or default_batch_rows(loaded), chat, notes)
 
 
 def _measure_missing(

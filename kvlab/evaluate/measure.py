@@ -24,6 +24,7 @@ from kvlab.requests import MethodChoice
 from kvlab.tasks.hidden import hidden_positions
 from kvlab.tasks.sample import Sample
 from kvlab.tasks.tokens import continuation_ids, prompt_ids, start_ids
+from kvlab.token_ids import check_ids
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,16 @@ class PreparedPrompt:
 
 
 def prepare(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None = None) -> PreparedPrompt:
-    """Return the prompt made and tokenized, in `chat` where one is given; a text that is forced is never a turn."""
+    """Return the prompt made and tokenized, in `chat` where one is given; a text that is forced is never a turn.
+
+    Raises UserError for a token that the model has no embedding for.
+    """
+    prepared = _prepared(planned, loaded, chat)
+    check_ids([*prepared.context, *prepared.question, *prepared.continuation], loaded.model, loaded.tokenizer)
+    return prepared
+
+
+def _prepared(planned: PlannedPrompt, loaded: Loaded, chat: Chat | None) -> PreparedPrompt:
     sample = planned.make()
     context, question = prompt_ids(loaded.tokenizer, sample)
     forced = sample.metric in LIKELIHOOD_METRICS

@@ -1,4 +1,4 @@
-"""The command line's short forms: `key_value:pairs=64`, `keepkv:variant=paper`, `ruler=niah.jsonl`, `0.05,128`."""
+"""The command line's short forms: `key_value:pairs=64`, `keepkv:preset=paper`, `ruler=niah.jsonl`, `0.05,128`."""
 
 from __future__ import annotations
 

@@ -19,11 +19,9 @@ def pass_ends(cache: Cache, tokens: int, prefill_chunk: int | None) -> list[int]
 
     Raises UserError for a method whose result in chunks would not be the same.
     """
-    if prefill_chunk is None:
-        return [tokens]
     if isinstance(cache, CompressedCache):
         return list(accumulate(cache.expect(tokens, prefill_chunk)))
-    return list(accumulate(chunk_sizes(tokens, prefill_chunk)))
+    return list(accumulate(chunk_sizes(tokens, prefill_chunk or tokens)))
 
 
 def check_choices(choices: Sequence[MethodChoice], tokens: int, prefill_chunk: int) -> None:

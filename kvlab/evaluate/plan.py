@@ -86,7 +86,7 @@ def _file_prompts(
     for metric in {sample.metric for sample in taken}:
         check_metric(metric)
     short = [fitted(sample, tokenizer, window, request.max_prompt, request.cut) for sample in taken]
-    notes = [*loaded.skipped, *filter(None, [cut_note(str(file.path), short, request.cut)])]
+    notes = [*loaded.skipped, *loaded.notes, *filter(None, [cut_note(str(file.path), short, request.cut)])]
     if there > len(taken):
         notes.append(f"{file.path}: {len(taken)} of its {there} prompts were taken: raise --samples for more.")
     return [_file_prompt(request, file, sample) for sample in short], notes

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from kvlab.evaluate.harness import Listener
 from kvlab.requests import Progress
+from kvlab.terminal import progress_columns
 
 LINE_SECONDS = 15.0
 
@@ -22,8 +22,7 @@ def shown_progress(console: Console) -> Iterator[Listener]:
     if not console.is_terminal:
         yield _Lines(console)
         return
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=console, transient=True) as bar:
+    with Bar(*progress_columns(), console=console, transient=True) as bar:
         task = bar.add_task("loading", total=None)
 
         def listen(progress: Progress) -> None:

@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from kvlab.budget import Budget
-from kvlab.counted import ONE_PROMPT
+from kvlab.counted import ONE_PROMPT, in_range
 from kvlab.evaluate.metrics import higher_is_better, packages
 from kvlab.evaluate.rows import ANY_LENGTH
 from kvlab.requests import MethodChoice
@@ -84,12 +84,14 @@ def _interval(line: pd.Series, name: str, digits: str, sign: str = "", count: st
     if line[count] == 1:
         return f"{mean:{sign}{digits}}, {ONE_PROMPT}"
     of_fewer = f", n {line[count]}" if line[count] != line["samples"] else ""
-    return f"{mean:{sign}{digits}} [{low:{sign}{digits}}, {high:{sign}{digits}}]{of_fewer}"
+    middle, least, most = in_range(mean, low, high, lambda value: f"{value:{sign}{digits}}")
+    return f"{middle} [{least}, {most}]{of_fewer}"
 
 
 def _kept(line: pd.Series) -> str:
     """The share of the tokens kept, with its interval where prompts differ by what is shown of it."""
-    mean, low, high = (f"{100 * line[f'kept{bound}']:.0f}" for bound in ("", "_low", "_high"))
+    bounds = 100 * line["kept"], 100 * line["kept_low"], 100 * line["kept_high"]
+    mean, low, high = in_range(*bounds, "{:.0f}".format)
     return f"{mean} %" if low == high else f"{mean} [{low}, {high}] %"
 
 
@@ -106,7 +108,7 @@ def _caption(summary: pd.DataFrame, timed: bool) -> str:
 
 def summary_json(summary: pd.DataFrame, notes: list[str], out: str) -> str:
     """Return the summary as one JSON object: `out`, `notes` and one object a line in `summary`."""
-    lines = json.loads(summary.to_json(orient="records"))
+    lines = json.loads(summary.to_json(orient="records", double_precision=15))
     for line in lines:
         line["difficulty"] = json.loads(line["difficulty"])
         line["hyper_parameters"] = json.loads(line["hyper_parameters"])

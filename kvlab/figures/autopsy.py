@@ -7,17 +7,11 @@ import plotly.graph_objects as go
 
 from kvlab.figures.by_head import map_of_heads
 from kvlab.figures.lines import Line, add_lines
-from kvlab.figures.palette import STATE_COLOURS, Theme, pick
+from kvlab.figures.palette import FATES, STATE_COLOURS, Theme, fate_scale, pick
 from kvlab.figures.stacked import add_area
 from kvlab.figures.template import finish
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import percent, plural
 
-FATE_LOOK = {"own slot": ("kept", ""), "merged": ("pivot", "x"), "dropped": ("evicted", "/")}
-SHOWN = {
-    "own slot": "share with a slot of their own",
-    "merged": "share living in merged slots",
-    "dropped": "share dropped",
-}
 MASSES = (
     Line("true", "full cache: on these tokens", "ink", "solid", "circle"),
     Line("received", "this run: on the slots that hold them", "purple", "dash", "diamond"),
@@ -31,8 +25,8 @@ def survival_by_head(frame: pd.DataFrame, fate: str, theme: Theme = "light") -> 
         index="layer", columns="head", values="text"
     )
     return map_of_heads(
-        table, "The chosen tokens by head", theme, bar=SHOWN[fate], hover=": %{z:.0%}<br>%{text}", tickformat=".0%",
-        text=lost.to_numpy(),
+        table, "The chosen tokens by head", theme, bar=f"share {FATES[fate][0]}", hover=": %{z:.0%}<br>%{text}",
+        tickformat=".0%", text=lost.to_numpy(), colours=fate_scale(fate, theme),
     )  # fmt: skip
 
 
@@ -40,25 +34,25 @@ def _lost(step: object) -> str:
     return "none was dropped" if pd.isna(step) else f"first one dropped at step {step}"
 
 
-def read_survival_by_head(frame: pd.DataFrame) -> str:
-    """Over all heads in words."""
-    means = frame[list(SHOWN)].mean()
+def read_survival_by_head(frame: pd.DataFrame, moment: str = "") -> str:
+    """Over all heads in words; `moment` says after which step."""
+    shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
     whole = int((frame["dropped"] == 0).sum())
     first = frame["first_lost"].min()
-    when = "" if pd.isna(first) else f"; the first drop is at step {first}"
+    when = "" if pd.isna(first) else f"; the first drop of the run is at step {first}"
     return (
-        f"{percent(means['own slot'])} kept slots of their own, {percent(means['merged'])} live in merged ones, "
-        f"{percent(means['dropped'])} are gone; {whole} of {plural(len(frame), 'head')} lost none{when}."
+        f"Over all {plural(len(frame), 'head')}{f', {moment}' if moment else ''}: {shares}; {whole} of "
+        f"{plural(len(frame), 'head')} dropped none{when}."
     )
 
 
 def fates_over_steps(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Shares of all (layer, head, token) in each fate over the steps, stacked."""
     figure = go.Figure()
-    for fate, (state, pattern) in FATE_LOOK.items():
+    for fate, (words, state, pattern) in FATES.items():
         look = {"shape": pattern, "size": 6, "solidity": 0.25}
-        hover = f"step %{{x}}: %{{y:.1%}} {fate}"
-        add_area(figure, frame["step"], frame[fate], fate, pick(STATE_COLOURS[state], theme), hover, look)
+        hover = f"step %{{x}}: %{{y:.1%}} {words}"
+        add_area(figure, frame["step"], frame[fate], words, pick(STATE_COLOURS[state], theme), hover, look)
     finish(figure, title="Their fate over the steps, all heads", x="step", y="share of heads and tokens", theme=theme)
     return figure.update_yaxes(range=[0, 1.02], tickformat=".0%")
 
@@ -85,6 +79,6 @@ def read_needle_mass(frame: pd.DataFrame) -> str:
     if top["true"] < 1e-4:
         return f"The full cache gives them less than 0.01 % of this head's attention at any of {len(frame)} steps."
     return (
-        f"Step {int(top['step'])} wants them most: {percent(top['true'])} of the full cache's attention, of which the "
-        f"slots that hold them get {number(float(top['received']))}. A merged slot counts whole."
+        f"Step {int(top['step'])} wants them most: {percent(top['true'])} of the full cache's attention. In this run "
+        f"the slots that hold them get {percent(float(top['received']))}; a merged slot counts whole."
     )

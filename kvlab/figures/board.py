@@ -10,32 +10,27 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.board import OWN_BUDGET
 from kvlab.figures.by_head import whole_numbers
 from kvlab.figures.cells import words_on_cells
-from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
+from kvlab.figures.palette import FATES, HUES, STATE_COLOURS, SURFACES, Theme, fate_scale, mix, pick
 from kvlab.figures.template import INK, QUIET, colour_bar, finish
 from kvlab.figures.words import byte_size, number, percent, plural, token_text, visible
 
 VERDICTS = {"right": ("✓", "blue"), "nearly": ("≈", "orange"), "wrong": ("✗", "wine"), "unfinished": ("–", "grey")}
-FATES = {
-    "kept": ("kept whole", "kept", ""),
-    "merged": ("merged with others", "pivot", "x"),
-    "dropped": ("dropped", "evicted", ""),
-}
 WIDTH = 0.94  # of a cell, of the room between two columns
 STRIP, FOOT = 0.36, 0.42  # the strip's height and where it stands, in rows below the row's middle
 PAGE_PIXELS = 400  # for all cells together, in a window of 1,280 pixels at 150 %
-ROOMY, CROWDED = 2, 4  # columns: in more than these a cell takes a line more, and says one KL only
+# Columns: in more than these a cell takes a line more for its bytes, shortens the KLs, and says one KL only.
+ONE_LINE, ROOMY, CROWDED = 1, 2, 4
 MOST_TOKENS, MOST_LABELS = 48, 45
 MOST_WORDS = 96  # cells of the map of heads that carry their share in words
 
 
 def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Methods (down) by budgets (across) from `analysis.board.board`; every mark carries its run's id first."""
-    cells = frame.drop_duplicates("run_id")
-    rows, columns = cells["row"].drop_duplicates().tolist(), budgets_in_order(cells)
-    places = {"x": [columns.index(name) for name in cells["column"]], "y": [rows.index(name) for name in cells["row"]]}
-    cells, lines = cells.assign(**places), 2 if len(columns) <= ROOMY else 3
+    cells, rows, columns = in_grid(frame.drop_duplicates("run_id"))
+    lines = 2 if len(columns) <= ONE_LINE else 3
     figure = go.Figure([*_grounds(cells, theme), *_strips(frame, cells, theme)])
     height = len(rows) * (54 + 18 * lines)
     finish(figure, title="Did it still get the answer?", x="budget", y="method", theme=theme, height=height + 168)
@@ -51,8 +46,28 @@ def board(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     ink = {"color": INK[theme], "size": 13}
     figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **across)
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), tickfont=ink, **grid)
-    figure.update_yaxes(ticktext=["<br>".join(textwrap.wrap(name, 16)) for name in rows])
+    figure.update_yaxes(ticktext=row_names(cells, rows))
     return _token_axis(figure, frame, len(columns), across, theme)
+
+
+def in_grid(cells: pd.DataFrame) -> tuple[pd.DataFrame, list[str], list[str]]:
+    """The cells with their places x and y and the columns they span, the rows, and the columns.
+
+    A method that takes no budget has a row to itself below the others, across all budgets.
+    """
+    own = cells["column"] == OWN_BUDGET
+    rows = pd.concat([cells.loc[~own, "row"], cells.loc[own, "row"]]).drop_duplicates().tolist()
+    columns = budgets_in_order(cells[~own]) or [OWN_BUDGET]
+    spans = np.where(own, len(columns), 1)
+    middle = (len(columns) - 1) / 2
+    x = [middle if alone else columns.index(name) for name, alone in zip(cells["column"], own, strict=True)]
+    return cells.assign(x=x, y=[rows.index(name) for name in cells["row"]], span=spans), rows, columns
+
+
+def row_names(cells: pd.DataFrame, rows: list[str]) -> list[str]:
+    """The rows as an axis names them; of a method that takes no budget it says so."""
+    own = set(cells.loc[cells["column"] == OWN_BUDGET, "row"])
+    return ["<br>".join(textwrap.wrap(f"{row} ({OWN_BUDGET})" if row in own else row, 16)) for row in rows]
 
 
 def budgets_in_order(cells: pd.DataFrame) -> list[str]:
@@ -71,14 +86,51 @@ def read_board(frame: pd.DataFrame) -> str:
     strip = "What became of a fact's tokens is not known."
     if frame["kept"].notna().any():
         most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
-        when = "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
+        when = _moment(frame)
         strip = (
             "The strip is the fact, a column a token, filled by the share of heads that kept, merged or dropped it "
             f"{when}; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
             "mean over the fact's tokens)."
         )
     kl = "on the answer's tokens, and on all" if cells["column"].nunique() <= CROWDED else "on the answer's tokens"
-    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats a token: {kl}. {strip}"
+    return f"Of {plural(len(cells), 'run')}: {told}. KL in nats a token: {kl}. {read_over_budget(cells)}{strip}"
+
+
+def _moment(frame: pd.DataFrame) -> str:
+    """The step after which the fates are taken, in words."""
+    if "moment" in frame:
+        return str(frame["moment"].iloc[0])
+    return "when the answer was written" if frame["kl_answer"].notna().any() else "at the end of the prompt"
+
+
+def read_over_budget(cells: pd.DataFrame) -> str:
+    """What the percentage beside the bytes is, with a space behind it; nothing where no cell has one."""
+    if "over_budget" not in cells or not cells["over_budget"].notna().any():
+        return ""
+    return (
+        "Beside the bytes: how far they are above the keys and values of the budget (metadata, and generated tokens "
+        "that come on top). "
+    )
+
+
+def bytes_words(line: Any, limit: int = 1000) -> str:
+    """Live bytes with how far they are above the budget's, or their share of the full cache's where there is none.
+
+    Of more than `limit` characters the bytes alone; nothing where they have no room either, or were not recorded.
+    """
+    if pd.isna(line.live_bytes):
+        return ""
+    size, above = byte_size(line.live_bytes), getattr(line, "over_budget", None)
+    if above is not None and pd.notna(above):
+        longer = f"{size} ({above_words(above)})"
+    else:
+        longer = size if pd.isna(line.live_ratio) else f"{size} ({number(100 * line.live_ratio, 2)} % of full)"
+    return next((words for words in (longer, size) if len(words) <= limit), "")
+
+
+def above_words(share: float) -> str:
+    """How far bytes are above their budget's, such as `+14 %`."""
+    return f"{'+' if share >= 0 else ''}{number(100 * share, 2)} %"
 
 
 def verdict_words(line: Any, limit: int = 40) -> str:
@@ -109,7 +161,7 @@ def fact_by_head(
     table = frame.pivot(index="layer", columns="head", values=fate)
     heat = go.Heatmap(
         z=table.to_numpy(np.float32), x=table.columns.to_numpy(), y=table.index.to_numpy(), xgap=2, ygap=2, zmin=0,
-        zmax=1, colorscale=list(zip(np.linspace(0, 1, len(SEQUENTIAL[theme])), SEQUENTIAL[theme], strict=True)),
+        zmax=1, colorscale=fate_scale(fate, theme),
         colorbar=colour_bar(f"share {FATES[fate][0]}", theme, tickformat=".0%"),
         hovertemplate="layer %{y}, head %{x}: %{z:.0%}<extra></extra>",
     )  # fmt: skip
@@ -129,10 +181,10 @@ def fact_by_head(
     return whole_numbers(figure, table)
 
 
-def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None) -> str:
-    """The head that reads the fact and what it still has, then all heads, in words."""
+def read_fact_by_head(frame: pd.DataFrame, reader: pd.Series | None, moment: str = "") -> str:
+    """The head that reads the fact and what it still has, then all heads, in words; `moment` says after which step."""
     shares = ", ".join(f"{percent(frame[fate].mean())} {words}" for fate, (words, *_) in FATES.items())
-    everywhere = f"Over all {plural(len(frame), 'head')}: {shares}."
+    everywhere = f"Over all {plural(len(frame), 'head')}{f', {moment}' if moment else ''}: {shares}."
     if reader is None:
         return f"{everywhere} Which head reads the fact is not known: the full cache must answer, at level full."
     layer, head = int(reader["layer"]), int(reader["head"])
@@ -154,7 +206,8 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
         colour = pick(HUES[hue], theme)
         traces.append(
             go.Bar(
-                x=here["x"], y=[WIDTH] * len(here), base=here["y"] - WIDTH / 2, width=WIDTH, showlegend=False,
+                x=here["x"], y=[WIDTH] * len(here), base=here["y"] - WIDTH / 2, width=here["span"] - 1 + WIDTH,
+                showlegend=False,
                 marker={"color": mix(colour, SURFACES[theme], 0.86), "line": {"color": colour, "width": 1.5}},
                 customdata=here[["run_id"]].assign(told=[_told(line) for line in here.itertuples()]).to_numpy(),
                 hovertemplate="%{customdata[1]}<extra></extra>", **always_clear(),
@@ -165,7 +218,8 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
 
 def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     """Three bars a token, one on the other: shares of heads that kept, merged and dropped it."""
-    known = _thinned(frame[frame["position"].notna()]).merge(cells[["run_id", "x", "y"]], on="run_id")
+    known = _thinned(frame[frame["position"].notna()]).merge(cells[["run_id", "x", "y", "span"]], on="run_id")
+    left = known["x"] - (known["span"] - 1) / 2  # in a cell over all columns it stands over the first one's tokens
     before, traces = np.zeros(len(known)), []
     for fate, (name, state, pattern) in FATES.items():
         share = known[fate].to_numpy(float)
@@ -174,7 +228,7 @@ def _strips(frame: pd.DataFrame, cells: pd.DataFrame, theme: Theme) -> list[go.B
         words = [[run, _fate_words(line)] for run, line in zip(known["run_id"], known.itertuples(), strict=True)]
         traces.append(
             go.Bar(
-                x=known["x"] + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
+                x=left + known["offset"], y=-STRIP * share, base=known["y"] + FOOT - STRIP * before,
                 width=known["wide"], name=name, customdata=words, hovertemplate="%{customdata[1]}<extra></extra>",
                 marker={"color": colour, "pattern": shape if pattern else {}, "line": {"width": 0}}, **always_clear(),
             )
@@ -197,23 +251,24 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, Any]]:
     """What stands in each cell: the verdict, live bytes, and the two KLs."""
-    room = int(PAGE_PIXELS / columns / 7.5)
     verdicts, sizes, closeness = [], [], []
     for line in cells.itertuples():
-        sign, size = VERDICTS[line.verdict][0], _bytes(line)
-        here = room - len("✓ ") - (len(size) + 2 if columns <= ROOMY else 0)
+        room = int(line.span * PAGE_PIXELS / columns / 7.5)
+        sign, size = VERDICTS[line.verdict][0], bytes_words(line, room)
+        here = room - len("✓ ") - (len(size) + 2 if columns <= ONE_LINE else 0)
         told = verdict_words(line, max(4, min(here - len(line.verdict) - 2, 40)))
         # The sign and the colour say the kind; in a narrow cell what was written counts more than its name.
         shorter = (told, verdict_words(line, max(4, min(here, 40))).split(": ")[-1], line.verdict)
         fitting = next((words for words in shorter if len(words) <= here), "")
         verdicts.append(f"<b>{sign} {html.escape(fitting, quote=False)}</b>")
-        sizes.append(size if len(size) <= room else "")  # the pointer over the cell says all
+        sizes.append(size)  # the pointer over the cell says all
         told = _closeness(line, columns)
         closeness.append(told if len(told) <= room * 1.2 else "")
-    left, right, y = cells["x"] - 0.44, cells["x"] + 0.44, cells["y"]
+    half = cells["span"] / 2 - 0.06
+    left, right, y = cells["x"] - half, cells["x"] + half, cells["y"]
     colours = [mix(pick(HUES[VERDICTS[kind][1]], theme), INK[theme], 0.3) for kind in cells["verdict"]]
-    first, second, third = (-0.31, -0.09, -0.31) if columns <= ROOMY else (-0.36, -0.04, -0.2)
-    size_at = (right, "right") if columns <= ROOMY else (left, "left")
+    first, second, third = (-0.31, -0.09, -0.31) if columns <= ONE_LINE else (-0.36, -0.04, -0.2)
+    size_at = (right, "right") if columns <= ONE_LINE else (left, "left")
     quiet = [INK[theme]] * len(cells)
     return [
         *_texts(left, y + first, "left", verdicts, colours, 13),
@@ -259,10 +314,6 @@ def always_clear() -> dict[str, Any]:
     return {"selected": {"marker": {"opacity": 1}}, "unselected": {"marker": {"opacity": 1}}}
 
 
-def _bytes(line: Any) -> str:
-    return byte_size(line.live_bytes) if pd.notna(line.live_bytes) else ""
-
-
 def _closeness(line: Any, columns: int) -> str:
     """The two KLs; without the first, the second alone."""
     if pd.isna(line.mean_kl):
@@ -278,14 +329,16 @@ def _closeness(line: Any, columns: int) -> str:
 
 def _told(line: Any) -> str:
     """What the pointer over a cell says."""
-    share = "" if pd.isna(line.live_ratio) else f" ({percent(line.live_ratio)} of the full cache)"
+    share = "" if pd.isna(line.live_ratio) else f", {percent(line.live_ratio)} of the full cache's"
+    known = pd.notna(getattr(line, "over_budget", None))
+    above = f", {above_words(line.over_budget)} beside the budget's" if known else ""
     here = "not measured" if pd.isna(line.kl_answer) else f"{number(line.kl_answer)} nats a token"
     everywhere = "not measured" if pd.isna(line.mean_kl) else f"{number(line.mean_kl)} nats a token"
-    size = _bytes(line) or "not recorded"
+    size = "not recorded" if pd.isna(line.live_bytes) else byte_size(line.live_bytes)
     parts = [
         f"<b>{visible(line.label, 60)}</b>: {html.escape(verdict_words(line), quote=False)}",
         f"wrote {html.escape(_said(line.wrote, 40), quote=False)}" if line.wrote else "wrote nothing but spaces",
-        f"live bytes {size}{share}",
+        f"live bytes {size}{share}{above}",
         f"KL on the answer {here}, on all {everywhere}",
     ]
     return "<br>".join(parts).replace("·", " ")

@@ -9,6 +9,7 @@ from kvlab.figures.palette import HUES, Theme, pick
 from kvlab.figures.stacked import add_area
 from kvlab.figures.template import finish
 from kvlab.figures.words import byte_size, byte_unit, number, percent, plural
+from kvlab.growth import BLOCK
 
 LAYERS = (
     ("live", "live: valid slots", "blue", ""),
@@ -45,10 +46,23 @@ def read_memory_stack(frame: pd.DataFrame) -> str:
     """What compression freed at the end, and what the peak was, in words."""
     last, peak = frame.iloc[-1], frame["peak_bytes"].max()
     freed = 1 - last["allocated_bytes"] / last["full_bytes"]
-    slack = last["slack"] / last["allocated_bytes"] if last["allocated_bytes"] else 0.0
+    whole = f"the {byte_size(last['full_bytes'])} of the whole text"
+    told = (
+        f"{percent(freed)} of {whole} are really freed"
+        if freed >= 0
+        else f"{percent(-freed)} more than {whole} is held"
+    )
+    return f"At the end {told}; {_free_words(last, float(last['allocated_bytes']))} The peak was {byte_size(peak)}."
+
+
+def _free_words(line: pd.Series, allocated: float) -> str:
+    """What of the allocated bytes holds nothing: the room to grow, beside what a block costs, and the padding."""
+    if not line["slack"] or not allocated:
+        return "all that is allocated is in use."
     return (
-        f"At the end {percent(freed)} of the {byte_size(last['full_bytes'])} of the whole text are really freed; "
-        f"{percent(slack)} of what is allocated holds nothing; the peak was {byte_size(peak)}."
+        f"{percent(line['slack'] / allocated)} of what is allocated holds nothing: {byte_size(line['room'])} are room "
+        f"to grow (a block of {BLOCK} slots a head, {byte_size(line['block'])}, at most), {byte_size(line['padding'])} "
+        f"are padding ({percent(line['padding'] / line['live'])} of the live bytes)."
     )
 
 
@@ -81,8 +95,8 @@ def layer_bytes(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 def read_layer_bytes(frame: pd.DataFrame) -> str:
     """The largest layer in words."""
-    top = frame.loc[(frame["live"] + frame["slack"]).idxmax()]
-    whole = top["live"] + top["slack"]
+    sizes = frame[["live", "slack"]].sum(axis=1)
+    top, whole = frame.loc[sizes.idxmax()], float(sizes.max())
     if _is_packed(frame):
         return (
             f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, of it "
@@ -90,8 +104,8 @@ def read_layer_bytes(frame: pd.DataFrame) -> str:
             "native slots, metadata and room."
         )
     return (
-        f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed, "
-        f"{percent(top['slack'] / whole if whole else 0.0)} of it empty."
+        f"Layer {int(top['layer'])} takes most: {byte_size(whole)} of {byte_size(top['full'])} uncompressed; "
+        f"{_free_words(top, whole)}"
     )
 
 
@@ -100,19 +114,29 @@ def _is_packed(frame: pd.DataFrame) -> bool:
 
 
 def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Decode rate with recording off and on of each run, from `analysis.cost.instrument_cost`."""
+    """Decode rate with recording off and on of each run, from `analysis.cost.instrument_cost`.
+
+    A bar over one reading, or readings that lie far apart, is cross-hatched; the line on it is the readings' range.
+    """
     figure = go.Figure()
-    for column, name, hue, pattern in (
-        ("off", "recording off", "blue", ""),
-        ("recorded", "recording on", "orange", "/"),
+    bare = frame["doubt"] == ""
+    spread = {
+        "type": "data", "symmetric": False, "array": frame["off_high"] - frame["off"],
+        "arrayminus": frame["off"] - frame["off_low"], "thickness": 1.2, "width": 4,
+    }  # fmt: skip
+    for column, name, hue, patterns, bars in (
+        ("off", "recording off", "blue", ["" if sure else "x" for sure in bare], spread),
+        ("recorded", "recording on, one reading", "orange", ["/"] * len(frame), {}),
     ):
         figure.add_bar(
             y=frame["label"],
             x=frame[column],
             name=name,
             orientation="h",
-            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": pattern, "solidity": 0.3}},
-            hovertemplate=f"%{{y}}, {name}: %{{x:.1f}} tokens a second<extra></extra>",
+            error_x=bars,
+            customdata=[f", {doubt}" if doubt and column == "off" else "" for doubt in frame["doubt"]],
+            marker={"color": pick(HUES[hue], theme), "pattern": {"shape": patterns, "solidity": 0.3}},
+            hovertemplate=f"%{{y}}, {name}: %{{x:.4g}} tokens a second%{{customdata}}<extra></extra>",
         )
     height = 150 + 46 * len(frame)
     finish(figure, title="Decode rate, recording off and on", x="tokens a second", y="run", theme=theme, height=height)
@@ -120,13 +144,19 @@ def instrument_cost(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 
 
 def read_instrument_cost(frame: pd.DataFrame) -> str:
-    """The overhead in words."""
+    """The overhead in words, where readings bear it."""
     known = frame.dropna(subset=["overhead"])
     if known.empty:
         return f"None of {plural(len(frame), 'run')} timed its recorded pass: older runs did not."
-    low, high = known["overhead"].min(), known["overhead"].max()
-    span = f"{number(low, 2)}" if len(known) == 1 or low == high else f"{number(low, 2)} to {number(high, 2)}"
+    sure = known[known["doubt"] == ""]
+    if sure.empty:
+        return (
+            f"What recording costs is not told: {' or '.join(known['doubt'].unique())} in {len(known)} of "
+            f"{plural(len(frame), 'run')} (cross-hatched). The command kvlab bench overhead measures it in turns."
+        )
+    low, high = sure["overhead"].min(), sure["overhead"].max()
+    span = f"{number(low)}" if number(low) == number(high) else f"{number(low)} to {number(high)}"
     return (
-        f"A recorded step takes {span} times as long as a bare one here; every tokens-a-second figure in kvlab is "
-        "of the bare pass."
+        f"A recorded step, read once, takes {span} times as long as a bare one in {plural(len(sure), 'run')} of "
+        f"{len(frame)}; every tokens-a-second figure in kvlab is of the bare pass."
     )

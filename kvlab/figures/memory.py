@@ -5,10 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.counted import in_range
 from kvlab.figures.by_head import map_of_heads
 from kvlab.figures.palette import HUES, Theme, pick
 from kvlab.figures.template import finish
-from kvlab.figures.words import byte_size, byte_unit, number, percent, plural
+from kvlab.figures.words import byte_size, byte_unit, percent, plural
 
 LINES = (
     ("full_bytes", "keys and values of the whole text", "ink", "solid"),
@@ -57,5 +58,5 @@ def read_budget_anatomy(frame: pd.DataFrame) -> str:
     slots, kept = frame["live_slots"], percent(frame["share"].mean())
     if slots.min() == slots.max():
         return f"All {plural(len(slots), 'head')} hold {slots.max():,.0f} slots, {kept} of the tokens read."
-    mean = f"{number(slots.mean())} on average"
-    return f"Heads hold {slots.min():,.0f} to {slots.max():,.0f} slots, {mean} ({kept} of the tokens read)."
+    mean, low, high = in_range(float(slots.mean()), int(slots.min()), int(slots.max()), "{:,.0f}".format)
+    return f"Heads hold {low} to {high} slots, {mean} on average ({kept} of the tokens read)."

@@ -8,17 +8,14 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from kvlab.counted import prompts
-from kvlab.figures.palette import HUES, MASS_COLOURS, SEQUENTIAL, SURFACES, Theme, mix, pick
+from kvlab.figures.palette import FATES, HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.scores import line_words
 from kvlab.figures.template import QUIET, colour_bar, finish
 from kvlab.figures.words import number, percent, plural
 
 COLUMNS = 3
-FATES = (
-    ("hidden_own", "a slot of their own", "kept", ""),
-    ("hidden_merged", "in a merged slot", "merged", "x"),
-    ("gone", "dropped", "regret", "/"),
-)
+COLUMN_FATES = {"hidden_own": "kept", "hidden_merged": "merged", "gone": "dropped"}
+WORDS = {"hidden_own": "a slot of their own", "hidden_merged": "in a merged slot", "gone": "dropped"}
 
 
 def needle_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -80,8 +77,9 @@ def needle_fates(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     prompts.
     """
     figure = go.Figure()
-    for column, name, hue, pattern in FATES:
-        colour = pick(MASS_COLOURS[hue], theme)
+    for column, fate in COLUMN_FATES.items():
+        name, (_, state, pattern) = WORDS[column], FATES[fate]
+        colour = pick(STATE_COLOURS[state], theme)
         shape = {"shape": pattern, "size": 5, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.5)}
         figure.add_bar(
             x=frame[column],

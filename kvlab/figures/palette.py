@@ -32,6 +32,12 @@ MASS_COLOURS: dict[str, tuple[str, str]] = {
     "sag": HUES["red"],
     "regret": HUES["grey"],
 }
+# What became of a token, as `analysis.autopsy.FATES`: its name in words, the state whose colour it has, and a pattern.
+FATES: dict[str, tuple[str, str, str]] = {
+    "kept": ("kept whole", "kept", ""),
+    "merged": ("merged with others", "pivot", "x"),
+    "dropped": ("dropped", "evicted", ""),
+}
 SURFACES: dict[Theme, str] = {"light": "#FFFFFF", "dark": "#12151C"}
 
 # Colour scales, from the lowest value to the highest.
@@ -86,6 +92,13 @@ def _fallback(method: str) -> tuple[str, str, str]:
         FALLBACK_MARKERS[number // 7 % len(FALLBACK_MARKERS)],
         DASHES[number // 41 % len(DASHES)],
     )
+
+
+def fate_scale(fate: str, theme: Theme) -> list[tuple[float, str]]:
+    """A colour scale for a share of tokens with this fate: from the ground to its own colour, darker at the end."""
+    colour = pick(STATE_COLOURS[FATES[fate][1]], theme)
+    end = mix(colour, pick(HUES["ink"], theme), 0.55)
+    return [(0.0, mix(colour, SURFACES[theme], 0.92)), (0.5, colour), (1.0, end)]
 
 
 def mix(colour: str, other: str, share: float) -> str:

@@ -5,7 +5,6 @@ Where nothing was asked of the prompts, how close each method stays to the full 
 
 from __future__ import annotations
 
-import textwrap
 from typing import Any
 
 import pandas as pd
@@ -13,8 +12,8 @@ import plotly.graph_objects as go
 
 from kvlab.analysis.repeats import Batch, told_apart
 from kvlab.analysis.verdict import KINDS, NO_REFERENCE
-from kvlab.counted import mean_words, prompts
-from kvlab.figures.board import FATES, always_clear, budgets_in_order
+from kvlab.counted import in_range, mean_words, prompts, range_words
+from kvlab.figures.board import FATES, always_clear, bytes_words, in_grid, read_over_budget, row_names
 from kvlab.figures.palette import HUES, SEQUENTIAL, STATE_COLOURS, SURFACES, Theme, mix, pick
 from kvlab.figures.template import INK, QUIET, finish
 from kvlab.figures.words import byte_size, number, percent, plural, visible
@@ -22,15 +21,13 @@ from kvlab.figures.words import byte_size, number, percent, plural, visible
 WIDTH, BAR, FOOT = 0.94, 0.1, 0.15  # of a cell; the bar's height and its place below the row's middle
 STRIP, STRIP_FOOT = 0.13, 0.35  # the same of the strip of the fact's fates
 SPAN = 0.88  # of a cell's width that a share of 100 % takes
+SIZE_LIMIT = 10  # characters of the bytes beside the count, where there are several columns
 ROOMY = 3  # columns: in more than these a cell says the share only
 
 
 def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """Methods (down) by budgets (across) from `analysis.repeats.cells`; every mark carries its row and column first."""
-    rows, columns = cells["row"].drop_duplicates().tolist(), budgets_in_order(cells)
-    placed = cells.assign(
-        x=[columns.index(name) for name in cells["column"]], y=[rows.index(name) for name in cells["row"]]
-    )
+    placed, rows, columns = in_grid(cells)
     fates = _fates(placed, theme)
     figure = go.Figure([_grounds(placed, theme), *_bars(placed, theme), *fates])
     height = 96 * len(rows)
@@ -44,7 +41,7 @@ def board(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     figure.update_xaxes(side="top", tickvals=list(range(len(columns))), ticktext=columns, tickfont=ink, **grid)
     figure.update_xaxes(range=[-0.5, len(columns) - 0.5])
     figure.update_yaxes(range=[len(rows) - 0.5, -0.5], tickvals=list(range(len(rows))), tickfont=ink, **grid)
-    return figure.update_yaxes(ticktext=["<br>".join(textwrap.wrap(name, 16)) for name in rows])
+    return figure.update_yaxes(ticktext=row_names(placed, rows))
 
 
 def closeness(cells: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -96,7 +93,7 @@ def read_board(batch: Batch) -> str:
     return (
         f"Each cell is a share of {over}{beyond} whose answer is right; the bar is its Wilson interval (95 %), the dot "
         f"the share. {most_often if best['right'] else 'No cell is right on any.'} KL in nats a token and bytes are "
-        f"means over the prompts. {_read_fates(cells)}"
+        f"means over the prompts. {read_over_budget(cells)}{_read_fates(cells)}"
     )
 
 
@@ -159,7 +156,8 @@ def share_words(line: Any) -> str:
     get = line.__getitem__ if isinstance(line, pd.Series) else lambda name: getattr(line, name)
     if get("n") < 2:
         return f"{get('right')} of {get('n')}"
-    share, low, high = (f"{100 * get(name):.0f}" for name in ("share", "share_low", "share_high"))
+    bounds = 100 * get("share"), 100 * get("share_low"), 100 * get("share_high")
+    share, low, high = in_range(*bounds, "{:.0f}".format)
     return f"{get('right')} of {get('n')} ({share} %, {low} to {high} %)"
 
 
@@ -168,7 +166,8 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
     tint = pick(HUES["blue"], theme)
     shares = cells["share"].astype(float).fillna(0.0)
     return go.Bar(
-        x=cells["x"], y=[WIDTH] * len(cells), base=cells["y"] - WIDTH / 2, width=WIDTH, showlegend=False,
+        x=cells["x"], y=[WIDTH] * len(cells), base=cells["y"] - WIDTH / 2,
+        width=cells["span"] - 1 + WIDTH, showlegend=False,
         marker={
             "color": [mix(tint, SURFACES[theme], 0.97 - 0.37 * share) for share in shares],
             "line": {"color": mix(tint, SURFACES[theme], 0.5), "width": 1},
@@ -181,7 +180,8 @@ def _grounds(cells: pd.DataFrame, theme: Theme) -> go.Bar:
 def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
     """In each cell a line from no prompt to all, the interval on it and a dot at the share."""
     known = cells[cells["n"] > 0]
-    at = lambda share: known["x"] - SPAN / 2 + SPAN * share  # noqa: E731
+    whole = known["span"] - 1 + SPAN
+    at = lambda share: known["x"] - whole / 2 + whole * share  # noqa: E731
     low, high, share = (at(known[name].astype(float)) for name in ("share_low", "share_high", "share"))
     y, colour = known["y"] + FOOT, SEQUENTIAL[theme][-2] if theme == "light" else pick(HUES["blue"], theme)
     told = [[row.row, row.column, _told(row)] for row in known.itertuples()]
@@ -191,7 +191,7 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
         go.Bar(orientation="h", y=y, x=wide, base=start, width=thick, marker={"color": ink, "line": {"width": 0}},
                **shared, **always_clear())
         for wide, start, thick, ink in (
-            ([SPAN] * len(known), known["x"] - SPAN / 2, 0.02, quiet),
+            (whole, known["x"] - whole / 2, 0.02, quiet),
             (high - low, low, BAR, mix(colour, SURFACES[theme], 0.45)),
         )
     ]  # fmt: skip
@@ -202,9 +202,10 @@ def _bars(cells: pd.DataFrame, theme: Theme) -> list[Any]:
 def _fates(cells: pd.DataFrame, theme: Theme) -> list[go.Bar]:
     """One bar a cell, from left to right the shares of the fact that were kept, merged and dropped."""
     known = cells[cells["traced"] > 0]
-    before, traces = known["x"].to_numpy(float) - SPAN / 2, []
+    whole = known["span"].to_numpy(float) - 1 + SPAN
+    before, traces = known["x"].to_numpy(float) - whole / 2, []
     for fate, (name, state, pattern) in FATES.items() if len(known) else ():
-        wide, colour = SPAN * known[fate].to_numpy(float), pick(STATE_COLOURS[state], theme)
+        wide, colour = whole * known[fate].to_numpy(float), pick(STATE_COLOURS[state], theme)
         shape = {"shape": pattern, "size": 4, "fgcolor": colour, "bgcolor": mix(colour, SURFACES[theme], 0.55)}
         told = [
             [row.row, row.column, f"{row.label}: {percent(getattr(row, fate))} of the fact {name}, in all heads, mean "
@@ -227,10 +228,11 @@ def _words(cells: pd.DataFrame, columns: int, theme: Theme) -> list[dict[str, An
     words: list[dict[str, Any]] = []
     for row in cells.itertuples():
         main = f"<b>{row.right} of {row.n}</b> right{_interval(row, columns)}" if row.n else "not finished"
-        size = byte_size(row.live_bytes) if pd.notna(row.live_bytes) else ""
-        left, right = row.x - 0.44, row.x + 0.44
+        half = row.span / 2 - 0.06
+        left, right = row.x - half, row.x + half
         words.append(_text(left, row.y - 0.33, "left", main, INK[theme], 13))
         if columns <= ROOMY:
+            size = bytes_words(row, SIZE_LIMIT if columns > row.span else 1000)
             words.append(_text(right, row.y - 0.33, "right", size, INK[theme], 12))
             words.append(_text(left, row.y - 0.11, "left", _closeness(row), INK[theme], 12))
     return [word for word in words if word["text"]]
@@ -267,7 +269,7 @@ def _told(row: Any) -> str:
         f"<b>{visible(row.label, 60)}</b>: right {share_words(row)}",
         f"{row.nearly} nearly, {row.wrong} wrong",
         f"KL on the answer {_mean(row, 'kl_answer')}, on all {_mean(row, 'mean_kl')}, nats a token",
-        f"live bytes {byte_size(row.live_bytes) if pd.notna(row.live_bytes) else 'not recorded'}",
+        f"live bytes {bytes_words(row) or 'not recorded'}",
     ]
     return "<br>".join(parts).replace("·", " ")
 
@@ -276,5 +278,6 @@ def _mean(row: Any, name: str) -> str:
     value = getattr(row, name)
     if pd.isna(value):
         return "not measured"
-    low, high = getattr(row, f"{name}_low"), getattr(row, f"{name}_high")
-    return number(value) if row.n < 2 else f"{number(value)} ({number(low)} to {number(high)})"
+    if row.ended < 2:
+        return number(value)
+    return range_words(value, getattr(row, f"{name}_low"), getattr(row, f"{name}_high"), number)

@@ -8,14 +8,12 @@ drawn from the prompts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from kvlab.counted import ONE_PROMPT, mean_words
+from kvlab.counted import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.template import QUIET, colour_bar, finish
@@ -148,7 +146,7 @@ def read_benchmark_table(means: pd.DataFrame) -> str:
     return f"{top['row']} has the best mean over {over}: {line_words(top)}, {kept}{beside}."
 
 
-def line_words(line: pd.Series, name: str = "score", show: Callable[[float], str] = number) -> str:
+def line_words(line: pd.Series, name: str = "score", show: Show = number) -> str:
     """One measure of a line of a score table in words, with its interval and n."""
     return mean_words(line[name], line[f"{name}_low"], line[f"{name}_high"], int(line["prompts"]), show)
 
@@ -254,4 +252,4 @@ def _rows(*tables: pd.DataFrame) -> list[tuple[np.ndarray, ...]]:
 
 
 def _cell(score: float, low: float, high: float) -> str:
-    return "" if np.isnan(score) else f"{score:.3g} ({low:.2g} to {high:.2g})"
+    return "" if np.isnan(score) else range_words(score, low, high)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.speed import REFERENCE, SCATTERED
 from kvlab.figures.cells import channels, ink_on
 from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import finish
@@ -18,8 +21,9 @@ LEVEL_HUES = {"light": ("blue", ""), "full": ("orange", "/")}
 def measured(
     frame: pd.DataFrame, unit: str, place: str, theme: Theme = "light", title: str = "", bound: str = DEVICE_BOUND
 ) -> go.Figure:
-    """A bar a method with the quartiles, its bound as a tick, and the ratio to the full cache beside it.
+    """A bar a method with the quartiles, its bound as a tick, and the ratio to each full cache, by name, beside it.
 
+    A time or rate of one repeat, or of repeats far apart, has a hatched bar and the reason in place of a ratio.
     From `kvlab.atlas.speed.measured`; `place` says on what it was measured. What could not be measured has no bar and
     says why.
     """
@@ -28,10 +32,11 @@ def measured(
     figure = go.Figure()
     colours = [mix(method_style(method, theme).colour, SURFACES[theme], 0.15) for method in frame["method"]]
     inks = [ink_on(channels(colour)) for colour in colours]
-    words = [_ratio(line) for line in frame.itertuples(index=False)]
+    words = [_ratio(line, unit) for line in frame.itertuples(index=False)]
+    hatched = ["/" if _doubt(line, unit) else "" for line in frame.itertuples(index=False)]
     figure.add_bar(
         y=frame["label"], x=value, orientation="h", name="measured", showlegend=False,
-        marker={"color": colours},
+        marker={"color": colours, "pattern": {"shape": hatched, "solidity": 0.3}},
         error_x={"type": "data", "array": frame["spread"].fillna(0) / 2 / factor, "thickness": 1.2, "width": 4},
         text=words, textposition="auto", insidetextanchor="start", insidetextfont={"color": inks},
         outsidetextfont={"size": 12}, customdata=[_told(line, unit) for line in frame.itertuples(index=False)],
@@ -53,16 +58,19 @@ def measured(
 def read_measured(frame: pd.DataFrame, unit: str, more_is_better: bool, bound: str = DEVICE_BOUND) -> str:
     """The best against the full cache, in words."""
     ran = frame.dropna(subset="value")
-    compressed = ran[~ran["method"].str.startswith("full")].dropna(subset="ratio")
+    trusted = ran[[not _doubt(line, unit) for line in ran.itertuples(index=False)]]
+    compressed = trusted[~trusted["method"].str.startswith("full")].dropna(subset="ratio")
     repeats = f"medians of {plural(ran['repeats'].max(), 'repeat')}" if len(ran) else "nothing ran"
     missing = f"; {plural(len(frame) - len(ran), 'row')} could not be measured" if len(ran) < len(frame) else ""
     if compressed.empty:
-        return f"{plural(len(ran), 'cache')} measured, {repeats}{missing}; no compressed one beside the full cache."
+        doubts = "; ".join(dict.fromkeys(filter(None, (_doubt(line, unit) for line in ran.itertuples(index=False)))))
+        why = f"no ratio is told ({doubts})" if doubts else "no compressed one beside the full cache"
+        return f"{plural(len(ran), 'cache')} measured, {repeats}{missing}; {why}."
     best = compressed.loc[compressed["ratio"].idxmax() if more_is_better else compressed["ratio"].idxmin()]
     reached = "" if pd.isna(best["bound"]) else f"; {bound}: {_amount(best['bound'], unit)}"
     return (
-        f"{best['label']} has {_amount(best['value'], unit)}, {number(best['ratio'], 2)} times the full cache's"
-        f"{reached}; {repeats}, in turns in one process{missing}."
+        f"{best['label']} has {_amount(best['value'], unit)}, {number(best['ratio'])} times the full cache's"
+        f"{_beside_own(best)}{reached}; {repeats}, in turns in one process{missing}."
     )
 
 
@@ -121,16 +129,47 @@ def read_recording(frame: pd.DataFrame) -> str:
     )
 
 
-def _ratio(line: object) -> str:
-    if pd.isna(line.value):  # type: ignore[attr-defined]
-        return f"{line.status}: {line.note}"[:60]  # type: ignore[attr-defined]
-    return "" if pd.isna(line.ratio) else f"{number(line.ratio, 2)} x full"  # type: ignore[attr-defined]
+def _ratio(line: Any, unit: str) -> str:
+    """What stands beside a bar: the ratio to the best full cache by name, and to kvlab's own where it is another."""
+    if pd.isna(line.value):
+        return f"{line.status}: {line.note}"[:60]
+    if doubt := _doubt(line, unit):
+        return f"– ({doubt})"
+    if pd.isna(line.ratio):
+        return ""
+    own = f", {number(line.own_ratio)} x kvlab" if _has_own(line) else ""
+    return f"{number(line.ratio)} x {_reference(line) or 'full'}{own}"
 
 
-def _told(line: object, unit: str) -> str:
-    if pd.isna(line.value):  # type: ignore[attr-defined]
-        return f"{line.status}, {line.note}"  # type: ignore[attr-defined]
-    return f"{_amount(line.value, unit)}, {_ratio(line)}"  # type: ignore[attr-defined]
+def _doubt(line: Any, unit: str) -> str:
+    """Why a time or a rate says little, in words; "" where it can be told. Bytes are the same however often counted."""
+    if unit == "bytes" or pd.isna(line.value):
+        return ""
+    if line.repeats < 2:
+        return "one reading"
+    return "busy machine" if pd.notna(line.spread) and line.spread > SCATTERED * line.value else ""
+
+
+def _reference(line: Any) -> str:
+    """The full cache that the ratio is to, such as `transformers sdpa`; "" where it has no name of its own."""
+    return str(line.reference).removeprefix("full").removeprefix(": ")
+
+
+def _has_own(line: Any) -> bool:
+    """Whether kvlab's own full cache was measured and is not what the ratio is to."""
+    return bool(pd.notna(line.own_ratio)) and line.reference != REFERENCE
+
+
+def _beside_own(line: Any) -> str:
+    named = f" ({_reference(line)})" if _reference(line) else ""
+    own = f" and {number(line.own_ratio)} times that of kvlab's, which comparisons take" if _has_own(line) else ""
+    return named + own
+
+
+def _told(line: Any, unit: str) -> str:
+    if pd.isna(line.value):
+        return f"{line.status}, {line.note}"
+    return f"{_amount(line.value, unit)}, {_ratio(line, unit)}"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -77,10 +77,11 @@ def read_state_totals(frame: pd.DataFrame) -> str:
     last = frame.iloc[-1]
     slots = last["own"] + last["pivot"]
     seen = slots + last["absorbed"] + last["evicted"]
+    shared = last["absorbed"] + last["pivot"]
+    merged = f"{plural(last['pivot'], 'merged slot')} hold {shared:,.0f} of them" if shared else "none shares its slot"
     return (
         f"After step {int(last['step'])}, {plural(slots, 'slot')} stand for {plural(seen - last['evicted'], 'token')} "
-        f"of {seen:,.0f} read: {plural(last['pivot'], 'merged slot')} "
-        f"hold {last['absorbed'] + last['pivot']:,.0f} of them."
+        f"of {seen:,.0f} read; {merged}."
     )
 
 

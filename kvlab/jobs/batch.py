@@ -25,6 +25,7 @@ from kvlab.trace.schema import check_id
 FOLDER = "batches"
 Compare = Callable[..., list[Path]]
 LONGEST_TITLE = 60
+OF_PROMPT = ("prompt", "turns", "answer", "other_answers", "facts", "notes")
 
 
 def run_batch(
@@ -75,7 +76,7 @@ def repeat_request(request: CompareRequest, batch: str, number: int) -> CompareR
     of, planting = request.comparisons, None if request.prompts else request.repeats[number - 1]
     repeat = Repeat(batch=batch, number=number, of=of, planting=planting, name=own.name)
     named = request.title or own.name or textwrap.shorten(request.prompt[:400], LONGEST_TITLE, placeholder=" …")
-    changed = {name: getattr(own, name) for name in ("prompt", "turns", "answer", "facts")}
+    changed = {name: getattr(own, name) for name in OF_PROMPT}
     changed |= {"title": f"{number} of {of}: {named}", "repeats": (), "prompts": (), "batch": None, "repeat": repeat}
     return request.model_copy(update=changed)
 
@@ -84,7 +85,7 @@ def _planted(request: CompareRequest, number: int) -> OnePrompt:
     planting = request.repeats[number - 1]
     planted = plant(request.prompt, planting.depth, planting.draw, planting.wording)
     facts = find_facts(planted.prompt, [planted.fact])
-    return OnePrompt(prompt=planted.prompt, answer=planted.answer, facts=facts)
+    return OnePrompt(prompt=planted.prompt, answer=planted.answer, facts=facts, notes=request.notes)
 
 
 def _prompt_of(request: CompareRequest, number: int) -> OnePrompt:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,9 +19,10 @@ from kvlab.given import in_one_sentence
 from kvlab.jobs import intake, parameters, prompt_files
 from kvlab.jobs.client import list_jobs, request_of
 from kvlab.jobs.fitting import plan_of
+from kvlab.jobs.held import window_notes
 from kvlab.jobs.models import check_model
 from kvlab.jobs.prompt_lengths import prompt_lengths
-from kvlab.jobs.registry import MethodEntry
+from kvlab.jobs.registry import MethodEntry, ask
 from kvlab.jobs.task_list import TaskList
 from kvlab.lab.settings import lab
 from kvlab.requests import MethodChoice
@@ -28,6 +30,7 @@ from kvlab.requests import MethodChoice
 HARNESS = "lm-eval:"  # begins the names of tasks whose prompts lm-eval makes
 SPREAD = 1.6  # seconds seen on other prompts may be off by this factor, either way
 ANSWER_TOKENS = 24
+FEW = 4  # prompts of a cell that are tried
 Number = TypeVar("Number", int, float)
 
 
@@ -91,6 +94,30 @@ def make_job(
                 f"Results cannot be called {name[:60]!r}: give letters, digits, dots, dashes and underscores only."
             ) from None
         raise UserError(in_one_sentence(error)) from error
+
+
+def problem_of(request: EvalRequest) -> str:
+    """Why a prompt of the tasks cannot be made, such as a length that cannot hold them; empty where each can.
+
+    A second process says it, once a request; tasks at their own lengths and difficulty are not asked about. Raises
+    UserError where it gives no answer.
+    """
+    if not request.lengths and not any(choice.difficulty for choice in request.tasks):
+        return ""
+    asked = request.model_copy(update={"files": (), "choices": (), "samples": min(request.samples, FEW)})
+    return _problem(asked.model_dump_json()) if asked.tasks else ""
+
+
+@lru_cache(maxsize=64)
+def _problem(request: str) -> str:
+    return str(ask("tasks", "--fits", given=request)["problem"])
+
+
+def window_notes_of(request: EvalRequest, listed: TaskList) -> list[str]:
+    """A sentence for each method whose own window takes up its budget at a length that is asked for."""
+    few = request.model_copy(update={"samples": 1})
+    notes = (window_notes(request.choices, length) for length in sorted(set(prompt_lengths(few, listed))))
+    return list(dict.fromkeys(note for some in notes for note in some))
 
 
 def numbers(text: str, what: str, kind: type[Number]) -> tuple[Number, ...]:

@@ -59,7 +59,9 @@ def comparisons(ordered: Iterable[Ordered], small: Small) -> list[Ordered]:
     for one, work in works:
         choices |= {choice.model_dump_json(): choice for choice in work.choices}
         entries |= {entry.name: entry for entry in one.chosen}
-    first = works[0][1].model_copy(update={"choices": tuple(choices.values()), "answer": None, "facts": ()})
+    first = works[0][1].model_copy(
+        update={"choices": tuple(choices.values()), "answer": None, "other_answers": (), "facts": ()}
+    )
     made = {"max_new_tokens": NEW_TOKENS, "level": "full"}
     return [
         Ordered(first.model_copy(update={"prompt": text, "title": title, **made}), tuple(entries.values()), "0.2")

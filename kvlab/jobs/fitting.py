@@ -14,7 +14,7 @@ from kvlab.bench.request import BenchJob
 from kvlab.errors import UserError
 from kvlab.evaluate.request import EvalJob, SampleJob
 from kvlab.jobs import intake, parameters
-from kvlab.jobs.held import holds_in
+from kvlab.jobs.held import holds_in, window_notes
 from kvlab.jobs.peaks import Several, stand_ins, too_big
 from kvlab.jobs.prompt_lengths import longest_prompt
 from kvlab.jobs.prompts import count_tokens
@@ -48,6 +48,17 @@ def plan_of(
         return _plan(request, prompt_tokens, root, timed=True)
     except (UserError, ValidationError):
         return None  # what is wrong is said where it is typed, or when the runs are asked for
+
+
+def notes_of(
+    prompt_tokens: int, chosen: Sequence[MethodEntry], budgets: str, typed: Mapping[str, Mapping[str, Any]]
+) -> list[str]:
+    """What a form's methods leave undone at its budgets, in sentences; nothing while it cannot be a request yet."""
+    try:
+        changed = {entry.name: parameters.changed(entry, typed.get(entry.name, {})) for entry in chosen}
+        return window_notes(intake.choices(chosen, intake.parse_budgets(budgets), changed), prompt_tokens)
+    except (UserError, ValidationError):
+        return []
 
 
 def check_fits(request: CompareRequest, root: Path) -> None:

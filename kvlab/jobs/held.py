@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from kvlab.auto_store import meant_store
-from kvlab.budget import Budget
+from kvlab.budget import Budget, window_note
 from kvlab.errors import UserError
 from kvlab.jobs import parameters, registry
 from kvlab.jobs.registry import Held, MethodEntry
@@ -36,12 +36,30 @@ def holds_in(choices: Iterable[MethodChoice]) -> HoldsOf:
     return _holds
 
 
-def _holds(choice: MethodChoice) -> Holds:
+def window_notes(choices: Iterable[MethodChoice], tokens: int) -> list[str]:
+    """A sentence for each choice whose budget its method's own window takes up, for a prompt of so many tokens.
+
+    Budgets in bytes are only slots once the prompt was read. Raises UserError as `holds_in`.
+    """
+    found = []
+    for choice in choices:
+        if not isinstance(choice.budget, str) and (entry := _entry(choice)) is not None:
+            slots = Budget(choice.budget).slots(tokens)
+            found.append(window_note(entry.title, _held(choice).window, slots, tokens))
+    return list(dict.fromkeys(filter(None, found)))
+
+
+def _held(choice: MethodChoice) -> Held:
     held = _known(choice)
     if held is None:
         held = _ask({_key(choice): choice})[_key(choice)]
     if isinstance(held, str):
         raise UserError(held)
+    return held
+
+
+def _holds(choice: MethodChoice) -> Holds:
+    held = _held(choice)
     store = meant_store(_store(choice), Budget(choice.budget)).partition("/")[0]
     return held.holds.model_copy(update={"packed": held.stores[store]}) if store in held.stores else held.holds
 

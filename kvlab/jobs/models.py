@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from kvlab.errors import UserError
+from kvlab.given import read_json
 from kvlab.lab.shelf import offered, place_of, shelf
+from kvlab.model_faults import fault
 from kvlab.model_files import EMBEDDED, HUB_NAME, model_file, model_folder
 from kvlab.trace.catalogue import list_runs
 
@@ -31,6 +34,8 @@ def check_model(name: str) -> str:
         return name
     if (folder := model_folder(name)) is not None:
         return _check_folder(folder)
+    if said := fault(_path(name), name):
+        raise UserError(said)
     if not HUB_NAME.fullmatch(name):
         raise UserError(
             f"There is no model {name!r}: write mini, a folder with config.json, or a hub name such as Qwen/Qwen3-0.6B."
@@ -80,9 +85,24 @@ def context_length(name: str) -> int | None:
     return length if isinstance(length, int) else None
 
 
+def generation_settings(name: str) -> dict[str, Any]:
+    """The model's `generation_config.json` on this machine; empty where there is none that can be read."""
+    file = model_file(name, "generation_config.json")
+    try:
+        settings = read_json(file.read_bytes()) if file else {}
+    except (OSError, ValueError):
+        return {}
+    return settings if isinstance(settings, dict) else {}
+
+
+def _path(name: str) -> Path:
+    try:
+        return Path(name).expanduser()
+    except RuntimeError:  # the home of nobody
+        return Path(name)
+
+
 def _check_folder(folder: Path) -> str:
-    if not (folder / "config.json").is_file():
-        raise UserError(f"The folder {folder} holds no config.json: give a folder saved by transformers.")
-    if not any(folder.glob("*.safetensors")):
-        raise UserError(f"The folder {folder} holds no .safetensors weights: kvlab reads no other kind.")
+    if said := fault(folder):
+        raise UserError(said)
     return str(folder.absolute())

@@ -12,28 +12,24 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.evaluate.request import FileChoice
-from kvlab.jobs.prompts import decode_text
+from kvlab.given import decode_text
 from kvlab.jobs.registry import run_command
 from kvlab.jobs.store import FOLDER
-from kvlab.jobs.uploads import read_csv
+from kvlab.tasks import rows
+from kvlab.tasks.rows import PARQUET, Row, is_csv, read_rows, rows_of_text
 from kvlab.trace.atomic import replace_text
 
 PROMPTS = "prompts"  # the folder with the queue where uploaded files lie
 CHECKED = "checked.json"
-TYPES = ("jsonl", "json", "parquet", "csv", "txt")
+TYPES = (*rows.TYPES, "txt")
 MEGABYTE = 2**20
 LARGEST_UPLOAD = 4 * MEGABYTE  # as the server takes
 LARGEST_TEXT = 16 * MEGABYTE  # of a table, unpacked
-ROWS_AT_ONCE = 64
-PARQUET = b"PAR1"
 BY_FOLDER = ("validation", "test")  # names of RULER's files, whose task is their folder's name
 
 
@@ -123,34 +119,15 @@ def as_text(name: str, content: bytes) -> str:
         UserError: it is damaged, not text, or too large unpacked.
     """
     if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
-        return _lines(name, _parquet_rows(name, content))
-    text = decode_text(name, content)
-    if not name.lower().endswith(".csv"):
-        return text
-    return _lines(name, ({column: cell for column, cell in row.items() if cell} for row in read_csv(name, text)))
+        return _lines(name, read_rows(name, content, LARGEST_TEXT))
+    text = decode_text(content, f"The file {name}")
+    return _lines(name, rows_of_text(name, text)) if is_csv(name) else text
 
 
-def _parquet_rows(name: str, content: bytes) -> Iterable[dict[str, Any]]:
-    """Rows without their empty cells, few at a time: packed, a small file may hold very much."""
-    try:
-        file = pq.ParquetFile(pa.BufferReader(content))
-        groups = (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups))
-        if (size := sum(group.total_byte_size for group in groups)) > LARGEST_TEXT:
-            raise UserError(_too_large(name, size, LARGEST_TEXT))
-        for batch in file.iter_batches(ROWS_AT_ONCE):
-            if batch.nbytes > LARGEST_TEXT:
-                raise UserError(_too_large(name, batch.nbytes, LARGEST_TEXT))
-            for row in batch.to_pylist():
-                yield {column: value for column, value in row.items() if value is not None}
-    except (pa.ArrowException, OSError) as error:
-        said = " ".join(str(error).split())[:120].rstrip(".")
-        raise UserError(f"{name} is no Parquet file or a damaged one ({said}): write it again.") from error
-
-
-def _lines(name: str, rows: Iterable[dict[str, Any]]) -> str:
+def _lines(name: str, rows: Iterable[Row]) -> str:
     text, size = io.StringIO(), 0
     for row in rows:
-        size += text.write(json.dumps(row, ensure_ascii=False, default=str) + "\n")
+        size += text.write(json.dumps(row.value, ensure_ascii=False, default=str) + "\n")
         if size > LARGEST_TEXT:
             raise UserError(_too_large(name, size, LARGEST_TEXT))
     return text.getvalue()

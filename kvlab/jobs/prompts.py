@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import codecs
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from kvlab.errors import UserError
-from kvlab.given import check_text
+from kvlab.given import check_text, decode_text
 from kvlab.jobs.models import tokenizer_file
 from kvlab.jobs.spoken import Manner, spoken
 from kvlab.requests import LARGEST_PROMPT_BYTES
@@ -23,20 +22,7 @@ def decode_upload(name: str, content: bytes) -> str:
         UserError: it is too large, empty, or not text.
     """
     check_upload_size(name, len(content))
-    return check_prompt(decode_text(name, content))
-
-
-def decode_text(name: str, content: bytes) -> str:
-    """The text of a file of any size; raises UserError where it is not text."""
-    encoding = "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
-    try:
-        text = content.decode(encoding)
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"The file {name} is not UTF-8 text (byte {error.start} cannot be read): save it as UTF-8 and try again."
-        ) from error
-    check_text(text, f"The file {name}")
-    return text.replace("\r\n", "\n")
+    return check_prompt(decode_text(content, f"The file {name}"))
 
 
 def check_upload_size(name: str, size: int) -> None:

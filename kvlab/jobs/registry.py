@@ -35,6 +35,7 @@ class Held(BaseModel):
 
     holds: Holds = Holds()
     stores: dict[str, Packed | None] = {}
+    window: int = 0  # newest tokens of the prompt that always stay
 
 
 class PresetEntry(Held):

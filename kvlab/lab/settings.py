@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kvlab.errors import UserError
-from kvlab.given import in_one_sentence, read_file
+from kvlab.given import decode_text, in_one_sentence, read_file
 from kvlab.lab.person import Person, Role
 
 VARIABLE = "KVLAB_LAB"
@@ -128,9 +128,9 @@ def read_lab(path: Path) -> Lab:
 def _read(path: Path, stamp: tuple[int, int]) -> Lab:
     # The stamp is part of the key only: a changed file is read again.
     try:
-        told = tomllib.loads(read_file(path, "The lab file", LARGEST).decode("utf-8"))
+        told = tomllib.loads(decode_text(read_file(path, "The lab file", LARGEST), f"The lab file {path}"))
         return _whole(Lab.model_validate(told), path.absolute().parent)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise UserError(f"The lab file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In the lab file {path}: {in_one_sentence(error)}") from error

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from kvlab.answers import Fact
 from kvlab.errors import UserError
-from kvlab.given import Text, check_text, in_one_sentence, shown
+from kvlab.given import Text, check_text, decode_text, in_one_sentence, shown
 from kvlab.lab.person import Role, acting, require, require_owner
 from kvlab.requests import LARGEST_PROMPT_BYTES, OnePrompt
 from kvlab.trace.atomic import full_disk_sentence, replace_text
@@ -36,7 +36,9 @@ class SavedPrompt(BaseModel):
     prompt: Text = Field(max_length=LARGEST_PROMPT_BYTES)
     turns: tuple[Turn, ...] = ()
     answer: str | None = None
+    other_answers: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
+    notes: tuple[str, ...] = ()
     saved: str = Field("", description="when, ISO 8601")
     owner: str = Field("", description="who alone sees it on a shared server; nobody: all do")
 
@@ -172,7 +174,7 @@ def _read(file: Path) -> SavedPrompt | None:
     try:
         if file.stat().st_size > LARGEST_FILE:
             return None
-        found = SavedPrompt.model_validate_json(file.read_bytes())
+        found = SavedPrompt.model_validate_json(decode_text(file.read_bytes(), str(file)))
     except (OSError, ValidationError, UserError):
         return None
     return found if _slug(found.name, found.owner) == file.stem else None

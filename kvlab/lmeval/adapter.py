@@ -24,6 +24,7 @@ from kvlab.lmeval.rows import CHOOSING, ROLLING, WRITING, Prompt, Sample
 from kvlab.lmeval.texts import Tokens
 from kvlab.lmeval.write import Asking, options_of
 from kvlab.models.chat import SWITCH, Chat
+from kvlab.token_ids import check_ids
 
 MOST_WRITTEN = 256  # new tokens where a task says nothing: the harness's number
 SAID = 240  # of another's message, letters in a sentence of ours
@@ -161,7 +162,9 @@ class KvlabLM(TemplateLM):
         if add_special_tokens is None and has_bos_prefix(string, self.tokenizer.decode(self.prefix_token_id)):
             add_special_tokens = False
         given = {} if add_special_tokens is None else {"add_special_tokens": add_special_tokens}
-        return list(self.tokenizer.encode(string, **given))
+        ids = list(self.tokenizer.encode(string, **given))
+        check_ids(ids, self.answering.loaded.model, self.tokenizer)
+        return ids
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
         """The messages in the model's template."""

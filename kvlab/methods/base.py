@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from kvlab.budget import Amount, Budget
+from kvlab.budget import Amount, Budget, window_note
 from kvlab.errors import UserError
 from kvlab.given import shown
 from kvlab.methods.bounds import in_bounds, with_bounds
@@ -86,7 +86,12 @@ class Method(BaseModel, ABC):
 
         Such as that a budget leaves nothing of the method but its window.
         """
-        return []
+        return list(filter(None, [window_note(self.title, self.own_window, budget_slots, prompt_tokens)]))
+
+    @property
+    def own_window(self) -> int:
+        """The newest tokens of the prompt that always stay, so that a budget must exceed them; 0: none."""
+        return 0
 
     def departures(self, preset: str = PAPER) -> dict[str, JsonValue]:
         """The preset's values, by name, of hyper-parameters that stand at another one; empty without such a preset."""
@@ -131,7 +136,7 @@ class Method(BaseModel, ABC):
         """For forms, which choose the store last: what it `holds`, and what slots take in all `stores`."""
         pipeline = self.pipeline()
         stores: JsonValue = {name: packed_sizes(store, pipeline) for name, store in STORES.items() if name != AUTO}
-        return {"holds": self.holds(), "stores": stores}
+        return {"holds": self.holds(), "stores": stores, "window": self.own_window}
 
     @classmethod
     def _origin(cls) -> Origin:

@@ -30,7 +30,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from kvlab.errors import UserError
-from kvlab.given import in_one_sentence, read_file
+from kvlab.given import decode_text, in_one_sentence, read_file
 from kvlab.methods.presets import Preset
 
 SHARED = Path(__file__).with_name("shared.toml")
@@ -134,9 +134,9 @@ def _shared() -> _File:
 
 def _read(path: Path) -> _File:
     try:
-        text = read_file(path, "The settings file", LARGEST).decode("utf-8")
+        text = decode_text(read_file(path, "The settings file", LARGEST), f"The settings file {path}")
         return _File.model_validate(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except tomllib.TOMLDecodeError as error:
         raise UserError(f"The settings file {path} is no TOML: {error}.") from error
     except ValidationError as error:
         raise UserError(f"In {path}: {in_one_sentence(error)}") from error

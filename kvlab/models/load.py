@@ -20,6 +20,7 @@ from transformers.utils import logging
 from kvlab.attention import register_attention
 from kvlab.errors import UserError
 from kvlab.given import path_of
+from kvlab.model_faults import no_tokenizer
 from kvlab.models.checkpoint import (
     check_files,
     check_loaded,
@@ -33,6 +34,7 @@ from kvlab.models.downloads import Report, fetch
 from kvlab.models.families import INLINE, SUPPORTED, check_supported, model_class, prepare
 from kvlab.models.placing import device_map, input_device, pick_device, pick_dtype, quantization
 from kvlab.models.sources import EMBEDDED, Source
+from kvlab.token_ids import check_ids
 
 __all__ = ["EMBEDDED", "SUPPORTED", "LoadedModel", "check_supported", "load_model", "pick_device", "prepare"]
 
@@ -56,8 +58,10 @@ class LoadedModel:
         What the tokenizer puts around a text is what the model was trained with: most, `mini` among them, put a BOS
         token first, which then is the attention sink; Qwen's, OLMo's and Pythia's put none, and none is forced on
         them. `special` False leaves that out, for text that a chat template has written.
+        Raises UserError for a token that the model has no embedding for.
         """
         ids = self.tokenizer(text, return_tensors="pt", verbose=False, add_special_tokens=special)["input_ids"]
+        check_ids(ids[0].tolist(), self.model, self.tokenizer)
         return ids.long().to(self.device)
 
 
@@ -165,6 +169,8 @@ def _not_loaded(source: Source, raw: dict[str, Any], error: Exception) -> str:
     if packing and isinstance(error, ImportError | RuntimeError):
         kind = packing.get("quant_method", "packed") if isinstance(packing, dict) else "packed"
         return f"The weights of {name!r} are in {kind} form, which cannot be read here ({reason(error)})."
+    if source.folder is not None and (said := no_tokenizer(source.folder, name)):
+        return said
     if isinstance(error, ImportError):
         return f"The model {name!r} needs a package that is not installed ({reason(error)})."
     if source.folder is None and isinstance(error, OSError):

@@ -21,6 +21,7 @@ from transformers.utils import cached_file
 from kvlab.assets import asset_path
 from kvlab.errors import UserError
 from kvlab.lab.shelf import place_of
+from kvlab.model_faults import fault
 
 EMBEDDED = ("mini",)
 REACH_SECONDS = 5
@@ -60,11 +61,11 @@ class Source:
     def config_file(self) -> Path:
         """The model's `config.json` on this disk, downloaded if need be. Raises UserError where it cannot be had."""
         if (folder := self.folder) is not None:
-            if not (folder / "config.json").is_file():
-                raise UserError(
-                    f"The folder {self.name!r} does not hold a loadable safetensors model (no config.json)."
-                )
+            if said := fault(folder, self.name):
+                raise UserError(said)
             return folder / "config.json"
+        if said := fault(Path(self.where), self.name):
+            raise UserError(said)
         self._check_reachable()
         try:
             found = cached_file(self.where, "config.json", revision=self.revision, cache_dir=self.cache_dir)
@@ -106,7 +107,10 @@ class Source:
         if isinstance(error, RepositoryNotFoundError | HFValidationError):
             return self.not_found()
         if isinstance(error, EntryNotFoundError):
-            return f"The repository {self.name!r} holds no config.json, so it is no transformers model."
+            return (
+                f"The repository {self.name!r} holds no config.json, so it is no transformers model: one of GGUF files "
+                "has to be converted with transformers first, one of a LoRA adapter merged with peft."
+            )
         if isinstance(error, OfflineModeIsEnabled):
             return f"There is no model {self.name!r} on this disk, and HF_HUB_OFFLINE forbids to download it."
         if isinstance(error, HfHubHTTPError):

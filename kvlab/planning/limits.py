@@ -11,5 +11,12 @@ MOST_FUTURE = 64
 # Queries scored at a time against all slots: `kvlab.attention.slot_attention.ROW_BLOCK`, held equal by a test.
 ROW_BLOCK = 256
 # Readings of speed in turns once all runs are recorded, how many steps each times, and the most of the time that the
-# comparison took so far they may take: turns that would take more are left out.
-TURNS, TIMED_STEPS, TURNS_SHARE = 3, 16, 0.3
+# comparison took so far they may take: turns that would take more are left out. One turn of at most `SHORT_TURN`
+# seconds is always taken, since a rate from a single reading is not shown.
+TURNS, TIMED_STEPS, TURNS_SHARE, SHORT_TURN = 3, 16, 0.3, 20.0
+
+
+def turns_within(allowed: float, turn: float) -> int:
+    """The number of turns of `turn` seconds each to take in about `allowed` seconds."""
+    least = 1 if turn <= SHORT_TURN else 0
+    return min(TURNS, max(least, int(allowed / max(turn, 1e-9))))

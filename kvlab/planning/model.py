@@ -11,6 +11,7 @@ from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.given import read_file, read_json
+from kvlab.model_faults import fault
 from kvlab.model_files import model_file
 from kvlab.planning.layers import count_layers, kinds_of_layers
 from kvlab.shapes import find_shape
@@ -78,6 +79,8 @@ def find_model(name: str, scale: int = 1) -> Model:
         return _of_shape(name, scale)
     file = model_file(name, "config.json")
     if file is None:
+        if said := fault(Path(name)):
+            raise UserError(said)
         raise UserError(
             f"The configuration of {name!r} is not on this machine, so nothing can be planned: give mini, a folder "
             "with config.json, a hub model that was loaded here before, or a shape such as shape:llama3-8b."

@@ -20,7 +20,7 @@ from pydantic import AwareDatetime, BaseModel, ValidationError
 
 from kvlab.errors import UserError
 from kvlab.planning.holds import Again, Holds
-from kvlab.planning.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS, TURNS_SHARE
+from kvlab.planning.limits import MOST_PROMPT_LOGITS, TIMED_STEPS, TURNS_SHARE, turns_within
 from kvlab.planning.machine import Machine
 from kvlab.planning.work import Work
 from kvlab.trace.atomic import replace_file
@@ -212,7 +212,7 @@ def _total(work: Work, runs: Sequence[Holds], prefill: float, step: float, recor
     each = 2 * prompts + len(runs) * work.new_tokens * (step + recorded)
     total = reference + each + (PROBE_PASSES * prefill if work.level == "full" else 0.0)
     turn = prompts + len(runs) * TIMED_STEPS * step
-    return total + turn * min(TURNS, int(TURNS_SHARE * total / turn))
+    return total + turn * turns_within(TURNS_SHARE * total, turn)
 
 
 def _again(work: Work, again: Again | None, prefill: float, step: float) -> float:

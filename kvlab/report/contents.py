@@ -93,7 +93,7 @@ def report(runs: Sequence[Run], labels: Labels, theme: Theme = "light") -> Repor
 
 def _lines(table: pd.DataFrame, asked: board.Asked | None) -> Iterator[str]:
     if asked is not None:
-        yield f"Asked for: {asked.wanted.answer}."
+        yield f"Asked for: {asked.wanted.words}."
         if asked.reference.kind in ("nearly", "wrong"):
             yield f"Beware: {NO_REFERENCE}."
         right = [f"{row.label} ({byte_size(row.live_bytes)})" for row in board.right_ones(table).itertuples()]
@@ -124,7 +124,7 @@ def _figures(
         yield Section(drawn, figures.read_memory_over_steps(memory, "live_bytes"), origin)
     worst = _furthest(runs, table)
     lost = regret_over_steps(worst.steps, worst.tokens) if worst is not None and len(worst.steps) else pd.DataFrame()
-    if len(lost):
+    if len(lost) and lost["mean"].notna().any():  # level light records no regret
         of = f"{worst.record.label}, the run furthest from the full cache. "  # type: ignore[union-attr]
         yield Section(regret.regret_over_steps(lost, theme), of + regret.read_regret_over_steps(lost), origin)
 
@@ -146,7 +146,10 @@ def in_words(table: pd.DataFrame) -> pd.DataFrame:
         "agrees": [percent(value) for value in table["top1_agreement"]],
         "live": [byte_size(value) if value == value else "not recorded" for value in table["live_bytes"].astype(float)],
         "of full": [percent(value) for value in table["live_ratio"]],
-        "tokens/s": [number(value) for value in table["tokens_per_second"]],
+        "over budget": [board_figures.above_words(value) if value == value else "–" for value in above]
+        if (above := table["over_budget"].astype(float)).notna().any()
+        else None,
+        "tokens/s": table["speed"],
         "status": None if (table["status"] == "complete").all() else table["status"],
     }
     return pd.DataFrame({name: list(values) for name, values in columns.items() if values is not None})

@@ -11,15 +11,21 @@ from kvlab.answer_match import find_answer
 
 @dataclass(frozen=True)
 class Wanted:
-    """`answer` as whole words anywhere; or, without one, the first tokens `ids` of the full cache's text."""
+    """`answer`, or one of `others`, anywhere; or, without one, the first tokens `ids` of the full cache's text."""
 
     answer: str | None
     ids: tuple[int, ...] = ()
+    others: tuple[str, ...] = ()
+
+    @property
+    def answers(self) -> tuple[str, ...]:
+        """All that is right."""
+        return () if self.answer is None else (self.answer, *self.others)
 
     def is_there(self, ids: list[int], texts: list[str]) -> bool:
         """Whether this continuation holds what is wanted."""
         if self.answer is not None:
-            return judge(texts, self.answer).kind == "right"
+            return any(judge(texts, one).kind == "right" for one in self.answers)
         return tuple(ids[: len(self.ids)]) == self.ids
 
     def ended(self, decode: Callable[[list[int]], str]) -> Callable[[list[int]], bool]:
@@ -29,15 +35,15 @@ class Wanted:
             if self.answer is None:
                 return tuple(ids) != self.ids[: len(ids)] or len(ids) >= len(self.ids)
             text = decode(ids)
-            found = find_answer(text, self.answer)
-            return found is not None and found[1] < len(text.rstrip("\ufffd"))
+            found = filter(None, (find_answer(text, one) for one in self.answers))
+            return any(stop < len(text.rstrip("\ufffd")) for _, stop in found)
 
         return ended
 
     def rows(self, texts: list[str]) -> tuple[int, int]:
         """(first, last) token of the full cache's continuation that its answer is."""
         last = max(len(self.ids) - 1, 0)
-        return (answer_tokens(texts, self.answer) if self.answer is not None else None) or (last, last)
+        return next(filter(None, (answer_tokens(texts, one) for one in self.answers)), (last, last))
 
 
 def first_difference(own: list[int], reference: list[int]) -> int | None:

@@ -68,7 +68,7 @@ def gather(run: Run, labels: Labels, prompt: Prompt) -> Evidence:
     """Two texts and two forced decodings. Raises UserError where there is nothing to restore."""
     told = wanted_of([run], labels)
     whole, own = (prompt.write(back, lambda ids: False) for back in (EVERYTHING, None))
-    texts, wanted = prompt.texts(whole), Wanted(None if told is None else told.answer)
+    texts, wanted = prompt.texts(whole), Wanted(None) if told is None else Wanted(told.answer, others=told.others)
     if told is None:
         differs = first_difference(own, whole)
         if differs is None:

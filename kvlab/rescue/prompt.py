@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.prefix import Prefix, hold
 from kvlab.cache.settings import Observer
+from kvlab.engine.choosing import Choose, chooser
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
 from kvlab.methods import make_method
@@ -27,7 +29,10 @@ EVERYTHING = Return(kind="heads")
 
 @dataclass(frozen=True)
 class Prompt:
-    """`first` (V,) are the log-probabilities after the prompt, the same whatever its caches drop."""
+    """`first` (V,) are the logits after the prompt, the same whatever its caches drop.
+
+    `choosing` makes what picks the tokens of one text.
+    """
 
     loaded: LoadedModel
     tokens: int
@@ -35,6 +40,7 @@ class Prompt:
     prefix: Prefix
     first: Tensor
     pipeline: Pipeline
+    choosing: Callable[[], Choose]
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -53,7 +59,8 @@ class Prompt:
     def write(self, returned: Return | None, ended: Callable[[list[int]], bool]) -> list[int]:
         """The token ids of its own greedy continuation, until it says that it `ended`."""
         ids: list[int] = []
-        for token, _ in greedy(self.loaded, self.cache(returned), self.first, self.most, lambda: None):
+        own = greedy(self.loaded, self.cache(returned), self.first, self.most, lambda: None, self.choosing())
+        for token, _ in own:
             ids.append(token)
             if ended(ids):
                 break
@@ -61,7 +68,7 @@ class Prompt:
 
     def along(self, cache: CompressedCache, ids: list[int], step: Callable[[], None] = lambda: None) -> list[Tensor]:
         """The log-probabilities (V,) that each of `ids` is predicted by when `cache` is made to decode them."""
-        rows = [self.first]
+        rows = [torch.log_softmax(self.first, -1)]
         for token in ids[:-1]:
             step()
             rows.append(decode_one(self.loaded, cache, torch.tensor(token, device=self.loaded.device)))
@@ -88,4 +95,5 @@ def read_prompt(loaded: LoadedModel, request: CompareRequest) -> Prompt:
     pipeline = keeping(cache.settings.pipeline, choice.force_keep)
     cache.settings.pipeline = giving_back(pipeline, None, (), 0)
     start = prefill(loaded, hold(cache), ids)
-    return Prompt(loaded, ids.shape[1], request.max_new_tokens, Prefix(cache), start.next_logprobs, pipeline)
+    choosing = partial(chooser, loaded, ids, request.max_new_tokens, request.generation_config)
+    return Prompt(loaded, ids.shape[1], request.max_new_tokens, Prefix(cache), start.next_logits, pipeline, choosing)

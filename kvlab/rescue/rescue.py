@@ -72,6 +72,7 @@ def _asked_again(run: Run, request: RescueRequest) -> CompareRequest:
         max_new_tokens=record.max_new_tokens,
         compress_every=record.compress_every,
         seed=record.seed,
+        generation_config=record.generation_config,
         **model_fields(record) | {"device": request.device},
     )
 

@@ -7,7 +7,10 @@ from typing import Any
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace.schema import RunRecord
 
-AS_BEFORE = ("prompt", "max_new_tokens", "compress_every", "seed", "answer", "facts", "private")
+AS_BEFORE = (
+    "prompt", "max_new_tokens", "compress_every", "seed", "answer", "other_answers", "facts", "private",
+    "generation_config",
+)  # fmt: skip
 DTYPES = ("float32", "bfloat16", "float16")
 
 

@@ -19,7 +19,7 @@ from kvlab.repeats import BatchName
 from kvlab.requests import Bytes, Fraction, Slots
 from kvlab.trace.alive import is_written
 from kvlab.trace.index import COLUMNS, RESULTS, STAMP, in_database, insert, refill, row_of, stamp_of
-from kvlab.trace.record import read_record
+from kvlab.trace.record import FILE, read_record
 from kvlab.trace.schema import Count, Name, RunRecord, RunStatus, Time
 from kvlab.trace.transactions import transaction
 
@@ -109,8 +109,9 @@ def list_runs(
 
     So is a run whose record was damaged after it was indexed.
 
-    A run whose folder is gone is left out, and so is one whose row or record no list can show, or that is private to
-    somebody else than the person who acts (`kvlab.lab.person`).
+    The folders decide where the index is out of date: a run that was copied there is read into it, one whose folder is
+    gone or renamed is left out. So is one whose row or record no list can show (`left_out` says why), or that is
+    private to somebody else than the person who acts (`kvlab.lab.person`).
     """
     root = Path(root)
     if not root.is_dir():
@@ -121,10 +122,24 @@ def list_runs(
         found, _ = in_database(root, _entries)
     # On a server a run lies in the folder itself; whoever works alone may keep some elsewhere and link to them.
     there = {item.name for item in os.scandir(root) if lab() is None or not item.is_symlink()}
+    if _take_in(root, there - {entry.run_id for entry, _ in found}):
+        found, _ = in_database(root, _entries)
     wanted = [pair for pair in found if pair[0].run_id in there and comparison_id in (None, pair[0].comparison_id)]
     present = [_present(root, run, stamp) for run, stamp in wanted]
     verified = [_verified(root, entry) for entry in present if may_see(entry.owner, entry.private)]
     return [entry for entry in verified if status in (None, entry.status)][:limit]
+
+
+def _take_in(root: Path, unknown: Collection[str]) -> bool:
+    """Put run folders that the index does not know into it; whether there were any."""
+    records = []
+    for name in sorted(unknown):
+        if (root / name / FILE).is_file():
+            with suppress(UserError):  # `left_out` says why
+                records.append(read_record(root / name))
+    for record in sorted(records, key=lambda record: record.created):
+        upsert(root, record)
+    return bool(records)
 
 
 def _entries(database: sqlite3.Connection) -> tuple[list[tuple[RunEntry, int]], int]:

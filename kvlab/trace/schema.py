@@ -23,6 +23,7 @@ from pydantic import (
 
 from kvlab.answers import Fact
 from kvlab.errors import UserError
+from kvlab.generation_settings import GenerationSettings
 from kvlab.recording import Recording
 from kvlab.repeats import Repeat
 from kvlab.requests import Bytes, Fraction, RecordLevel, Slots
@@ -130,6 +131,7 @@ class RunRecord(BaseModel):
     private: bool = Field(False, description="whether its owner and administrators alone see it there")
     prompt: str
     answer: str | None = Field(None, min_length=1, description="what a right continuation holds, as whole words")
+    other_answers: tuple[str, ...] = Field((), description="what is right as well as the answer")
     facts: tuple[Fact, ...] = Field((), description="what the answer needs: spans of the prompt's characters")
     repeat: Repeat | None = Field(None, description="which repeat of which batch; none: a comparison of its own")
     method: str
@@ -139,7 +141,9 @@ class RunRecord(BaseModel):
     departures: dict[str, JsonValue] | None = Field(
         None, description="the paper's values where the run's differ; none: no paper, or a run older than this field"
     )
-    notes: tuple[str, ...] = Field((), description="what the settings mean at this budget and length, in sentences")
+    notes: tuple[str, ...] = Field(
+        (), description="what of the prompt's file was left out, and what the settings mean at this budget and length"
+    )
     label: str
     force_keep: tuple[int, ...] = Field((), description="positions of tokens the method was not allowed to drop")
     returned: Return | None = Field(None, description="what was given back on top of the budget")
@@ -147,6 +151,9 @@ class RunRecord(BaseModel):
     max_new_tokens: Count
     compress_every: int = Field(1, ge=1)
     seed: int = Field(ge=-(2**63), lt=2**64)
+    generation_config: GenerationSettings = Field(
+        "ignore", description="whether texts were chosen under the checkpoint's penalties, suppressed tokens and so on"
+    )
     device: str
     chat: dict[str, JsonValue] | None = Field(
         None, description="system prompt and thinking switch of the model's chat template; None: plain text"

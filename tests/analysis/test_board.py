@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from kvlab.analysis.facts import FATES, fact_fates, fact_positions, head_shares,
 from kvlab.analysis.verdict import answer_tokens, judge, token_at
 from kvlab.errors import UserError
 from kvlab.evaluate.metrics import whole_match_all
+from kvlab.rescue.answer import Wanted as Rescued
 from kvlab.trace import Run, open_run
 from kvlab.trace.labels import Labels, load_labels, save_answer
 from kvlab.trace.synthetic import write_synthetic_run
@@ -65,6 +67,28 @@ def test_one_wrong_token_is_nearly_right_from_the_half_on(before: list[str], ans
     if verdict.kind == "nearly":
         assert (verdict.wrong, verdict.expected) == (changed, answer[place])
         assert judge(own, answer).expected == answer[place:], "without a reference, the rest of the answer's word"
+
+
+@given(st.lists(DIGITS, min_size=1, max_size=4, unique=True), st.data())
+def test_any_of_several_answers_is_right(answers: list[str], data: st.DataObject):
+    written = data.draw(st.sampled_from([*answers, "no number"]))
+    verdict = board.judge_any(["It", " is ", written, "."], answers)
+    assert verdict.kind == ("right" if written in answers else "wrong")
+    alone = Rescued(answers[0], others=tuple(answers[1:]))
+    assert alone.is_there([], ["It", " is ", written, "."]) == (written in answers)
+    assert alone.rows(["It", " is ", written, "."]) == ((2, 2) if written in answers else (0, 0))
+
+
+def test_other_answers_are_judged_and_named_until_somebody_says_another(runs: list[Run]):
+    answer, other = "no such words", "".join(board.reference_texts(runs)[3:6]).strip()
+    recorded = runs[0].record.model_copy(update={"answer": answer, "other_answers": (other,)})
+    runs = [SimpleNamespace(record=recorded, tokens=runs[0].tokens), *runs[1:]]  # type: ignore[list-item]
+    wanted = board.wanted(runs, Labels())
+    assert wanted is not None and wanted.words == f"{answer} or {other}"
+    asked = board.ask(runs, wanted)
+    assert asked.reference.kind == "right" and asked.answer == answer_tokens(board.reference_texts(runs), other)
+    changed = board.wanted(runs, Labels(answer="something else"))
+    assert changed is not None and changed.answers == ("something else",)
 
 
 def test_a_text_that_stops_within_the_answer_or_goes_on_after_it_is_nearly_right():

@@ -93,3 +93,16 @@ def test_a_decision_that_comes_late_is_found(lineage: Lineage):
     assert decision.decided_at(lineage) == 0
     waiting = Lineage(**{**vars(lineage), "leave": np.where(lineage.leave == 0, 1, lineage.leave)})
     assert decision.decided_at(waiting) == 1
+
+
+def test_a_head_that_keeps_the_whole_prompt_was_decided_about_after_the_prompt(lineage: Lineage):
+    """Its decision was counted after the first new token: one slot and one token more than the prompt has."""
+    keeps = Lineage(
+        **{
+            **vars(lineage), "seen": np.arange(10, 15), "leave": np.full(10, NEVER), "parent": np.full(10, -1),
+            "death": np.full(10, NEVER), "absorb": np.full(10, NEVER),
+        }
+    )  # fmt: skip
+    assert decision.decided_at(keeps) == 0
+    played = decision.played(keeps, table_of([1.0] * 10, set(range(10))))
+    assert played.steps.tolist() == [0] and played.seen.tolist() == [10] and played.tokens == 10

@@ -141,6 +141,8 @@ def test_tables_say_where_each_token_is(tmp_path: Path):
     assert len(slots) == steps.set_index("step").loc[step, "live_slots"]
     assert slots["votes"].sum() == steps.set_index("step").loc[step, "tokens_seen"]
     assert slots["true mass"].sum() == pytest.approx(1, abs=0.01)
+    assert slots["gained"].tolist() == pytest.approx((slots["mass"] - slots["true mass"]).tolist(), abs=1e-6)
+    assert "sag" not in slots, "what a slot gains is no sag"
     for few in (1, 7, len(slots)):
         order = sorted(slots.to_dict("records"), key=lambda slot: (-slot["votes"], -slot["mass"], slot["position"]))
         shown = slot_table(lineage, texts, step, masses, few)

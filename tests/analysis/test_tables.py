@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from app.run_words import runs_words
 from kvlab.analysis import compare, memory, merges, sag
 from kvlab.analysis.lineage import fold
 from kvlab.figures import compare as figures
@@ -185,3 +186,40 @@ def test_equal_labels_are_told_apart(runs: dict[str, Run]):
         "h2o #2",
         "full",
     ]
+
+
+@pytest.mark.parametrize(
+    ("budget", "promised"),
+    [(0.25, 20), (30, 30), ("25%B", 20), ("2KiB", None)],
+)
+def test_bytes_are_held_against_those_of_the_budget(
+    runs: dict[str, Run], budget: float | int | str, promised: int | None
+):
+    """Of a prompt of 80 tokens; by hand: so many tokens' keys and values in every layer."""
+    run = runs["h2o"]
+    words = {0.25: "25 %", 30: "30 slots", "25%B": "25 % of the bytes", "2KiB": "2 KiB"}[budget]
+    record = run.record.model_copy(update={"budget": budget, "label": f"h2o {words}"})
+    model = record.model
+    token = 2 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim * memory.DTYPE_BYTES[model.dtype]
+    allotted = 2048 if promised is None else promised * token
+    live = run.memory[run.memory["step"] == run.memory["step"].max()]["live_bytes"].sum()
+    assert record.prompt_tokens == 80
+    assert compare.over_budget(Run(run.path, record)) == pytest.approx(live / allotted - 1)
+
+
+def test_a_method_that_takes_no_budget_is_above_none(runs: dict[str, Run]):
+    own = runs["h2o"].record.model_copy(update={"method": "gvote", "label": "gvote", "budget": 1.0})
+    assert compare.over_budget(Run(runs["h2o"].path, own)) is None
+    assert compare.over_budget(runs["full"]) is None
+    table = compare.headline([runs["full"], runs["h2o"]])
+    assert table["over_budget"].isna().tolist() == [True, False]
+
+
+def test_the_bar_names_runs_by_their_budgets(runs: dict[str, Run]):
+    other = {"method": "gvote", "label": "gvote", "budget": 1.0, "run_id": "other"}
+    own = runs["keepkv"].record.model_copy(update=other)
+    shown = [runs["full"], runs["h2o"], runs["keepkv"], Run(runs["keepkv"].path, own)]
+    share = compare.headline(shown)["live_ratio"].iloc[-1]
+    words = runs_words(shown)
+    assert words == f"4 runs: 2 at 25 % (h2o, keepkv), gvote at its own ({100 * share:.2g} %), full cache"
+    assert runs_words(shown[:1]) == "one run: full cache"

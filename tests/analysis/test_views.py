@@ -14,12 +14,16 @@ from hypothesis.extra.numpy import arrays
 from kvlab.analysis import autopsy, bound, clusters, difference, fingerprints, influence, regret
 from kvlab.analysis.consecutive_sets import consecutive_sets, set_count
 from kvlab.analysis.cost import instrument_cost, memory_stack
+from kvlab.analysis.facts import FATES, fact_fates
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.analysis.lineage.states import State, states_at
 from kvlab.analysis.lineage.tables import token_texts
 from kvlab.analysis.steps import step_words, steps_with_events
 from kvlab.errors import UserError
+from kvlab.figures import board as boards
+from kvlab.figures import cost as costs
 from kvlab.trace import Run, open_run
+from kvlab.trace.schema import SpeedReading
 from kvlab.trace.synthetic import write_synthetic_run
 
 METHODS = ("full", "h2o", "keepkv", "pool")
@@ -201,21 +205,33 @@ def test_two_runs_that_write_the_same_never_part(runs: dict[str, Run]):
 # autopsy
 
 
+@pytest.mark.parametrize("step", [0, 5, None])
 @pytest.mark.parametrize("method", METHODS)
-def test_fates_are_the_states_after_the_last_step(runs: dict[str, Run], method: str):
+def test_fates_are_the_states_after_the_step(runs: dict[str, Run], method: str, step: int | None):
+    """A pivot's own token shares its slot, so it is merged as those that went into it are."""
     run = runs[method]
-    table = autopsy.autopsy(run, (10, 29))
+    table = autopsy.autopsy(run, (10, 29), step)
     assert len(table) == 20 * 2 * 2
-    names = {State.ABSORBED: "merged", State.EVICTED: "dropped"}
+    names = {State.ABSORBED: "merged", State.PIVOT: "merged", State.EVICTED: "dropped"}
     for layer in (0, 1):
         lineage, _ = head(run, layer, 1)
-        states = states_at(lineage, int(lineage.steps[-1]))[10:30]
+        last = int(lineage.steps[-1])
+        states = states_at(lineage, last if step is None else step)[10:30]
         own = table.query("layer == @layer and head == 1")
-        assert own["fate"].tolist() == [names.get(State(code), "own slot") for code in states]
-        assert own["slot"].tolist() == lineage.owners(int(lineage.steps[-1]))[10:30].tolist()
-    over = autopsy.fates_over_steps(table, 12).iloc[-1]
+        assert own["fate"].tolist() == [names.get(State(code), "kept") for code in states]
+        assert own["slot"].tolist() == lineage.owners(last)[10:30].tolist()
+    over = autopsy.fates_over_steps(table, 12).iloc[-1 if step is None else step]
     shares = table["fate"].value_counts(normalize=True)
     assert [over[fate] for fate in autopsy.FATES] == pytest.approx([shares.get(fate, 0.0) for fate in autopsy.FATES])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_compare_and_autopsy_tell_the_same_of_the_same_tokens(runs: dict[str, Run], method: str):
+    for step in (0, 3, 12):
+        there = fact_fates(runs[method], range(10, 30), step)
+        here = autopsy.autopsy(runs[method], (10, 29), step)
+        pd.testing.assert_frame_equal(here[["layer", "head", "token", "fate"]], there)
+    assert tuple(FATES) == autopsy.FATES == tuple(boards.FATES)
 
 
 @settings(deadline=None)
@@ -297,6 +313,45 @@ def test_steps_know_their_events_and_words(runs: dict[str, Run]):
 def test_the_stack_of_bytes_is_the_peak(runs: dict[str, Run]):
     table = memory_stack(runs["h2o"].memory, runs["h2o"].record)
     np.testing.assert_allclose(table["live"] + table["slack"] + table["transient"], table["peak_bytes"])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_free_bytes_are_room_within_a_block_and_padding(runs: dict[str, Run], method: str):
+    memory = runs[method].memory.assign(allocated_bytes=lambda table: table["allocated_bytes"] + 40_000)
+    table = memory_stack(memory, runs[method].record)
+    for step, rows in memory.groupby("step"):
+        block = room = padding = 0.0
+        for row in rows.itertuples():
+            free, most = row.allocated_bytes - row.live_bytes, 64 * row.live_bytes / row.live_slots
+            block, room, padding = block + most, room + min(free, most), padding + max(free - most, 0)
+        told = table[table["step"] == step].iloc[0]
+        assert [told["block"], told["room"], told["padding"]] == pytest.approx([block, room, padding])
+        assert told["room"] + told["padding"] == pytest.approx(told["slack"])
+    said = costs.read_memory_stack(table)
+    assert "a block of 64 slots a head" in said and "are padding" in said
+
+
+def test_a_cache_larger_than_the_text_is_not_freed_by_less_than_nothing(runs: dict[str, Run]):
+    memory = runs["full"].memory.assign(allocated_bytes=lambda table: 2 * table["allocated_bytes"])
+    said = costs.read_memory_stack(memory_stack(memory, runs["full"].record))
+    assert "of the whole text is held" in said and "-" not in said
+
+
+def test_the_cost_of_recording_is_told_where_several_readings_agree(runs: dict[str, Run]):
+    run = runs["h2o"]
+    timed = {"recorded_tokens_per_second": 11.0, "decode_tokens_per_second": 55.0}
+
+    def with_readings(*rates: float) -> Run:
+        readings = tuple(SpeedReading(way="eager", rate=rate) for rate in rates)
+        return Run(run.path, run.record.model_copy(update=timed | {"speed_readings": readings}))
+
+    table = instrument_cost([with_readings(), with_readings(54.0, 56.0), with_readings(5.0)])
+    assert table["doubt"].tolist() == ["one reading", "", "busy machine"]
+    assert table[["off_low", "off", "off_high"]].iloc[1].tolist() == [54.0, 55.0, 56.0]
+    figure = costs.instrument_cost(table)
+    assert list(figure.data[0].marker.pattern.shape) == ["x", "", "x"]
+    assert "takes 5 times as long as a bare one in 1 run of 3" in costs.read_instrument_cost(table)
+    assert "not told: one reading in 1 of 1 run" in costs.read_instrument_cost(table.head(1))
 
 
 def test_overhead_is_bare_over_recorded_speed(runs: dict[str, Run], tmp_path: Path):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 
 import numpy as np
 import pandas as pd
 import pytest
+from rich.markdown import Markdown
 
 from kvlab.atlas import paper_tables, written
 from kvlab.atlas.papers import paper_values
@@ -14,6 +16,7 @@ from kvlab.errors import UserError
 from kvlab.figures.beside import ours_beside_theirs, read_ours_beside_theirs
 from kvlab.methods import make_method
 from kvlab.tasks.loaders import LOADERS
+from kvlab.terminal import PlainConsole
 from tests import benchmark_files as files
 
 
@@ -177,3 +180,14 @@ def test_tables_are_written_as_their_ending_says(tmp_path, score_tables):
         written.write(tmp_path / "t.csv", tables)
     with pytest.raises(UserError, match="cannot be written"):
         written.write(tmp_path / "t.tex" / "x.md", tables)
+
+
+@pytest.mark.parametrize(
+    "name", ["list[int]", "a|b", "*x*", "<b>", "`c`", "$1$", "_u_ a_b", "[INST] [/INST]", "[a](b)"]
+)
+def test_a_table_in_markdown_shows_names_as_written(name: str):
+    line = (written.Cell(name), written.Cell(name, bold=True))
+    table = written.Written(f"title {name}", ("task", name), (line,), f"caption {name}")
+    shown = io.StringIO()
+    PlainConsole(file=shown, width=200).print(Markdown(written.markdown(table)))
+    assert shown.getvalue().count(name) == 5

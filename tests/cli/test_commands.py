@@ -167,7 +167,9 @@ def test_undecodable_and_huge_files(
     broken, huge = tmp_path / "broken.txt", tmp_path / "huge.txt"
     broken.write_bytes(b"caf\xe9 ol\xe9")
     huge.write_bytes(b"a" * (2 * 1024 * 1024 + 1))
-    assert "not UTF-8 text (byte 3)" in complaint(capsys, monkeypatch, "run", "h2o", "--file", str(broken))
+    assert "not UTF-8 text (byte 3 cannot be read)" in complaint(
+        capsys, monkeypatch, "run", "h2o", "--file", str(broken)
+    )
     assert "at most 2,097,152" in complaint(capsys, monkeypatch, "run", "h2o", "--file", str(huge))
 
 

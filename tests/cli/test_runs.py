@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from kvlab.cli import commands
+from kvlab.cli.app import _page_for
 from kvlab.errors import UserError
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -104,3 +106,20 @@ def test_a_comparison_has_the_title_and_tags_it_was_given(tiny_model_folder: Pat
     capsys.readouterr()
     commands(["runs", "ls", "--json", "--tag", "talk", "--runs", str(tmp_path)], standalone_mode=False)
     assert [row["title"] for row in json.loads(capsys.readouterr().out)] == ["Lamps"]
+
+
+def test_a_copied_run_is_listed_opened_and_reported_and_a_renamed_one_is_named(
+    say: Say, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert listed(say) == ["Two", "One"]
+    elsewhere = tmp_path.with_name(f"{tmp_path.name}-elsewhere")
+    small = {"layers": 1, "heads": 1, "steps": 2, "level": "light"}
+    path = write_synthetic_run(elsewhere, comparison_id="three", title="Three", **small)
+    copy = shutil.copytree(path, tmp_path / path.name)
+    assert listed(say) == ["Three", "Two", "One"]
+    assert _page_for(tmp_path, "three") == "/compare?comparison=three"
+    assert "three.html: " in say("report", "three", "--out", str(elsewhere / "three.html"))
+    copy.rename(tmp_path / "renamed")
+    commands(["runs", "ls", "--runs", str(tmp_path)], standalone_mode=False)
+    said = capsys.readouterr()
+    assert "Three" not in said.out and "not of renamed: name the folder so again" in said.err

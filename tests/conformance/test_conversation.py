@@ -94,6 +94,7 @@ def talk(variant: Variant, family: str, dtype: torch.dtype, rows: slice, skip: i
     ids, mask = (part[rows, skip:] for part in text())
     model, found, end = lab_model(family, dtype), [], 0
     compressed = make_cache(model, variant.method, BUDGET, **variant.settings)
+    compressed.expect(TURNS[0] - skip)  # several tokens follow at once, which are no part of the prompt
     with torch.inference_mode():
         for place, count in enumerate((TURNS[0] - skip, *TURNS[1:])):
             begun, end = end, end + count

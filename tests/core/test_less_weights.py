@@ -28,6 +28,7 @@ def mini() -> LoadedModel:
 def predictions(mini: LoadedModel, method: str, ids: Tensor, budget: float) -> Tensor:
     """(rows * SCORED, V) log-probabilities of a continuation, given a prefix that was compressed."""
     cache = make_cache(mini, method, budget)
+    cache.expect(PREFIX)
     with torch.inference_mode():
         mini.model(ids[:, :PREFIX], past_key_values=cache, logits_to_keep=1)
         logits = mini.model(ids[:, PREFIX:], past_key_values=cache).logits

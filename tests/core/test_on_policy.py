@@ -42,6 +42,7 @@ def test_each_layer_is_fitted_to_what_is_asked_of_it(on_policy: bool, monkeypatc
     )
     options: dict[str, Any] = {"profile": "even", "window": 4, "sinks": 1, "recent": 2, "queries": 1000}
     cache = make_cache(model, "attention-matching", 0.5, on_policy=on_policy, **options)
+    cache.expect(ids.shape[1])
     run(model, cache, ids)
     below, asked = cache if on_policy else make_cache(model, "full"), Asked()
     if not on_policy:

@@ -112,12 +112,11 @@ def test_keydiff_in_blocks_cuts_back_after_each(pads: int) -> None:
         budget, shift = math.floor(0.5 * len(own)), own[0]
         for head in range(2):
             held: list[int] = []
-            for first in range(0, TOKENS, block):
-                held += [token for token in own if first <= token < first + block]
-                if held and held[-1] >= first:
-                    last = min(first + block, TOKENS) - 1
-                    seen = torch.softmax(query[row, 2 * head, last] @ key[row, head, held].mT * DIM**-0.5, 0)
-                    torch.testing.assert_close(output[row, 2 * head, last], seen @ value[row, head, held])
+            for first in range(0, len(own), block):  # from the row's own first token on, as if it were alone
+                held += own[first : first + block]
+                last = held[-1]
+                seen = torch.softmax(query[row, 2 * head, last] @ key[row, head, held].mT * DIM**-0.5, 0)
+                torch.testing.assert_close(output[row, 2 * head, last], seen @ value[row, head, held])
                 score = unusual({token: key[row, head, token].tolist() for token in held})
                 others = sorted((token for token in held if token != held[-1]), key=score.__getitem__)
                 held = sorted(set(held) - set(others[: max(len(held) - budget, 0)]))

@@ -139,6 +139,7 @@ def test_a_padded_row_equals_the_row_alone() -> None:
 def test_a_second_turn_and_generation_go_on_as_usual() -> None:
     lab, text = prepare(tiny_model("llama")), ids()
     cache = saving(lab)
+    cache.expect(PROMPT)
     with torch.inference_mode():
         lab(text, past_key_values=cache)
         second = lab(ids(9), past_key_values=cache).logits

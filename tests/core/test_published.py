@@ -96,7 +96,7 @@ def test_a_file_that_is_not_there_or_no_text_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=re.escape(f"{str(tmp_path / 'other.toml')!r} cannot be read: no such file")):
         published(str(tmp_path / "mine.py"), "other")
     (tmp_path / "mine.toml").write_bytes(b"\xff")
-    with pytest.raises(UserError, match=re.escape(f"{tmp_path / 'mine.toml'} is no TOML")):
+    with pytest.raises(UserError, match=re.escape(f"{tmp_path / 'mine.toml'} is not UTF-8 text")):
         published(str(tmp_path / "mine.py"))
 
 

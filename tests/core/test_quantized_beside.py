@@ -9,7 +9,7 @@ import torch
 from transformers.cache_utils import QuantizedCache
 
 from kvlab.assets import asset_path
-from kvlab.cache import make_cache
+from kvlab.cache import CompressedCache, make_cache
 from kvlab.models.load import LoadedModel, load_model
 
 PROMPT, NEXT, RESIDUAL = 320, 64, 32
@@ -27,6 +27,8 @@ def divergence(lab: LoadedModel, cache: Any) -> float:
     found = []
     with torch.inference_mode():
         for one in (make_cache(lab, "full"), cache):
+            if isinstance(one, CompressedCache):
+                one.expect(PROMPT)
             lab.model(ids[:, :PROMPT], past_key_values=one, use_cache=True)
             found.append(torch.log_softmax(lab.model(ids[:, PROMPT:], past_key_values=one).logits[0].double(), -1))
     full, other = found

@@ -48,6 +48,7 @@ def prompt(rows: int = 2) -> tuple[Tensor, Tensor]:
 def passes(slots: CompressedCache, lengths: tuple[int, ...], rows: int = 2) -> Tensor:
     """Logits of the prompt's last token and of everything after it, fed `lengths` tokens at a time."""
     ids, mask = prompt(rows)
+    slots.expect(ids.shape[1])
     with torch.inference_mode():
         position = (mask.cumsum(-1) - 1).clamp_min(0)
         logits = [model()(ids, attention_mask=mask, position_ids=position, past_key_values=slots).logits[:, -1:]]

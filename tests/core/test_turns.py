@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from kvlab.analysis.facts import fact_positions
 from kvlab.errors import UserError
 from kvlab.requests import CompareRequest, MethodChoice, OnePrompt
-from kvlab.turns import Turn, as_text, read_turns, said_in
+from kvlab.turns import Turn, as_text, left_out_of, read_turns, said_in
 
 SAID = st.text("ab \n:.é", min_size=1, max_size=12).filter(str.strip)
 ROUNDS = st.lists(SAID, min_size=1, max_size=7).filter(lambda said: len(said) % 2 == 1)
@@ -78,6 +78,30 @@ def test_parts_that_are_no_text_are_counted_and_other_names_of_roles_are_known()
     turns, dropped = read_turns([{"role": "developer", "content": "Brief."}, {"role": "human", "content": parts}], "it")
     assert turns == (Turn(role="system", content="Brief."), Turn(role="user", content="What is\nthis?"))
     assert dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ({"content": "x"}, ()),
+        ({"content": "x", "tool_calls": None, "refusal": None, "name": "ann"}, ()),
+        ({"content": ["x", {"type": "text", "text": "y"}, {"type": "input_text", "text": "z"}]}, ()),
+        ({"content": ["x", {"type": "image_url", "image_url": {}}, {"type": "image"}]}, ("2 images were left out.",)),
+        ({"content": ["x", {"type": "input_audio", "input_audio": {}}]}, ("1 audio part was left out.",)),
+        ({"content": ["x", {"type": "image", "text": "its caption"}]}, ("1 image was left out.",)),
+        ({"content": ["x", {"type": "hologram"}, 3]}, ("2 unknown parts were left out.",)),
+        ({"content": "x", "tool_calls": [{}, {}]}, ("2 tool calls were left out.",)),
+        ({"content": "x", "function_call": {"name": "f"}}, ("1 tool call was left out.",)),
+        ({"content": "x", "reasoning_content": "hm"}, ("1 reasoning part was left out.",)),
+        ({"content": ["x", {"type": "file", "file": {}}, {"type": "tool_use", "input": {}}, {"type": "refusal"}]},
+         ("1 file, 1 tool call and 1 refusal were left out.",)),
+    ],
+)  # fmt: skip
+def test_what_a_message_holds_beside_its_text_is_named(message: dict[str, Any], said: tuple[str, ...]) -> None:
+    messages = [{"role": "user", **message}]
+    assert left_out_of(messages) == said
+    turns, _ = read_turns(messages, "it")
+    assert turns[0].content.startswith("x")
 
 
 def test_a_request_has_its_text_from_its_turns_or_its_prompts_and_never_both() -> None:

@@ -49,13 +49,18 @@ def pdf_of(streams: Sequence[bytes], images: Sequence[int] = (), packed: bool = 
     return bytes(file)
 
 
-def docx(body: str, before: str = "") -> bytes:
-    """A Word document with this inside its body; `before` stands before its first element."""
+def docx(body: str, before: str = "", **parts: str) -> bytes:
+    """A Word document with this inside its body; `before` stands before its first element.
+
+    `parts` are the insides of further parts by their names, such as header1.
+    """
     spaces = f'xmlns:w="{WORD}" xmlns:a="{DRAWN}" xmlns:mc="{MIXED}"'
     xml = f'<?xml version="1.0"?>{before}<w:document {spaces}><w:body>{body}</w:body></w:document>'
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("word/document.xml", xml)
+        for name, inside in parts.items():
+            archive.writestr(f"word/{name}.xml", f"<w:part {spaces}>{inside}</w:part>")
     return file.getvalue()
 
 

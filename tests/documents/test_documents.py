@@ -49,6 +49,61 @@ def test_a_word_document_says_what_is_not_in_its_text() -> None:
     assert found.left_out == ("2 images and 1 footnote were left out.",)
 
 
+def test_headers_footers_and_what_else_is_beside_the_text_of_a_word_document_are_said() -> None:
+    """Each header that differs once; text boxes are text, and an empty footer is nothing."""
+    head, foot = files.paragraph("Title"), files.paragraph(" ")
+    box = f"<w:p><w:r><w:pict><w:txbxContent>{files.paragraph('in a box')}</w:txbxContent></w:pict></w:r></w:p>"
+    beside = '<w:p><w:r><w:sym w:char="F0FC"/><w:endnoteReference/><w:commentReference/><a:relIds/></w:r></w:p>'
+    body, parts = f"{files.paragraph('text')}{box}{beside}<w:altChunk/>", {"header2": head, "footer1": foot}
+    found = read_docx(files.docx(body, header1=head, header3=files.paragraph("Other"), **parts))
+    assert [line for line in found.text.split("\n") if line] == ["text", "in a box"]
+    assert found.left_out == (
+        "1 diagram, 1 embedded document, 1 symbol, 1 endnote, 1 comment and 2 headers were left out.",
+    )
+    only_picture = files.docx(files.paragraph("text"), footer1="<w:p><w:r><a:blip/></w:r></w:p>", header1="<w:p>")
+    assert read_docx(only_picture).left_out == ("1 header and 1 footer were left out.",), "one of them is damaged"
+
+
+def test_fields_and_frames_of_a_page_are_said() -> None:
+    page = b"""<p>text</p><form>Name <input value="x"><input type=hidden value="y"><input type="submit" value="Go">
+    <select><option>one</select><textarea>typed</textarea></form><noscript>see <b>this</b></noscript>
+    <iframe src="x"></iframe><audio></audio>"""
+    found = read_html(page)
+    assert found.text.split() == ["text", "Name"]
+    assert found.left_out == ("3 form fields, 1 embedded page, 1 noscript part and 1 sound were left out.",)
+
+
+def test_a_page_s_mark_counts_more_than_the_encoding_it_names() -> None:
+    page = '<meta charset="iso-8859-1"><p>café 漢'
+    assert read_html(page.encode("utf-8-sig")).text == read_html(page.encode("utf-16")).text == "café 漢"
+    with pytest.raises(UserError, match="The page is not UTF-8 text"):
+        read_html(b"<p>caf\xe9")
+
+
+def test_fields_attachments_and_images_within_a_pdf_are_said() -> None:
+    pypdf = pytest.importorskip("pypdf", reason="reading PDF takes pypdf")
+    import io
+
+    from pypdf.generic import ArrayObject, DictionaryObject, NameObject, TextStringObject
+
+    from kvlab.documents.pdf import read_pdf
+
+    inline = b"BT /F1 12 Tf 72 720 Td (words) Tj ET q BI /W 1 /H 1 /BPC 8 /CS /G ID \x00 EI Q"
+    writer, file = pypdf.PdfWriter(io.BytesIO(files.pdf_of([inline]))), io.BytesIO()
+    kinds = [("/Widget", {"/V": "filled in"}), ("/Widget", {}), ("/Text", {}), ("/Link", {}), ("/Highlight", {})]
+    annotations = ArrayObject()
+    for kind, more in kinds:
+        fields = {NameObject("/Subtype"): NameObject(kind)}
+        fields |= {NameObject(name): TextStringObject(value) for name, value in more.items()}
+        annotations.append(writer._add_object(DictionaryObject(fields)))
+    writer.pages[0][NameObject("/Annots")] = annotations
+    writer.add_attachment("data.csv", b"1")
+    writer.write(file)
+    found = read_pdf(file.getvalue())
+    assert found.text == "words"
+    assert found.left_out == ("1 image, 2 remarks, 1 form field and 1 attached file were left out.",)
+
+
 def test_a_page_shows_what_a_reader_sees_and_no_script_is_text() -> None:
     page = """<html><head><title>A title</title><style>p {}</style><script>if (a < b) "text"</script></head>
     <body><h1>Head</h1><p>One <b>bold</b>

@@ -1,4 +1,4 @@
-"""Readings of speed: in turns over the runs, replayed where steps can be captured, in no more digits than they bear."""
+"""Readings of speed: in turns over the runs, replayed where steps can be captured, told with what they bear."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kvlab.analysis.compare import headline
-from kvlab.analysis.speed import Speed, rounded, speed_of, told
+from kvlab.analysis.speed import Speed, speed_of
 from kvlab.cache import make_cache
 from kvlab.engine import compare, turns
 from kvlab.engine.turns import read_speed
@@ -86,13 +86,13 @@ def test_runs_are_read_in_turns_and_stay_sound(
     frame = headline(runs)
     assert frame["readings"].str.startswith("4 in turns").all() and (frame["way"] == "eager").all()
     monkeypatch.setattr(importlib.import_module("kvlab.engine.compare"), "TURNS_SHARE", 0.0)
+    assert len(open_run(compare(request, tmp_path)[0]).record.speed_readings) == 1, "a short turn is always taken"
+    monkeypatch.setattr(importlib.import_module("kvlab.planning.limits"), "SHORT_TURN", 0.0)
     assert not open_run(compare(request, tmp_path)[0]).record.speed_readings, "no time, no further turn"
 
 
-def test_digits_and_ratios_are_those_the_readings_bear() -> None:
-    assert told((23.4,)) == 20 and told(()) is None
-    assert told((23.4, 23.9, 23.1)) == 23 and told((20.0, 23.4, 31.0)) == 20
-    assert rounded(0.0456, 1) == 0.05 and rounded(1234, 2) == 1200
+def test_ratios_are_those_the_readings_bear() -> None:
+    assert Speed("eager", (23.4,), (23.4,)).rate == 23.4 and Speed("eager", (), ()).rate is None
     close, far = Speed("eager", (10.0, 11.0), (10.0, 11.0)), Speed("eager", (10.0, 20.0), (10.0, 20.0))
     assert not close.scattered and far.scattered and "busy machine" in str(far.columns()["readings"])
     assert "one reading" in str(Speed("eager", (23.4,), (23.4,)).columns()["speed"])

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kvlab.analysis.board import OWN_BUDGET
+from kvlab.figures import autopsy
 from kvlab.figures import board as figures
+from kvlab.figures.palette import FATES, STATE_COLOURS, pick
 
 KINDS = list(figures.VERDICTS)
 
@@ -85,3 +89,63 @@ def test_verdicts_in_words():
     assert told(verdict="wrong", wrote="<b>1 & 2</b>") == "wrong: <b>1 & 2</b>", "plain text, for tables and lists"
     assert told(verdict="wrong") == "wrong: only spaces"
     assert told(verdict="unfinished") == "not finished"
+
+
+def with_own_budget(budgets: int) -> pd.DataFrame:
+    """A board whose last method takes no budget and has one run."""
+    frame = a_board(budgets, 5)
+    frame = frame[(frame["row"] != "method 2") | (frame["run_id"] == f"run {2 * budgets}")]
+    own = frame["row"] == "method 2"
+    return frame.assign(column=frame["column"].mask(own, OWN_BUDGET), over_budget=np.where(own, np.nan, 0.14))
+
+
+@pytest.mark.parametrize("budgets", [1, 2, 3])
+def test_a_method_without_a_budget_has_a_row_across_all_budgets_and_no_column(budgets: int):
+    figure = figures.board(with_own_budget(budgets))
+    assert list(figure.layout.xaxis.ticktext) == [f"{10 * (budget + 1)} %" for budget in range(budgets)]
+    assert figure.layout.yaxis.ticktext[-1].replace("<br>", " ") == f"method 2 ({OWN_BUDGET})"
+    cards = [
+        (told[0], x, width, base + figures.WIDTH / 2)
+        for trace in figure.data
+        if trace.type == "bar" and trace.name is None
+        for told, x, width, base in zip(trace.customdata, trace.x, trace.width, trace.base, strict=True)
+    ]
+    ((_, x, width, row),) = [card for card in cards if card[0] == f"run {2 * budgets}"]
+    assert row == pytest.approx(2) and all(card[3] < 1.5 for card in cards if card[0] != f"run {2 * budgets}")
+    edge = (1 - figures.WIDTH) / 2
+    assert (x - width / 2, x + width / 2) == pytest.approx((-0.5 + edge, budgets - 0.5 - edge))
+
+
+def test_a_board_of_methods_without_budgets_has_one_column():
+    frame = a_board(1, 2).assign(column=OWN_BUDGET)
+    assert list(figures.board(frame).layout.xaxis.ticktext) == [OWN_BUDGET]
+
+
+def test_cells_say_how_far_their_bytes_are_above_the_budget():
+    frame = with_own_budget(1)
+    told = [words.text for words in figures.board(frame).layout.annotations]
+    assert sum("2.19 MiB (+14 %)" in text for text in told) == 2
+    assert sum("2.19 MiB (10 % of full)" in text for text in told) == 1, "one that takes no budget is beside the full"
+    assert "above the keys and values of the budget" in figures.read_board(frame)
+    for share, words in ((0.14, "+14 %"), (0.0486, "+4.9 %"), (-0.7, "-70 %"), (1.2, "+120 %"), (0.0, "+0 %")):
+        assert figures.above_words(share) == words
+
+
+def test_the_board_says_after_which_step_the_fates_are_taken():
+    frame = a_board(2, 5).assign(moment="when the answer was written (after step 7)")
+    assert "merged or dropped it when the answer was written (after step 7)" in figures.read_board(frame)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_each_fate_has_a_colour_of_its_own_on_maps_of_heads(theme: str):
+    """Dark blue was kept on one page and dropped on the other."""
+    frame = pd.DataFrame({"layer": [0], "head": [0], "first_lost": [pd.NA], "kept": 0.2, "merged": 0.3, "dropped": 0.5})
+    scales = {}
+    for fate in FATES:
+        there, here = figures.fact_by_head(frame, "a", fate, None, theme), autopsy.survival_by_head(frame, fate, theme)
+        scales[fate] = there.data[0].colorscale
+        assert scales[fate] == here.data[0].colorscale
+        assert scales[fate][1][1] == pick(STATE_COLOURS[FATES[fate][1]], theme), "as in the strip of the board"
+    assert len({scale[1][1] for scale in scales.values()}) == len(FATES)
+    areas = autopsy.fates_over_steps(frame.assign(step=0), theme).data
+    assert [area.fillcolor for area in areas] == [scales[fate][1][1] for fate in FATES]

@@ -121,3 +121,39 @@ def test_a_figure_measured_again_is_the_newest():
     both = pd.concat([rows.assign(timestamp="1"), again], ignore_index=True)
     assert set(speed.at(both, ("mini", 1, 512)).query("method == 'h2o'")["median"]) == {7.0}
     assert speed.loads(both) == [("mini", 1, 512)]
+
+
+def against(*full: tuple[str, float, bool], repeats: int = 5, spread: float = 0.1) -> pd.DataFrame:
+    """Rows of h2o at 220 tokens a second beside full caches: name, rate, and whether it is the best."""
+    best = next(rate for _, rate, is_full in full if is_full)
+    known = {"repeats": repeats, "iqr": spread, "device": "cpu: a processor", "dtype": "float32"}
+    rows = [
+        Row("decode", "decode rate", "mini", name, 1, 512, "tokens/s", median=rate, ratio_to_full=rate / best,
+            is_full=is_full, **known)
+        for name, rate, is_full in full
+    ]  # fmt: skip
+    rows.append(
+        Row("decode", "decode rate", "mini", "h2o", 1, 512, "tokens/s", budget=0.2, budget_unit="fraction",
+            median=220.0, ratio_to_full=220.0 / best, **known)
+    )  # fmt: skip
+    return speed.measured(to_frame(rows).assign(name="made up"), "decode rate")
+
+
+def test_the_reference_of_a_ratio_is_named_and_that_of_comparisons_stands_beside_it():
+    frame = against(("full: kvlab", 200.0, False), ("full: transformers sdpa", 250.0, True))
+    assert list(speeds.measured(frame, "tokens/s", PLACE).data[0].text)[-1] == "0.88 x transformers sdpa, 1.1 x kvlab"
+    reading = speeds.read_measured(frame, "tokens/s", True)
+    assert "0.88 times the full cache's (transformers sdpa) and 1.1 times that of kvlab's" in reading
+    alone = against(("full: kvlab", 200.0, True))
+    assert list(speeds.measured(alone, "tokens/s", PLACE).data[0].text)[-1] == "1.1 x kvlab"
+
+
+@pytest.mark.parametrize(("repeats", "spread", "doubt"), [(1, 0.0, "one reading"), (5, 100.0, "busy machine")])
+def test_one_repeat_or_scattered_ones_have_a_hatched_bar_and_no_ratio(repeats: int, spread: float, doubt: str):
+    frame = against(("full: kvlab", 200.0, True), repeats=repeats, spread=spread)
+    bars = speeds.measured(frame, "tokens/s", PLACE).data[0]
+    assert list(bars.text) == [f"– ({doubt})"] * 2
+    assert list(bars.marker.pattern.shape) == ["/", "/"]
+    assert f"no ratio is told ({doubt})" in speeds.read_measured(frame, "tokens/s", True)
+    counted = speeds.measured(frame, "bytes", PLACE).data[0]
+    assert "/" not in list(counted.marker.pattern.shape), "bytes are the same however often they are counted"

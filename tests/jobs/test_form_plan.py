@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kvlab.budget import Budget
 from kvlab.catalogue import methods
 from kvlab.cli import commands
+from kvlab.cli.fitting import notes_of
 from kvlab.engine.room import holds_of
 from kvlab.errors import UserError
 from kvlab.jobs import fitting, held, intake, registry
 from kvlab.jobs.registry import MethodEntry
+from kvlab.methods import make_method
 from kvlab.planning import Machine, Plan, find_model, make_plan
 from kvlab.planning.seconds import Speed
 from kvlab.requests import CompareRequest, MethodChoice
@@ -136,3 +139,20 @@ def test_the_form_plans_the_settings_that_are_chosen(
     assert studied is not None and plain is not None and studied.low > 2 * plain.low
     more, less = (form("keepkv", per_head_mass=kept).phases[-1].bytes_on("device") for kept in (True, False))
     assert more > less
+
+
+@pytest.mark.parametrize("name", ["h2o", "snapkv", "less"])
+def test_the_form_warns_of_a_window_that_takes_the_budget_as_the_method_itself_does(
+    entries: dict[str, MethodEntry], asked: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(registry, "methods", lambda: list(entries.values()))
+    settings: dict[str, dict[str, Any]] = {"h2o": {}, "snapkv": {"window": 24}, "less": {"evictor": "snapkv"}}
+    for budget in ("16", "32", "200", "5%"):
+        [amount] = intake.parse_budgets(budget)
+        form = fitting.notes_of(300, [entries[name]], budget, {name: settings[name]})
+        choice = MethodChoice(method=name, budget=amount, hyper_parameters=settings[name])
+        own = make_method(name, **settings[name]).notes(Budget(choice.budget).slots(300), 300)
+        # The form knows LESS by its window alone, and names it in place of its evictor.
+        assert form == [sentence.replace("SnapKV", entries[name].title) for sentence in own]
+        assert bool(form) == (name != "h2o" and (budget in ("16", "5%") or (budget == "32" and name == "less")))
+    assert notes_of(CompareRequest(prompt="a b c " * 100, choices=(MethodChoice(method="snapkv", budget=32),)))

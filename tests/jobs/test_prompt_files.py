@@ -67,7 +67,7 @@ def test_the_same_prompts_come_out_of_every_kind_of_file(tmp_path: Path):
         assert (choice.form, checked.count, choice.path.name) == ("table", 2, "t.jsonl"), name
         samples = load_file("table", choice.path, tokenizer).samples
         assert [(one.context, one.question, one.answers, one.max_new_tokens, one.task) for one in samples] == [
-            (row["context"], "Who sat? The", row["answer"], 8, "niah_single_1") for row in rows
+            (row["context"], "\n\nWho sat? The", row["answer"], 8, "niah_single_1") for row in rows
         ], name
         assert evaluating.known_files(tmp_path / name) == {"t.jsonl": choice}
 
@@ -98,7 +98,7 @@ def test_a_benchmark_s_own_file_is_told_by_its_fields(tmp_path: Path):
         ("p.csv", b"name,age\nx,3\n", "p.csv is no benchmark that kvlab knows .*: choose its format"),
         ("p.parquet", b"PAR1 and nothing", "p.parquet is no Parquet file or a damaged one"),
         ("p.parquet", b"text", "p.parquet is no Parquet file or a damaged one"),
-        ("p.jsonl", b"\xff\xfe\x00\xd8", "p.jsonl is not UTF-8 text"),
+        ("p.jsonl", b"\xff\xfe\x00\xd8", "p.jsonl is not UTF-16 text"),
         ("p.jsonl", b"a\0b", "holds bytes that are no text"),
         ("p.jsonl", b"x" * (LARGEST_UPLOAD + 1), "4.0 MB or more and the most is 4 MB"),
     ],

@@ -10,6 +10,8 @@ from streamlit.testing.v1 import AppTest
 
 from kvlab.analysis.compare import headline
 from kvlab.trace import open_run
+from kvlab.trace.record import read_record, write_record
+from kvlab.trace.schema import SpeedReading
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -45,6 +47,16 @@ def test_texts_are_shown_escaped_with_differences_marked(runs_root: Path, open_p
     assert "kv-own" in bodies
 
 
+def test_a_note_of_all_runs_is_said_once_and_one_of_some_names_them(runs_root: Path, open_page: Open):
+    for method in ("full", "h2o", "keepkv"):
+        own = ("A local window.",) if method != "full" else ()
+        path = write_synthetic_run(runs_root, method=method)
+        write_record(path, read_record(path).model_copy(update={"notes": ("1 image was left out.", *own)}))
+    told = [element.value.replace("\\", "") for element in open_page("compare").caption]
+    assert told.count("1 image was left out.") == 1
+    assert [line for line in told if "local window" in line] == ["**h2o, keepkv**: A local window."]
+
+
 @pytest.mark.parametrize("level", ["light", "off"])
 def test_lighter_levels_show_what_they_have(runs_root: Path, open_page: Open, level: str):
     for method in ("full", "keepkv"):
@@ -68,3 +80,15 @@ def test_a_single_run_is_a_comparison_too(runs_root: Path, open_page: Open):
     write_synthetic_run(runs_root, method="keepkv")
     page = open_page("compare", bytes="peak_bytes")
     assert not page.exception
+
+
+def test_rates_of_one_reading_are_dashes_with_the_reason_and_the_reference_is_named(runs_root: Path, open_page: Open):
+    close = tuple(SpeedReading(way="eager", rate=rate) for rate in (54.0, 56.0))
+    write_synthetic_run(runs_root, method="full", speed_readings=(SpeedReading(way="eager", rate=41.0),))
+    write_synthetic_run(runs_root, method="h2o", speed_readings=close)
+    write_synthetic_run(runs_root, method="keepkv")
+    shown = open_page("compare").dataframe[0].value.set_index("method")
+    assert shown["x kvlab full"].tolist() == ["1 x", "1.36 x", "– (one reading)"], "by medians 55 and 40.5"
+    assert shown.loc["h2o", "tokens/s"] == "55 (54 to 56, eager)"
+    assert shown.loc["keepkv", "tokens/s"] == "– (one reading: 55, eager)"
+    assert shown["over budget"].tolist()[0] == "–" and shown["over budget"].str.endswith("%").tolist()[1:] == [True] * 2

@@ -36,6 +36,7 @@ BY_HAND = {
 # A file is not in an address; the others are saved in the folder of runs.
 NOT_LINKED = {
     '"upload"',
+    "f'upload-answers-{of}'",
     '"eval_upload"',
     '"story-file"',
     '"story-name"',

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from huggingface_hub import constants
 from streamlit.testing.v1 import AppTest
 
 from kvlab import jobs
+from kvlab.assets import asset_path
 from kvlab.errors import UserError
 from kvlab.jobs import fitting, models, registry
 from kvlab.planning import Machine
@@ -287,12 +289,14 @@ def test_what_is_recorded_is_sent_and_bad_values_are_one_sentence(
     assert jobs.request_of(runs_root, only_job(runs_root).job_id).record == Recording.parse("layers=0,1,3,every=4")
 
 
-def test_a_chunk_of_the_prompt_is_sent_where_one_is_given(form: AppTest, runs_root: Path, started_workers: list[Path]):
+def test_a_chunk_and_the_generation_config_are_sent(form: AppTest, runs_root: Path, started_workers: list[Path]):
     page = paste(form, "some text")
     page.number_input(key="prefill_chunk").set_value(64)
+    page.session_state["generation_config"] = "honour"
     page = submit(page.run())
     assert messages(page) == []
-    assert jobs.request_of(runs_root, only_job(runs_root).job_id).prefill_chunk == 64
+    asked = jobs.request_of(runs_root, only_job(runs_root).job_id)
+    assert (asked.prefill_chunk, asked.generation_config) == (64, "honour")
 
 
 def test_the_next_form_starts_with_the_model_and_the_device_of_the_last(
@@ -340,3 +344,14 @@ def counted(page: AppTest) -> int:
     assert messages(page) == []
     (line,) = [element.value for element in page.markdown if element.value.startswith("The prompt has")]
     return int(re.findall(r"\*\*([\d,]+) tokens", line)[0].replace(",", ""))
+
+
+def test_a_checkpoint_with_penalties_is_noted_and_may_be_honoured(
+    runs_root: Path, open_page: Callable[..., AppTest], tmp_path: Path
+):
+    folder = shutil.copytree(asset_path("mini"), tmp_path / "penalised")
+    settings = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"repetition_penalty": 1.2}))
+    for model, noted in ((str(folder), True), ("mini", False)):
+        said = [caption.value.replace("\\", "") for caption in open_page("new_run", model=model).caption]
+        assert any("sets repetition_penalty 1.2" in words and "honour" in words for words in said) is noted

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
@@ -70,6 +71,47 @@ def test_one_row_brings_its_answer_and_several_are_chosen_by_number(runs_root: P
     page = page.number_input(key="upload_first").set_value(2).run()
     page = page.number_input(key="upload_last").set_value(4).run()
     assert [one.prompt for one in request_of(page, runs_root).prompts] == ["text 2", "text 3", "text 4"]
+
+
+def test_every_row_of_an_upload_is_run_unless_the_reader_says_otherwise(runs_root: Path, open_page: Open):
+    rows: list[dict[str, object]] = [
+        {"context": f"The lamp is number {n}.", "question": "Which?", "answer": [n, f"number {n}"]} for n in (17, 48)
+    ]
+    table = "\n".join(json.dumps(row | {"hint": "look up"}) for row in rows).encode("utf-16")
+    page = upload(open_page("new_run", source="Upload"), ("b.jsonl", table))
+    assert page.toggle(key="upload_many").value is True
+    assert "**2 prompts**, one comparison each" in told(page) and "each has its answer" in told(page)
+    assert "Left out of the prompt: the column hint." in told(page)
+    assert page.dataframe[0].value["answer"].tolist() == ["17 or number 17", "48 or number 48"]
+    request = request_of(page, runs_root)
+    assert [one.prompt for one in request.prompts] == [
+        f"The lamp is number {n}.\n\nWhich?" for n in (17, 48)
+    ] and request.level == "light"
+    assert [(one.answer, one.other_answers) for one in request.prompts] == [
+        ("17", ("number 17",)), ("48", ("number 48",)),
+    ]  # fmt: skip
+    assert request.prompts[0].notes == ("Left out of the prompt: the column hint.",)
+
+
+def test_answers_of_several_files_are_typed_in_the_table(
+    runs_root: Path, open_page: Open, monkeypatch: pytest.MonkeyPatch
+):
+    def typed(lines: pd.DataFrame, **_: object) -> pd.DataFrame:
+        return lines.assign(answer=[" red ", None])
+
+    monkeypatch.setattr("streamlit.data_editor", typed)
+    rows = json.dumps({"prompt": "The lamp is green.", "answer": "green"}).encode()
+    page = upload(open_page("new_run", source="Upload"), ("a.txt", b"The lamp is red."), ("b.jsonl", rows))
+    assert "1 of them have an answer" in told(page)
+    assert [one.answer for one in request_of(page, runs_root).prompts] == ["red", None]
+
+
+def test_a_chosen_column_is_run_alone_and_what_a_file_leaves_out_is_in_the_request(runs_root: Path, open_page: Open):
+    row = json.dumps({"context": "The lamp is red.", "question": "Which?", "answer": "red"}).encode()
+    page = upload(open_page("new_run", source="Upload", upload_field="question"), ("b.jsonl", row))
+    request = request_of(page, runs_root)
+    assert (request.prompt, request.answer) == ("Which?", "red")
+    assert request.notes == ("Left out of the prompt: the column context.",)
 
 
 def test_turns_are_added_ordered_and_removed_and_stand_in_the_address(runs_root: Path, open_page: Open):

@@ -16,7 +16,7 @@ from kvlab import jobs
 from kvlab.atlas import quality
 from kvlab.evaluate.request import EvalJob, EvalRequest, SampleJob, TaskChoice
 from kvlab.evaluate.rows import ROWS
-from kvlab.jobs import evaluating
+from kvlab.jobs import evaluating, registry
 from kvlab.requests import MethodChoice
 from tests.atlas.test_scores import row
 from tests.pages.test_board_page import told
@@ -102,12 +102,12 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, op
     assert not page.exception
     page.number_input(key="key_value.pairs").set_value(16)
     page.number_input(key="samples").set_value(5)
-    page.text_input(key="lengths").set_value("100, 200")
+    page.text_input(key="lengths").set_value("200, 300")
     page.toggle(key="question_aware").set_value(False)
     page.text_input(key="eval_name").set_value("tonight")
     page = page.run()
     # 2 lengths of 5 prompts under 3 caches; 0.1 s a measurement of 64 tokens was seen.
-    seconds = 0.1 / 64 * 5 * (100 + 200) * 3
+    seconds = 0.1 / 64 * 5 * (200 + 300) * 3
     assert evaluating.SPREAD > 1
     assert "10 prompts under 3 caches" in told(page) and "30 measurements" in told(page)
     assert f"{seconds / evaluating.SPREAD:.0f} s to {seconds * evaluating.SPREAD:.0f} s" in told(page)
@@ -118,8 +118,25 @@ def test_the_form_sends_what_it_shows_and_says_what_it_takes(runs_root: Path, op
     asked = request.request
     assert asked.tasks == (TaskChoice(task="key_value", difficulty={"pairs": 16}),)
     assert asked.choices == tuple(MethodChoice(method="h2o", budget=budget) for budget in (0.1, 64))
-    assert (asked.lengths, asked.samples, asked.question_aware) == ((100, 200), 5, False)
+    assert (asked.lengths, asked.samples, asked.question_aware) == ((200, 300), 5, False)
     assert started_workers
+
+
+def test_a_length_that_cannot_hold_its_task_is_said_before_anything_is_queued(
+    runs_root: Path,
+    open_page: Open,
+    registered_methods: list[registry.MethodEntry],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """As is a window that takes up a method's whole budget, once for all lengths where it does."""
+    windowed = [entry.model_copy(update={"window": 32}) for entry in registered_methods]
+    monkeypatch.setattr(registry, "methods", lambda: windowed)
+    page = open_page("quality", quality_view="New evaluation", tasks="key_value", methods="H2O", budgets="32,64")
+    page = page.text_input(key="lengths").set_value("100, 512").run()
+    assert "key_value: 100 tokens cannot hold this task: ask for at least " in told(page)
+    assert "evaluate" not in {button.key for button in page.button}
+    assert told(page).count("The budget of 32 slots a head does not exceed the observation window of 32: H2O") == 1
+    assert "The budget of 64" not in told(page)
 
 
 def test_files_that_are_named_are_checked(runs_root: Path, tmp_path: Path):

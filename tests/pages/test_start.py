@@ -47,6 +47,13 @@ def test_the_sample_prompt_is_queued_and_its_progress_is_shown(
     assert runs_root in started_workers
 
 
+def test_my_own_prompt_is_pasted(runs_root: Path, open_page: Open):
+    page = press(open_page("start"), "Use my own prompt")
+    assert not page.exception and page.title[0].value == "New run"
+    assert page.segmented_control(key="source").value == "Paste"
+    assert page.text_area(key="pasted").value == ""
+
+
 def test_recent_comparisons_say_how_they_ended(synthetic_runs: Path, open_page: Open):
     write_synthetic_run(synthetic_runs, method="h2o", comparison_id="third", status="failed")
     page = open_page("start")

@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.parts.keys import next_head
 from kvlab import jobs
+from kvlab.analysis.autopsy import FATES
 from kvlab.errors import UserError
 from kvlab.jobs.counterfactual import counterfactual
 from kvlab.trace import open_run
@@ -99,7 +100,7 @@ def test_what_a_run_says_of_itself_stands_under_the_comparison(synthetic_runs: P
     write_record(path, read_record(path).model_copy(update={"notes": ("A local window, no more.",)}))
     page = open_page("compare", comparison="newer")
     assert not page.exception
-    assert any("A local window, no more." in str(caption.value) for caption in page.caption)
+    assert any("A local window, no more." in str(caption.value).replace("\\", "") for caption in page.caption)
 
 
 def test_a_cancelled_run_shows_what_it_has(runs_root: Path, open_page: Open):
@@ -156,6 +157,14 @@ def test_words_that_are_not_there_get_one_sentence_and_a_span_wins(shared_runs: 
     page = open_page("autopsy", run="newer-h2o-25pc-0", words="zebra", span="5-7")
     assert not page.exception
     assert page.dataframe[0].value["token"].tolist() == [5, 6, 7]
+
+
+def test_a_link_of_when_kept_was_called_own_slot_still_opens(shared_runs: Path, open_page: Open):
+    page = open_page("autopsy", run="newer-h2o-25pc-0", span="5-7", fate="own slot")
+    assert not page.exception
+    assert page.session_state["fate"] in FATES
+    (shares,) = [text for text in texts(page).splitlines() if text.startswith("Over all")]
+    assert "kept whole" in shares and ", at the end of the run" in shares
 
 
 def test_keeping_tokens_queues_both_runs(synthetic_runs: Path, open_page: Open):

@@ -171,8 +171,9 @@ def test_time_rests_on_earlier_runs_of_the_model(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(seconds, "read_record", lambda _: fast)
     found = duration(work, [Holds()] * 3, here, tmp_path)
     assert found is not None
-    # The reference: 2 s and 10 tokens; three runs: two prefills and twice 10 tokens each.
-    expected = (2 + 10 / 5) + 3 * (2 * 2 + 2 * 10 / 5)
+    # The reference: 2 s and 10 tokens; three runs: two prefills and twice 10 tokens each; one turn of readings, each
+    # of a prefill and 16 tokens, as it takes less than 20 s.
+    expected = (2 + 10 / 5) + 3 * (2 * 2 + 2 * 10 / 5) + 3 * (2 + 16 / 5)
     assert found.low < expected < found.high
     assert found.low * found.high == pytest.approx(expected**2)
     assert "1 earlier run" in found.basis

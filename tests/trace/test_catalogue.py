@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvlab.trace import RunWriter, open_run
-from kvlab.trace.catalogue import list_comparisons, list_runs, rebuild
+from kvlab.trace.catalogue import left_out, list_comparisons, list_runs, rebuild
 from kvlab.trace.index import FILE
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -112,3 +112,41 @@ def test_no_folder_means_no_runs(tmp_path: Path):
     assert list_runs(tmp_path / "nothing") == []
     assert list_comparisons(tmp_path / "nothing") == []
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize("by", ["copy", "move", "link"])
+def test_runs_that_were_put_into_a_listed_folder_are_listed(tmp_path: Path, by: str):
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    write_synthetic_run(here, comparison_id="own", **SMALL)
+    assert len(list_runs(here)) == 1
+    made = [write_synthetic_run(elsewhere, comparison_id="theirs", method=name, **SMALL) for name in ("full", "h2o")]
+    expected = list_comparisons(elsewhere)
+    for path in made:
+        {"copy": shutil.copytree, "move": shutil.move, "link": lambda a, b: b.symlink_to(a)}[by](path, here / path.name)
+    assert [entry for entry in list_comparisons(here) if entry.comparison_id == "theirs"] == expected
+    assert len(list_runs(here)) == 3
+    shutil.rmtree(here / "own-keepkv-25pc-0")
+    assert {entry.comparison_id for entry in list_runs(here)} == {"theirs"}
+
+
+def test_a_renamed_folder_is_named_with_what_to_do_and_listed_once_it_has_its_name_again(tmp_path: Path):
+    path = write_synthetic_run(tmp_path, **SMALL)
+    before = list_runs(tmp_path)
+    renamed = path.rename(tmp_path / "my best run")
+    assert list_runs(tmp_path) == []
+    (problem,) = left_out(tmp_path, [])
+    assert f"not of {renamed.name}: name the folder so again" in problem
+    renamed.rename(path)
+    assert list_runs(tmp_path) == before
+
+
+def test_a_copy_that_is_not_whole_yet_is_listed_once_it_is(tmp_path: Path):
+    write_synthetic_run(tmp_path / "here", comparison_id="own", **SMALL)
+    assert len(list_runs(tmp_path / "here")) == 1
+    path = write_synthetic_run(tmp_path / "elsewhere", comparison_id="theirs", **SMALL)
+    copy = shutil.copytree(path, tmp_path / "here" / path.name)
+    whole = (copy / "run.json").read_bytes()
+    (copy / "run.json").write_bytes(whole[:100])
+    assert len(list_runs(tmp_path / "here")) == 1
+    (copy / "run.json").write_bytes(whole)
+    assert len(list_runs(tmp_path / "here")) == 2

@@ -51,11 +51,12 @@ class StepBar {
 
   /* Step `at` of `steps`; `why` is the reason for a step nobody chose, `phase` a few words about it. */
   show(steps, at, why, phase) {
-    const { view } = this, slider = view.part("slider"), step = view.part("step");
+    const { view } = this, slider = view.part("slider"), step = view.part("step"), alone = steps.length < 2;
+    // In the place of controls that lead nowhere the bar says that there is one step.
+    for (const name of ["first", "back", "play", "next", "last", "event", "slider"]) view.part(name).hidden = alone;
     slider.max = steps.length - 1;
     slider.value = Math.max(0, steps.indexOf(at));
-    slider.disabled = steps.length < 2;
-    step.textContent = `step ${at} of ${steps[steps.length - 1]}`;
+    step.textContent = alone ? "one step" : `step ${at} of ${steps[steps.length - 1]}`;
     step.title = why ?? "";
     step.classList.toggle("why", Boolean(why));
     view.part("phase").textContent = phase;

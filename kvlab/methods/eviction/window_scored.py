@@ -44,11 +44,7 @@ class WindowEvicting(WindowScored, GoesOn):
         """The scorer these hyper-parameters describe."""
         return replace(super().window_attention(), edges=self.edges)
 
-    def notes(self, budget_slots: int, prompt_tokens: int) -> list[str]:
-        """Says so where the window takes the whole budget."""
-        if budget_slots > self.window or budget_slots >= prompt_tokens:
-            return []
-        return [
-            f"The budget of {budget_slots:,} slots a head does not exceed the observation window of {self.window:,}: "
-            f"{self.title} keeps the last {budget_slots:,} tokens and nothing else, as a local window does."
-        ]
+    @property
+    def own_window(self) -> int:
+        """The observation window, whose tokens always stay."""
+        return self.window

@@ -48,6 +48,11 @@ class LESS(Method):
         """The evictor's."""
         return make_method(self.evictor).notes(budget_slots, prompt_tokens)
 
+    @property
+    def own_window(self) -> int:
+        """The evictor's."""
+        return make_method(self.evictor).own_window
+
     def pipeline(self) -> Pipeline:
         """The evictor's score, allocation and selection, absorbing."""
         plain = make_method(self.evictor).pipeline()

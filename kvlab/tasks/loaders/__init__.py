@@ -79,7 +79,7 @@ def load_file(
         _check_option(form, name, value)
     loaded = LOADERS[form](path, tokenizer, skip_malformed, **own)
     changes = {name: _of_sample(name, value) for name, value in options.items() if name in OF_SAMPLES}
-    return Loaded([_changed(form, sample, changes) for sample in loaded.samples], loaded.skipped)
+    return Loaded([_changed(form, sample, changes) for sample in loaded.samples], loaded.skipped, loaded.notes)
 
 
 def _check_option(form: str, name: str, value: object) -> None:

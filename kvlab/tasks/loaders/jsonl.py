@@ -1,22 +1,22 @@
-"""Reading records: JSON lines, a JSON list or Parquet. Every malformed one is named by file and line (or entry)."""
+"""Records of a user's own file (`kvlab.tasks.rows`): every malformed one is named by file and line (or entry)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from pydantic import AliasChoices, BaseModel, ValidationError
 
 from kvlab.errors import UserError
-from kvlab.given import read_file, read_json
+from kvlab.given import decode_text, read_file
+from kvlab.tasks.prompt_table import ANSWERS, TableRecord
+from kvlab.tasks.rows import PARQUET, Row, read_rows
 from kvlab.tasks.sample import Sample
 
 LARGEST_FILE_BYTES = 2**31  # LongBench v2 has 465 MB
-PARQUET = b"PAR1"
 SHOWN_COLUMNS = 12
 
 Record = TypeVar("Record", bound=BaseModel)
@@ -24,113 +24,106 @@ Record = TypeVar("Record", bound=BaseModel)
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a loader returns: the samples, and one sentence for each malformed line that was skipped."""
+    """What a loader returns: the samples, one sentence for each malformed line that was skipped, and further notes."""
 
     samples: list[Sample]
     skipped: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def read_text(path: Path) -> str:
-    """Return a file's text; raises UserError where it cannot be read or is not UTF-8."""
-    return _decoded(path, _read(path))
+    """Return a file's text; raises UserError where it cannot be read or is no text."""
+    return decode_text(_read(path), str(path))
 
 
 def read_records(path: Path, kind: type[Record], skip_malformed: bool) -> tuple[list[tuple[int, Record]], list[str]]:
     """Return the (line number, record) pairs of a file and the sentences about the lines skipped.
 
-    A file that begins as Parquet is read as such, one that is a JSON list by its entries, any other as JSON lines.
     Raises UserError at the first malformed line unless `skip_malformed`, for a Parquet file that lacks a column or is
     damaged, and where no line can be used.
     """
+    content = _read(path)
+    rows = read_rows(str(path), content)
+    if content.startswith(PARQUET):
+        rows = _with_columns(path, rows, kind)
     records: list[tuple[int, Record]] = []
     skipped: list[str] = []
-    for number, given in numbered(path, kind):
+    for row in rows:
         try:
-            records.append((number, _record(kind, given)))
+            why = _no_record(row, kind)
+            if not why:
+                records.append((row.number, kind.model_validate(_named(row.value, kind))))
         except ValidationError as error:
-            skipped.append(f"{path}:{number}: {reason(error)}.")
+            why = reason(error)
+        if why:
+            skipped.append(f"{path}:{row.number}: {why.rstrip('.')}.")
             if not skip_malformed:
-                raise UserError(f"{skipped[-1]} Mend the line, or skip such lines with --skip-malformed.") from error
+                raise UserError(f"{skipped[-1]} Mend the line, or skip such lines with --skip-malformed.")
     if not records:
         first = f"the first is {skipped[0]}" if skipped else "give one JSON object a line."
         raise UserError(f"{path} has no usable line: {first}")
     return records, skipped
 
 
-def _record(kind: type[Record], given: Any) -> Record:
-    return kind.model_validate_json(given) if isinstance(given, str) else kind.model_validate(given)
+def rows_in(path: Path) -> Iterator[Row]:
+    """Yield the rows of a file; raises UserError where it cannot be read."""
+    return read_rows(str(path), _read(path))
 
 
-def numbered(path: Path, kind: type[BaseModel] | None = None) -> Iterator[tuple[int, Any]]:
-    """Yield every line as text, or every entry of a JSON list or Parquet file as an object, with its number from 1.
+def _no_record(row: Row, kind: type[BaseModel]) -> str:
+    """Why a row can be no record at all; empty where it can."""
+    if row.problem:
+        return f"not valid JSON ({row.problem})"
+    return "" if isinstance(row.value, Mapping) or kind is TableRecord else "it should be an object"
 
-    Raises UserError where the file cannot be read, or is Parquet without a column that `kind` needs.
-    """
-    data = _read(path)
-    if data.startswith(PARQUET):
-        yield from enumerate(_parquet_rows(path, data, kind), start=1)
-        return
-    text = _decoded(path, data)
-    entries = _json_list(text) if text.lstrip().startswith("[") else None
-    if entries is not None:
-        yield from enumerate(entries, start=1)
-        return
-    # Only \n ends a JSON line; str.splitlines would also cut at characters that may stand inside a string.
-    for number, line in enumerate(text.split("\n"), start=1):
-        if line.strip():
-            yield number, line
+
+def _named(value: Any, kind: type[BaseModel]) -> Any:
+    """An object's values under the names of the record's fields, whatever their case; an empty cell is none."""
+    if kind is TableRecord:
+        return value
+    names = [one for name in kind.model_fields for one in _spellings(kind, name)]
+    known = {name.casefold(): name for name in reversed(names)}
+    given = {str(name).strip(): one for name, one in value.items() if one is not None}
+    exact = {name: one for name, one in given.items() if name in names}
+    return {known.get(name.casefold(), name): one for name, one in given.items() if name not in exact} | exact
+
+
+def _spellings(kind: type[BaseModel], name: str) -> list[str]:
+    alias = kind.model_fields[name].validation_alias
+    return [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [name]
 
 
 def _read(path: Path) -> bytes:
     return read_file(path, "The file", LARGEST_FILE_BYTES)
 
 
-def _decoded(path: Path, data: bytes) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start}): convert it to UTF-8.") from error
+def _with_columns(path: Path, rows: Iterator[Row], kind: type[BaseModel]) -> Iterator[Row]:
+    """The rows of a Parquet file. Raises UserError where a field that every record needs is no column."""
+    first = next(rows, None)
+    if first is None:
+        return iter(())
+    columns = [str(name).strip() for name in first.value]
+    if (lacking := _lacking(columns, kind)) is not None:
+        has = ", ".join(columns[:SHOWN_COLUMNS])
+        raise UserError(f"{path} has no column {' or '.join(map(repr, lacking))}: its columns are {has}.")
+    return chain([first], rows)
 
 
-def _json_list(text: str) -> list[Any] | None:
-    """The entries of a JSON list; None where the text is none, as when its first line only is a list."""
-    try:
-        found = read_json(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, list) else None
-
-
-def _parquet_rows(path: Path, data: bytes, kind: type[BaseModel] | None) -> Iterator[dict[str, Any]]:
-    """Rows as objects; an empty cell is a field that is not there."""
-    try:
-        table = pq.ParquetFile(pa.BufferReader(data))
-        if kind is not None:
-            _check_columns(path, table.schema_arrow.names, kind)
-        for batch in table.iter_batches():
-            for row in batch.to_pylist():
-                yield {name: value for name, value in row.items() if value is not None}
-    except (pa.ArrowException, OSError) as error:
-        said = " ".join(str(error).split())[:120].rstrip(".")
-        raise UserError(f"{path} is a damaged Parquet file ({said}): fetch or write it again.") from error
-
-
-def _check_columns(path: Path, columns: Sequence[str], kind: type[BaseModel]) -> None:
-    """Raise UserError where a field that every record needs is no column."""
-    for name, field_info in kind.model_fields.items():
-        alias = field_info.validation_alias
-        spellings = [str(one) for one in alias.choices] if isinstance(alias, AliasChoices) else [name]
-        if field_info.is_required() and not set(spellings) & set(columns):
-            has = ", ".join(map(str, columns[:SHOWN_COLUMNS]))
-            raise UserError(f"{path} has no column {' or '.join(map(repr, spellings))}: its columns are {has}.")
+def _lacking(columns: Sequence[str], kind: type[BaseModel]) -> Sequence[str] | None:
+    """The names of a field that is no column; None where each is one."""
+    there = {name.casefold() for name in columns}
+    needed = [_spellings(kind, name) for name, info in kind.model_fields.items() if info.is_required()]
+    if kind is TableRecord:
+        needed = [list(ANSWERS)]
+    return next((names[:2] for names in needed if not {name.casefold() for name in names} & there), None)
 
 
 def reason(error: ValidationError) -> str:
     """What is wrong with a record, as part of a sentence."""
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
-    if first["type"] == "json_invalid":
-        return f"not valid JSON ({first['ctx']['error']})"
+    if isinstance(cause := first.get("ctx", {}).get("error"), UserError):
+        return str(cause)
     if first["type"] == "missing":
         return f"there is no field '{place}'"
     return f"field '{place}': {first['msg']}" if place else first["msg"]

@@ -1,17 +1,21 @@
-"""Prompts with their answers as Parquet or JSON, in the columns of kvpress's tables; anybody's own prompts fit too.
+"""Prompts with their answers as JSON lines, JSON, CSV or Parquet: kvpress's tables, and anybody's own prompts.
 
-Columns: `context` (or `prompt`), `answer` (or `answers`, a text, a number or a list of them), and, where wanted,
-`question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of `classification`). A
-row is scored by its `metric`; without one by that of the RULER or LongBench task it is named after; else an answer is
-right where any of those given occurs in what is written (`string_match_part`).
+Columns: `context` (or `prompt`, `text`, `input` ...), `answer` (or `answers`, a text, a number or a list of them), and,
+where wanted, `question`, `answer_prefix`, `max_new_tokens`, `task`, `metric` and `all_classes` (the classes of
+`classification`); or `messages`. `kvlab.tasks.prompt_table` says how a row is read. A row is scored by its `metric`;
+without one by that of the RULER or LongBench task it is named after; else an answer is right where any of those given
+occurs in what is written (`string_match_part`).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from transformers import PreTrainedTokenizerBase
 
+from kvlab.counted import prompts
+from kvlab.errors import UserError
 from kvlab.tasks.loaders.entry import sample_of
 from kvlab.tasks.loaders.jsonl import Loaded, read_records
 from kvlab.tasks.loaders.longbench_prompts import LONGBENCH_TASKS
@@ -23,17 +27,26 @@ from kvlab.tasks.sample import Sample
 def load_table(path: Path, tokenizer: PreTrainedTokenizerBase, skip_malformed: bool = False) -> Loaded:
     """Return the samples of a table of prompts; raises UserError naming the first malformed line."""
     records, skipped = read_records(path, TableRecord, skip_malformed)
-    return Loaded([_sample(path.stem, number, record, tokenizer) for number, record in records], skipped)
+    told = Counter(note for _, record in records for note in record.notes)
+    notes = [f"{path}, {prompts(count)}: {note}" for note, count in told.items()]
+    return Loaded([_sample(path, number, record, tokenizer) for number, record in records], skipped, notes)
 
 
-def _sample(name: str, number: int, record: TableRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
-    question = record.question + record.answer_prefix
+def _sample(path: Path, number: int, record: TableRecord, tokenizer: PreTrainedTokenizerBase) -> Sample:
+    context = record.context
+    if record.turns and tokenizer.chat_template:
+        if len(record.turns) > 1:
+            raise UserError(
+                f"{path}:{number} is a conversation of {len(record.turns)} turns, which a model with a chat template "
+                "reads in `kvlab compare` only: give the text of one turn of the user's."
+            )
+        context = record.turns[0].content
     return sample_of(
         number,
         tokenizer,
-        record.context,
-        question,
-        task=record.task or name,
+        context,
+        record.question,
+        task=record.task or path.stem,
         answers=record.answer,
         metric=record.metric or _metric_of(record.task),
         max_new_tokens=record.max_new_tokens,

@@ -19,6 +19,7 @@ from kvlab.methods.view import View
 
 KeyWeights = Literal["gradient", "hessian", "hessian-code", "equal"]
 TINY = 1e-21  # as in the authors' code
+ROUNDING = 1e-4  # of a number of rounds in float32
 MOST_SHRINKING = 0.75  # of the slots that may merge, how many a round leaves at least
 
 
@@ -90,21 +91,33 @@ class PairMerge:
             score, votes = (part.sum(1, keepdim=True).expand_as(part) for part in (score, votes))
         pairs = torch.zeros_like(may)
         pairs[..., :-1] = may[..., 1:] & may[..., :-1]
-        joined, width = torch.zeros_like(may), may.shape[-1]
-        least = max(width - view.most_excess, 1)
-        rounds = max(1, math.ceil(math.log(width / least) / math.log(1 / MOST_SHRINKING)))
-        for number in range(rounds):
+        joined = torch.zeros_like(may)
+        rounds, most = self._rounds(view)
+        for number in range(most):
             runs = Runs.of(joined)
             attention, tokens = runs.sums(score), runs.sums(votes)
             weight = _both(attention, runs.number) * _both(tokens, runs.number)
             weight = weight / (runs.number * self.late).exp()
             candidates = pairs & ~joined
             missing = (wanted - joined.sum(-1)).clamp_min(0)
-            if number < rounds - 1:
-                missing = missing.minimum((candidates.sum(-1) * (1 - MOST_SHRINKING)).ceil().long())
+            some = missing.minimum((candidates.sum(-1) * (1 - MOST_SHRINKING)).ceil().long())
+            missing = torch.where(number < rounds - 1, some, missing)
             rank = weight.masked_fill(~candidates, torch.inf).argsort(stable=True, dim=-1).argsort(-1)
             joined = joined | (candidates & (rank < missing[..., None]))
         return joined
+
+    def _rounds(self, view: View) -> tuple[Tensor, int]:
+        """(rounds of each head (B, 1 or H), the most that any head can need).
+
+        They follow from a row's own tokens: neither padding nor other rows of a batch may change them.
+        """
+        count, excess = view.slots.valid.sum(-1), view.excess()
+        if self.heads == "shared":
+            count, excess = count.amax(1, keepdim=True), excess.amax(1, keepdim=True)
+        shrinks = (count.float() / (count - excess).clamp_min(1)).clamp_min(1)
+        rounds = (shrinks.log() / math.log(1 / MOST_SHRINKING) - ROUNDING).ceil().clamp_min(1)
+        most = 1 + view.most_excess / max(view.smallest_budget, 1)  # a head over its budget holds that and the excess
+        return rounds, max(1, math.ceil(math.log(most) / math.log(1 / MOST_SHRINKING) - ROUNDING))
 
     def _edges(self, view: View, order: Tensor, runs: Runs, place: Tensor, active: Tensor) -> Edges:
         slots, target = view.slots, runs.last.gather(2, place)

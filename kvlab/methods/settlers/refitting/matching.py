@@ -87,7 +87,8 @@ class MatchAttention:
         observed = observed.of_slots(index)
         stays, values = keep.gather(2, index), at(slots.values, index).float()
         earlier = slots.position < (view.tokens_seen - self.newest)[:, None, None]
-        fitted = stays & earlier.gather(2, index)
+        over = (view.excess() > 0).any(-1)[:, None, None]  # a row that fits is left alone, whoever stands beside it
+        fitted = stays & earlier.gather(2, index) & over
         weight = self.mass_weights(observed, heard, stays, fitted) if self.bias else torch.ones_like(values[..., 0])
         shift, log_mass = None, None
         if self.values:

@@ -1,0 +1,79 @@
+"""What a checkpoint's generation_config asks of decoding beyond the most likely token, and how a run treats it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+GenerationSettings = Literal["ignore", "honour"]
+
+# What `generate` turns into logits processors, also when it decodes greedily, with the value that changes nothing.
+PROCESSORS: dict[str, object] = {
+    "repetition_penalty": 1.0,
+    "no_repeat_ngram_size": 0,
+    "bad_words_ids": None,
+    "sequence_bias": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "min_length": 0,
+    "min_new_tokens": 0,
+    "forced_eos_token_id": None,
+    "exponential_decay_length_penalty": None,
+    "guidance_scale": 1.0,
+    "watermarking_config": None,
+    "remove_invalid_values": False,
+}
+# Settings that count only where `do_sample` is on.
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
+LONGEST_VALUE = 40
+
+
+def processors_set(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that change which token is the most likely one."""
+    found = {name: settings.get(name) for name in PROCESSORS}
+    return {name: value for name, value in found.items() if value is not None and value != PROCESSORS[name]}
+
+
+def sampling_set(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that make `generate` draw tokens or search with beams; empty where it decodes greedily."""
+    beams = settings.get("num_beams") or 1
+    searched = {"num_beams": beams} if beams != 1 else {}
+    if not settings.get("do_sample"):
+        return searched
+    return (
+        {name: settings[name] for name in SAMPLING if settings.get(name) is not None} | {"do_sample": True} | searched
+    )
+
+
+def generation_notes(
+    settings: Mapping[str, Any], treated: GenerationSettings = "ignore", can_honour: bool = True
+) -> list[str]:
+    """A sentence on the settings that change the most likely token, and one on sampling, where there are such.
+
+    `can_honour` says whether there is a choice, which the first sentence then names.
+    """
+    notes = []
+    if changing := processors_set(settings):
+        said = f"The checkpoint's generation_config sets {_listed(changing)}"
+        if treated == "honour":
+            notes.append(f"{said}: its own text is chosen under them, while KL and log-probabilities are the model's.")
+        else:
+            remedy = "; to apply it, set generation config to honour (--generation-config honour)"
+            notes.append(
+                f"{said}, which transformers' generate applies and kvlab ignores{remedy if can_honour else ''}."
+            )
+    if drawing := sampling_set(settings):
+        notes.append(
+            f"The checkpoint's generation_config asks for {_listed(drawing)}: generate then draws or searches, "
+            "while texts here are greedy, which always gives the same text."
+        )
+    return notes
+
+
+def _listed(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {_short(value)}" for name, value in settings.items())
+
+
+def _short(value: object) -> str:
+    words = str(value)
+    return words if len(words) <= LONGEST_VALUE else f"{words[: LONGEST_VALUE - 4]} ..."

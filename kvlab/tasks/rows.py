@@ -1,0 +1,158 @@
+"""Files of rows: JSON lines, JSON, CSV or Parquet, told apart by content and name. Torch-free: forms read them too."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kvlab.errors import UserError
+from kvlab.given import decode_text, read_json
+
+PARQUET = b"PAR1"
+TYPES = ("jsonl", "ndjson", "json", "csv", "tsv", "parquet")
+SEPARATORS = ",;\t"
+ROWS_AT_ONCE = 64
+csv.field_size_limit(2**27)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row by its number from 1 (of JSON lines the line): its value, or why it holds none."""
+
+    number: int
+    value: Any = None
+    problem: str = ""
+
+
+def is_table(name: str) -> bool:
+    """Whether a file of this name holds rows."""
+    return PurePath(name).suffix.lower().removeprefix(".") in TYPES
+
+
+def is_csv(name: str) -> bool:
+    """Whether a file of this name holds rows whose columns are named in its first line."""
+    return PurePath(name).suffix.lower() in (".csv", ".tsv")
+
+
+def read_rows(name: str, content: bytes, largest: int | None = None) -> Iterator[Row]:
+    """Yield the rows of a file; `largest` is how many bytes a Parquet file may have unpacked.
+
+    Raises:
+        UserError: its bytes are not what its name or its beginning says.
+    """
+    if content.startswith(PARQUET) or name.lower().endswith(".parquet"):
+        return _parquet(name, content, largest)
+    return rows_of_text(name, decode_text(content, f"The file {name}"))
+
+
+def rows_of_text(name: str, text: str) -> Iterator[Row]:
+    """Yield the rows of a file that is text; raises UserError as `read_rows`."""
+    if is_csv(name):
+        return _numbered(_csv(name, text))
+    begins, is_json = text.lstrip()[:1], name.lower().endswith(".json")
+    if begins == "[" or is_json:
+        try:
+            value = read_json(text)
+        except ValueError as error:
+            if is_json and not _begins_with_a_line_of_json(text):
+                raise UserError(f"{name} is not JSON ({error}): give an object, or a list of objects.") from error
+        else:
+            return _numbered(_entries(name, value))
+    return _lines(text)
+
+
+def is_conversation(value: Any) -> bool:
+    """Whether it is a list of messages, and no list of rows."""
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict) and "role" in value[0]
+
+
+def _numbered(values: Sequence[Any]) -> Iterator[Row]:
+    return (Row(number, value) for number, value in enumerate(values, 1))
+
+
+def _entries(name: str, value: Any) -> list[Any]:
+    """The rows of a whole JSON text: a list's entries, or the one object or conversation that it is."""
+    if not isinstance(value, list) or is_conversation(value):
+        return [value]
+    if not value:
+        raise UserError(f"{name} is an empty list: give at least one object in it.")
+    return value
+
+
+def _lines(text: str) -> Iterator[Row]:
+    # Only \n ends a JSON line; str.splitlines would also cut at characters that may stand inside a string.
+    for number, line in enumerate(text.split("\n"), 1):
+        line = line.lstrip("\ufeff")  # files that were put one after another keep each its mark
+        if line.strip():
+            yield _line(number, line)
+
+
+def _line(number: int, line: str) -> Row:
+    try:
+        return Row(number, read_json(line))
+    except ValueError as error:
+        return Row(number, problem=str(error))
+
+
+def _begins_with_a_line_of_json(text: str) -> bool:
+    first = next((line for line in text.split("\n") if line.strip()), "")
+    return not _line(1, first).problem
+
+
+def _csv(name: str, text: str) -> list[dict[str, Any]]:
+    """Rows by the names in the first line, whose most common separator is the file's."""
+    first = text.split("\n", 1)[0]
+    separator = max(SEPARATORS, key=first.count)
+    spaced = f"{separator} " in first  # a cell's own first space counts elsewhere
+    try:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=spaced)
+        lines = [line for line in reader if any(cell.strip() for cell in line)]
+    except csv.Error as error:
+        raise UserError(f"{name} is not a table ({error}): save it as CSV with double quotes.") from error
+    if len(lines) < 2:
+        raise UserError(f"{name} has a header but no rows: give at least one row under it.")
+    header = [cell.strip() for cell in lines[0]]
+    if len(set(header)) < len(header):
+        raise UserError(f"{name} has two columns of the same name: rename one of them.")
+    for number, line in enumerate(lines[1:], 1):
+        if any(cell.strip() for cell in line[len(header) :]):
+            raise UserError(
+                f"Row {number} of {name} has {len(line)} cells under {len(header)} columns: put a text that holds the "
+                "separator in double quotes."
+            )
+    cells = ([cell if cell.strip() else None for cell in line] for line in lines[1:])
+    return [dict(zip(header, line, strict=False)) for line in cells]
+
+
+def _parquet(name: str, content: bytes, largest: int | None) -> Iterator[Row]:
+    """Few rows at a time: packed, a small file may hold very much."""
+    number = 0
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content))
+        groups = (file.metadata.row_group(index) for index in range(file.metadata.num_row_groups))
+        _check_unpacked(name, sum(group.total_byte_size for group in groups), largest)
+        for batch in file.iter_batches(ROWS_AT_ONCE):
+            _check_unpacked(name, batch.nbytes, largest)
+            for value in batch.to_pylist():
+                number += 1
+                yield Row(number, value)
+    except (pa.ArrowException, OSError) as error:
+        said = " ".join(str(error).split())[:120].rstrip(".")
+        raise UserError(
+            f"{name} is no Parquet file or a damaged one ({said}): write a damaged Parquet file again."
+        ) from error
+
+
+def _check_unpacked(name: str, size: int, largest: int | None) -> None:
+    if largest is not None and size > largest:
+        raise UserError(
+            f"{name} has {size / 2**20:.1f} MB or more unpacked and the most is {largest / 2**20:.0f} MB: save fewer "
+            "rows as a file of their own."
+        )

@@ -1,0 +1,44 @@
+"""Text on the terminal: what a person wrote is shown as written, never read as rich's markup or as terminal codes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed
+
+
+class PlainConsole(Console):
+    """A console that takes every string literally: in tables, titles, captions and messages."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """The text with its control characters made visible, so that no title moves the cursor."""
+        return super().render_str(without_controls(text), **options)
+
+
+def without_controls(text: str) -> str:
+    """The text with each control character as its Unicode picture, or as a question mark where there is none."""
+    return CONTROLS.sub(lambda found: chr(0x2400 + ord(found[0])) if found[0] < " " else "?", text)
+
+
+def standard_output(piped_width: int) -> Console:
+    """Standard output: as wide as the terminal, or `piped_width` where there is none."""
+    console = PlainConsole()
+    return console if console.is_terminal else PlainConsole(width=piped_width)
+
+
+def standard_error() -> Console:
+    """Standard error."""
+    return PlainConsole(stderr=True)
+
+
+def progress_columns() -> tuple[ProgressColumn, ...]:
+    """A bar, its count, the time left and what is going on."""
+    return BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), TextColumn("{task.description}", markup=False)
