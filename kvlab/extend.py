@@ -32,9 +32,11 @@ if TYPE_CHECKING:
     from kvlab.methods.allocators.variance import Variance
     from kvlab.methods.base import Method, make_method, register, registered
     from kvlab.methods.compose import compose
+    from kvlab.methods.contract import Allocator, Capabilities, Scorer, Selector, Settler, Victims
     from kvlab.methods.going_on import GoesOn
+    from kvlab.methods.in_place import InPlace
     from kvlab.methods.parts import register_allocator, register_scorer, register_selector, register_settler
-    from kvlab.methods.pipeline import Allocator, Pipeline, Scorer, Selector, Settler, Victims
+    from kvlab.methods.pipeline import Pipeline
     from kvlab.methods.plan import Edges, NewKeys, Plan, ValueShift
     from kvlab.methods.presets import Preset
     from kvlab.methods.rehearsal import Rehearsal
@@ -100,7 +102,9 @@ _HOME = {
         "kvlab.methods.compose": "compose",
         "kvlab.methods.going_on": "GoesOn",
         "kvlab.methods.parts": "register_allocator register_scorer register_selector register_settler",
-        "kvlab.methods.pipeline": "Allocator Pipeline Scorer Selector Settler Victims",
+        "kvlab.methods.contract": "Allocator Capabilities Scorer Selector Settler Victims",
+        "kvlab.methods.in_place": "InPlace",
+        "kvlab.methods.pipeline": "Pipeline",
         "kvlab.methods.plan": "Edges NewKeys Plan ValueShift",
         "kvlab.methods.presets": "Preset",
         "kvlab.methods.rehearsal": "Rehearsal",

@@ -92,6 +92,23 @@ def test_imports_go_one_way(room: str) -> None:
         assert not unwanted, f"{path.relative_to(ROOT)} imports {sorted(unwanted)}"
 
 
+@pytest.mark.parametrize("part", ["scorers", "allocators", "selectors", "settlers", "eviction", "merging", "whole"])
+def test_the_cache_knows_no_method(part: str) -> None:
+    """It dispatches on what a pipeline's parts declare (`kvlab.methods.contract`)."""
+    for path in files("kvlab/cache"):
+        assert not [name for name in imported(path) if name.startswith(f"kvlab.methods.{part}")], path
+
+
+def test_nothing_looks_for_attributes_of_parts() -> None:
+    """What a part can do is its `capabilities`; only parts of plug-ins from before that type are looked into."""
+    for path in files("kvlab/methods", "kvlab/cache"):
+        if path.name == "contract.py":
+            continue
+        part = r"(?:getattr|hasattr)\(\s*(?:self\.|pipeline\.)?(?:score|scorer|select|settle|allocate|inner)\b"
+        found = re.findall(part, path.read_text())
+        assert not found, path
+
+
 def test_no_modules_import_in_a_circle() -> None:
     """Wherever the import stands: one inside a function, or for types alone, ties two modules as well."""
     paths = files("kvlab")

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.seen import PassSeen
-from kvlab.cache.decision_work import LEAVE_NO_TRACE, Work
+from kvlab.cache.decision_work import Work
 from kvlab.cache.quota import Quota
 from kvlab.cache.set_aside import SetAside
 from kvlab.cache.settings import LayerSettings
 from kvlab.cache.table import SlotTable
+from kvlab.methods.in_place import LEAVE_NO_TRACE
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots, View
 

@@ -19,7 +19,6 @@ from kvlab.cache.regroup import settled
 from kvlab.cache.settings import Counter, Held, LayerSettings
 from kvlab.cache.whole import whole_decision
 from kvlab.methods.plan import Plan
-from kvlab.methods.settlers.eviction.lots import ThinInLots
 from kvlab.methods.view import Slots, View
 
 
@@ -250,14 +249,14 @@ def _compress(
 
 def _grown(layer: LayerState, bucket: Bucket, lengths: list[int], moment: Moment) -> int | None:
     """What no head exceeds where a method lets generated tokens stay on top; None: its budget."""
-    settle = layer.settings.pipeline.settle
-    if not isinstance(settle, ThinInLots) or bucket.quota is None:
+    thinned_slots = layer.settings.pipeline.can.settle.thinned
+    if thinned_slots is None or bucket.quota is None:
         return None
     if bucket.first is None:
         held = min(bucket.table.occupied, bucket.quota.largest) if moment.prompt else bucket.table.occupied
         bucket.first = held, max(lengths), layer.cumulative_length
     slots, before, end = bucket.first
-    thinned = settle.thinned(before, min(lengths), max(lengths), layer.rank, layer.settings.num_layers)
+    thinned = thinned_slots(before, min(lengths), max(lengths), layer.rank, layer.settings.num_layers)
     return slots + layer.cumulative_length - end - thinned
 
 

@@ -20,13 +20,13 @@ import torch
 from numba import prange
 
 from kvlab.cache import decision_torch
-from kvlab.cache.decision_work import ABSORB, EVICT, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import Work
 from kvlab.cache.walks import SLOTS_EACH as SLOTS_EACH
 from kvlab.cache.walks import Walk, alone, part
 from kvlab.methods.columns import FREE, TINY
-from kvlab.methods.scorers.attention.ema import NEGLIGIBLE, missing
-from kvlab.methods.settlers.mass import NEVER_SEEN
-from kvlab.methods.settlers.merging.cosine_merge import NOT_YET
+from kvlab.methods.decision_formulas import NEVER_SEEN, NOT_YET
+from kvlab.methods.in_place import ABSORB, EVICT, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD
+from kvlab.methods.log_averages import NEGLIGIBLE, missing
 
 MOST_COUNTED = 2**20  # queries
 

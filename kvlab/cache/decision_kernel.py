@@ -14,7 +14,8 @@ import math
 import triton
 import triton.language as tl
 
-from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import Work
+from kvlab.methods.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
 
 COLUMNS = 512  # slots whose metadata a program takes at once
 NUMBERS = 8192  # numbers of the tile of keys it takes at once: 64 registers a thread; half of that where it is written

@@ -10,12 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.cache.decision_work import SIMILAR, Work
+from kvlab.cache.decision_work import Work
 from kvlab.methods.columns import key_lengths, looked, there
-from kvlab.methods.scorers.attention.ema import missing, note_average
-from kvlab.methods.selectors.lowest_score import stays
-from kvlab.methods.settlers.merging.cosine_merge import judge_one
-from kvlab.methods.settlers.merging.nearest_merge import join_one
+from kvlab.methods.decision_formulas import join_one, judge_one, stays
+from kvlab.methods.in_place import SIMILAR
+from kvlab.methods.log_averages import missing, note_average
 
 
 def decide(work: Work) -> None:

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from kvlab.methods.columns import FREE
-from kvlab.methods.settlers.merging.draws import MIX
+from kvlab.methods.token_draws import MIX
 
-EVICT, RESIDUAL, NEAREST, SIMILAR, SPREAD, POOL, ABSORB = range(7)  # what becomes of the slot that leaves
-LEAVE_NO_TRACE = (EVICT, POOL, ABSORB)  # in the slots that stay
 COLUMNS = ("keys", "values", "position", "score", "votes", "log_mass", "average", "lengths")
 
 

@@ -16,27 +16,12 @@ import torch
 
 from kvlab.attention.kernels import SWITCH
 from kvlab.cache import decision_torch
-from kvlab.cache.decision_work import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import Work
 from kvlab.methods.columns import lengths_pay
+from kvlab.methods.in_place import ABSORB, EVICT, LEAVE_NO_TRACE, NEAREST, POOL, RESIDUAL, SIMILAR, SPREAD, InPlace
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.settlers.absorb import Absorb
-from kvlab.methods.settlers.eviction.evict import Evict
-from kvlab.methods.settlers.merging.cosine_merge import CosineMerge
-from kvlab.methods.settlers.merging.nearest_merge import NearestMerge
-from kvlab.methods.settlers.merging.value_merge import ValueMerge
-from kvlab.methods.settlers.pooling.pool import Pool
-from kvlab.methods.settlers.residuals.residual import ResidualMerge
 
 Decide = Callable[[Work], None]
-KINDS = {
-    Evict: EVICT,
-    NearestMerge: NEAREST,
-    CosineMerge: SIMILAR,
-    ResidualMerge: RESIDUAL,
-    ValueMerge: SPREAD,
-    Pool: POOL,
-    Absorb: ABSORB,
-}
 
 log = logging.getLogger(__name__)
 _recorded = ContextVar("_recorded", default=False)
@@ -71,10 +56,9 @@ def is_recorded() -> bool:
     return _recorded.get()
 
 
-def takes(kernel: Decide, settle: object) -> bool:
-    """Whether a kernel for a CPU knows what becomes of the slot that leaves."""
-    known = (NearestMerge, CosineMerge) if kernel is decision_torch.decide else tuple(KINDS)
-    return isinstance(settle, known)
+def takes(kernel: Decide, decision: InPlace) -> bool:
+    """Whether a kernel for a CPU implements the decision."""
+    return decision.plain_torch or kernel is not decision_torch.decide
 
 
 @lru_cache
@@ -101,9 +85,8 @@ def make_ready(pipeline: Pipeline, dtype: torch.dtype) -> None:
 
     A few seconds the first time on a machine, and half a second, for an import, in a process that finds it done.
     """
-    kind = next((kind for settler, kind in KINDS.items() if isinstance(pipeline.settle, settler)), None)
-    if kind is not None and dtype == torch.float32:
-        _make_ready(kind)
+    if pipeline.in_place is not None and dtype == torch.float32:
+        _make_ready(pipeline.in_place.kind)
 
 
 @lru_cache

@@ -3,33 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvlab.cache.cache import CompressedCache
 from kvlab.methods.pipeline import Pipeline
-from kvlab.methods.settlers.merging.seed_clusters import SeedClusters
 
 _TELLS = "_kvlab_tells_prompts"
 
 
 def with_delimiters(pipeline: Pipeline, tokenizer: Any) -> Pipeline:
     """The same pipeline, its settler told which tokens end a chunk; others, and without a tokenizer, as they are."""
-    settle = pipeline.settle
-    if not isinstance(settle, SeedClusters) or tokenizer is None:
-        return pipeline
-    return replace(pipeline, settle=replace(settle, ends=ending(tokenizer, settle.delimiters)))
-
-
-@lru_cache(maxsize=4)
-def ending(tokenizer: Any, delimiters: str) -> Tensor:
-    """(V,) bool: tokens whose text, spaces aside, ends with one of the characters."""
-    texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
-    return torch.tensor([text.rstrip(" ").endswith(tuple(delimiters)) for text in texts])
+    told = pipeline.can.settle.with_tokenizer
+    return pipeline if told is None or tokenizer is None else replace(pipeline, settle=told(tokenizer))
 
 
 def tell_text(model: PreTrainedModel) -> None:

@@ -13,9 +13,8 @@ def sizes_of(settings: LayerSettings, table: SlotTable, heads: int) -> Sizes:
     """Sizes of one KV head whose prompt lies in `table`, natively; `heads` are those of all layers and rows."""
     keys, values = table.handed()
     token, slot = sum(states[0, 0, 0].nbytes for states in (keys, values)), table.slot_bytes()
-    settle, store = settings.pipeline.settle, settings.store
-    beside = settle.head_bytes(keys, values, settings.pipeline.select) if hasattr(settle, "head_bytes") else 0
-    beside += settings.pipeline.columns.head_bytes
+    store = settings.store
+    beside = settings.pipeline.settled_bytes(keys, values) + settings.pipeline.columns.head_bytes
     if settings.pipeline.decode:  # tokens that wait on top, and queries that are looked at again
         beside += settings.pipeline.buffer * slot
         beside += settings.pipeline.recalled * settings.group * keys[0, 0, 0].nbytes

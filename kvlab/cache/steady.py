@@ -7,7 +7,6 @@ from collections.abc import Hashable
 from kvlab.cache.bucket import Bucket
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.layer import CompressedLayer
-from kvlab.methods.settlers.eviction.lots import ThinInLots
 
 HostCounts = tuple[tuple[int, list[int], int, tuple[int, ...]], ...]
 
@@ -25,7 +24,7 @@ def cannot_repeat(cache: CompressedCache) -> str:
         return "a recorder watches every step"
     if settings.changing_rotary is not None:
         return "the model's rotary frequencies depend on the length of the text"
-    if isinstance(settings.pipeline.settle, ThinInLots):
+    if settings.pipeline.can.settle.thinned is not None:
         return "generated tokens are thinned in lots, so that steps differ"
     return ""
 

@@ -186,7 +186,7 @@ class SlotTable:
         self.slots.position[:, :, first : self.width] = position.masked_fill(~row_valid, FREE)[:, None]
         self.is_dense = False
 
-    def store(self, changed: dict[str, Tensor]) -> None:
+    def store(self, changed: Mapping[str, Tensor]) -> None:
         """Take over new values of metadata of the visible slots, or of the first of them, as far as they are held."""
         own = self._first(self.width).own()
         for name in changed.keys() & own.keys():

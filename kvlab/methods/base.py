@@ -106,6 +106,7 @@ class Method(BaseModel, ABC):
         Store `auto` is the one it means under `budget`, and native where none is given.
         """
         pipeline = self.pipeline()
+        can = pipeline.can
         store = store_of(self.store) if budget is None else store_under(self.store, Budget(budget))
         return {
             "compresses": self.family != "reference",
@@ -115,13 +116,13 @@ class Method(BaseModel, ABC):
             "buffer": pipeline.buffer,
             "recalled": pipeline.recalled,
             "saves_prefill": pipeline.saves_prefill,
-            "seeks": getattr(pipeline.settle, "seeks", False),
+            "seeks": can.settle.seeks,
             # Thinning in lots lets generated tokens stay for a while.
-            "grows": hasattr(pipeline.settle, "thinned"),
+            "grows": can.settle.thinned is not None,
             # The logits of each query.
-            "averages": getattr(pipeline.score, "averages", False) or getattr(pipeline.settle, "observes", False),
-            "settle_copies": max(getattr(part, "key_copies", 0.0) for part in (pipeline.score, pipeline.settle)),
-            "settle_numbers": getattr(pipeline.settle, "numbers_a_slot", 0.0),
+            "averages": can.score.reads_logits or can.settle.reads_logits,
+            "settle_copies": max(can.score.key_copies, can.settle.key_copies),
+            "settle_numbers": can.settle.numbers_a_slot,
             "needs_hidden_states": pipeline.score.needs_hidden_states,
             **pipeline.slot_bytes(),
             **pipeline.head_bytes(),

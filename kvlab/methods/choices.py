@@ -9,8 +9,9 @@ from kvlab.errors import UserError
 from kvlab.given import shown
 from kvlab.methods.base import Method, made, registered
 from kvlab.methods.bounds import MOST_WHOLE
+from kvlab.methods.contract import Selector
 from kvlab.methods.parts import REGISTERED
-from kvlab.methods.pipeline import Pipeline, Selector
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.oldest import Oldest
 

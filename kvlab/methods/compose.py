@@ -15,7 +15,8 @@ from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.variance import Variance
 from kvlab.methods.base import Method, make_method, register
 from kvlab.methods.choices import PARTS, SELECTORS, choices, distributed, pipeline_of, selector, source
-from kvlab.methods.pipeline import Pipeline, Scorer, Selector, Settler
+from kvlab.methods.contract import Scorer, Selector, Settler, capabilities_of
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.scorers.around.beside import Beside
 from kvlab.methods.scorers.around.prompt_only import PromptOnly
 from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
@@ -131,6 +132,7 @@ class _Chosen:
 def _fitted(chosen: _Chosen) -> Pipeline:
     score, allocate = chosen.score.score, chosen.allocate.allocate
     settle, decode = chosen.settle.settle, chosen.score.decode and chosen.settle.decode
+    selects = capabilities_of(chosen.select)
     if isinstance(allocate, ChosenSlots) and not isinstance(score, Ballots):
         raise UserError(
             f"gvote's allocation counts the ballots of its own score, which {chosen.names['score']!r} does not cast; "
@@ -139,7 +141,7 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     *others, settled = chosen.names.values()
     if type(settle) is Evict and settled not in ("evict", *others):  # a method's own four parts are the method
         raise UserError(f"{settled} settles nothing, it only drops tokens: say settle 'evict'.")
-    if isinstance(settle, Pool | GaussianSets | PairMerge) and not hasattr(chosen.select, "protected"):
+    if isinstance(settle, Pool | GaussianSets | PairMerge) and selects.protected is None:
         raise UserError(
             f"settle {chosen.names['settle']!r} needs a selection that names protected slots, such as 'topk'."
         )
@@ -147,7 +149,7 @@ def _fitted(chosen: _Chosen) -> Pipeline:
         raise UserError(
             "prefill_saving needs every head to keep the same tokens, which only pyramidinfer as a whole promises."
         )
-    if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and hasattr(chosen.select, "sinks")):
+    if isinstance(settle, EvictAndReposition) and not (isinstance(score, Recency) and selects.sinks is not None):
         raise UserError(
             "Positions inside the cache are for sinks and a window without gaps: use score 'recency' and selection "
             "'topk' or 'oldest', or positions 'original'."
@@ -162,7 +164,7 @@ def _fitted(chosen: _Chosen) -> Pipeline:
     if isinstance(allocate, ModelWide | HeadProfile):
         allocate = replace(allocate, select=chosen.select)
     score, settle = _with_state(score, settle, chosen)
-    if not decode and not (isinstance(score, COSTS_NO_STEP) or hasattr(score, "recall")):
+    if not decode and not (isinstance(score, COSTS_NO_STEP) or capabilities_of(score).recall):
         score = PromptOnly(score)
     buffer, deferred = chosen.score.buffer if decode else 0, chosen.allocate.deferred
     block = chosen.score.block if decode and not deferred else 0  # between two decisions, so there have to be several

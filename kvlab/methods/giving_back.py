@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Allocator, Pipeline
+from kvlab.methods.contract import Allocator, Capabilities, capabilities_of
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import Seen, Slots, View
 from kvlab.returns import Return
@@ -70,6 +71,11 @@ class RoomOnTop:
 
     inner: Allocator
     marks: Marks
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """As the method's."""
+        return capabilities_of(self.inner)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """As the method's."""

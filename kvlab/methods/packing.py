@@ -17,9 +17,10 @@ def native_slots(store: Store, pipeline: Pipeline, compress_every: int = 1) -> t
     """
     if not pipeline.decode:
         return store.sinks + store.residual, 1
-    if getattr(pipeline.settle, "changes_many", False):
+    settle = pipeline.can.settle
+    if settle.changes_many:
         return UNLIMITED, 3
-    changed = 0 if getattr(pipeline.settle, "still", False) else compress_every - 1 + max(pipeline.buffer, 1)
+    changed = 0 if settle.still else compress_every - 1 + max(pipeline.buffer, 1)
     return store.sinks + max(store.residual, store.gathered, 2 * changed) + store.lot + 1 + changed, 3
 
 

@@ -4,121 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
 
 import torch
 from pydantic import JsonValue
 from torch import Tensor
 
 from kvlab.methods.columns import Byte, Columns, key_lengths, lengths_pay, whole_numbers
+from kvlab.methods.contract import Allocator, PartCapabilities, Scorer, Selector, Settler, capabilities_of
+from kvlab.methods.in_place import InPlace
 from kvlab.methods.plan import Plan
 from kvlab.methods.rehearsal import STUDIES, Rehearsal
 from kvlab.methods.view import HEAD_MASS, KEY_LENGTH, Seen, Slots, View
-
-
-class Scorer(Protocol):
-    """Keeps `Slots.score` (and any state of its own) up to date after each pass."""
-
-    @property
-    def every_step(self) -> bool:
-        """Whether decoding needs the attention of each new query."""
-        ...
-
-    @property
-    def needs_hidden_states(self) -> bool:
-        """Whether `Seen.hidden_states` must be there."""
-        ...
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state, with the value a new slot starts at."""
-        ...
-
-    def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
-        """New (B, H, S) tensors by name: `score` and the scorer's own state. `first` is true for the first prefill."""
-        ...
-
-
-class Allocator(Protocol):
-    """Splits the budget over layers and heads."""
-
-    def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
-        """Slots per KV head for every layer, each at least 1; they sum to `average * num_layers`.
-
-        `tokens` is the prompt's length: no layer can use more.
-        """
-        ...
-
-    def head_budgets(self, view: View) -> Tensor | None:
-        """(B, H) slots for each head of this layer from what the first prefill showed, or None for equal heads.
-
-        Each at least 1; where the method has a budget they sum to the layer's. Reading on the host is allowed here.
-        """
-        ...
-
-    def statistic(self, slots: Slots, seen: Seen) -> Tensor | None:
-        """What to note of this layer at prefill for `View.statistics`, such as (B,) variances; None for nothing."""
-        ...
-
-
-@dataclass(frozen=True)
-class Victims:
-    """Slots that must go, lowest first; each tensor is (B, H, E), and `active` says how many of the E are meant.
-
-    `certain`: the host knows that all of them are.
-    """
-
-    index: Tensor
-    active: Tensor
-    certain: bool = False
-
-    @classmethod
-    def lowest(cls, view: View, order: Tensor, most: int) -> Victims:
-        """The `most` lowest of `order` (B, H, S), all of which must go."""
-        index = order.argmin(-1, keepdim=True) if most == 1 else order.topk(most, dim=-1, largest=False).indices
-        every = view.of_budget(("active", most), lambda: torch.ones_like(index, dtype=torch.bool))
-        return cls(index, every, True)
-
-    def votes(self, votes: Tensor) -> Tensor | None:
-        """(B, H) what all of them have of `votes` (B, H, S); None unless they are `certain`."""
-        if not self.certain:
-            return None
-        found = votes.gather(2, self.index)
-        return found[..., 0] if found.shape[-1] == 1 else found.sum(-1)
-
-    def keep(self, valid: Tensor) -> Tensor:
-        """`valid` (B, H, S) without the victims."""
-        if self.certain:
-            return valid.scatter(2, self.index, False)
-        return valid & ~torch.zeros_like(valid).scatter(2, self.index, self.active)
-
-
-class Selector(Protocol):
-    """Chooses what must go."""
-
-    def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
-        """The `excess` (B, H) slots to lose, at most `most`; slots in `barred` (B, H, S) are never chosen."""
-        ...
-
-    def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool: slots that never go, whatever their score.
-
-        A plug-in's selector may leave it out: then nothing is protected, and settlers that pool or merge refuse it.
-        """
-        ...
-
-
-class Settler(Protocol):
-    """Decides what becomes of what must go."""
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        """Names of its own (B, H, S) slot state, with the value a new slot starts at."""
-        ...
-
-    def settle(self, view: View, select: Selector) -> Plan:
-        """The plan for this layer."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -139,69 +36,77 @@ class Pipeline:
         """The decision for one layer."""
         return self.settle.settle(view, self.select)
 
+    @cached_property
+    def can(self) -> PartCapabilities:
+        """What the four parts need and can do."""
+        parts = (self.score, self.allocate, self.select, self.settle)
+        return PartCapabilities(*(capabilities_of(part) for part in parts))
+
+    @cached_property
+    def in_place(self) -> InPlace | None:
+        """How a kernel carries out the decision of a decode step; None where none does."""
+        own = self.can.settle.in_place
+        return None if own is None else own(self.score, self.select)
+
     @property
     def fills_budget(self) -> bool:
-        """Whether a decision leaves every head that was over its budget with exactly its budget; settlers say so."""
-        return getattr(self.settle, "fills_budget", False)
+        """Whether a decision leaves every head that was over its budget with exactly its budget."""
+        return self.can.settle.fills_budget
 
     @property
     def heads_apart(self) -> bool:
-        """Whether decoding decides for every head by itself; a part that does not says so by `across_heads`.
+        """Whether decoding decides for every head by itself.
 
         If not, the heads of a batch row must stay in one table, as long as the longest of them.
         """
-        return not any(getattr(part, "across_heads", False) for part in (self.score, self.select, self.settle))
+        return not any(part.across_heads for part in (self.can.score, self.can.select, self.can.settle))
 
     def prompt_rows(self, tokens: int) -> int:
         """How many of the last queries of a prompt of `tokens` the decision looks at together.
 
-        Parts that look at more than the last one say so by `prompt_rows`; those that add up what all queries gave are
-        asked after each chunk, by `accumulate`.
+        Parts that add up what all queries gave are asked after each chunk, by `accumulate`.
         """
-        parts = (part for part in (self.score, self.allocate, self.settle) if hasattr(part, "prompt_rows"))
-        return min(tokens, max((part.prompt_rows(tokens) for part in parts), default=1))
+        parts = (self.can.score, self.can.allocate, self.can.settle)
+        return min(tokens, max(part.prompt_rows(tokens) for part in parts))
 
     def scorer_rows(self, tokens: int) -> int:
         """How many of the last queries of a prompt of `tokens` the scorer looks at."""
-        return self.score.prompt_rows(tokens) if hasattr(self.score, "prompt_rows") else 1
+        return self.can.score.prompt_rows(tokens)
 
-    def judge_anew(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def judge_anew(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New slot state for a decision while decoding, where the scorer `judges_anew`."""
-        return self.score.recall(slots, seen) if hasattr(self.score, "recall") else {}
+        recall = self.can.score.recall
+        return {} if recall is None else recall(slots, seen)
 
     @property
     def judges_anew(self) -> bool:
-        """Whether slots are scored anew at each decision while decoding, by the scorer's `recall(slots, seen)`."""
-        return self.decode and self.buffer > 0 and hasattr(self.score, "recall")
+        """Whether slots are scored anew at each decision while decoding, by the scorer's `recall`."""
+        return self.decode and self.buffer > 0 and self.can.score.recall is not None
 
     @property
     def recalled(self) -> int:
-        """How many of the newest queries are kept for decisions while decoding.
+        """How many of the newest queries are kept for decisions while decoding."""
+        return max(self.can.score.recalls, self.can.settle.recalls) if self.decode and self.buffer else 0
 
-        Scorers and settlers say so by `recalls`, and ask `seen` for them.
-        """
-        parts = (self.score, self.settle) if self.decode and self.buffer else ()
-        return max((getattr(part, "recalls", 0) for part in parts), default=0)
-
-    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New slot state after a chunk of the prompt that is not its last."""
-        return self.score.accumulate(slots, seen) if hasattr(self.score, "accumulate") else {}
+        accumulate = self.can.score.accumulate
+        return {} if accumulate is None else accumulate(slots, seen)
 
     @property
     def rehearsal(self) -> Rehearsal | None:
-        """What is read again before the prompt is decided about; scorers and settlers say so by `rehearsal`."""
-        wanted = (getattr(part, "rehearsal", None) for part in (self.score, self.settle))
-        return next((rehearsal for rehearsal in wanted if rehearsal is not None), None)
+        """What is read again before the prompt is decided about: what the scorer asks for, else the settler."""
+        return self.can.score.rehearsal or self.can.settle.rehearsal
 
     @property
     def waits(self) -> bool:
         """Whether no layer may decide about the prompt before all of them have seen it, or a rehearsal of it."""
-        return self.deferred or getattr(self.allocate, "across_layers", False) or self.rehearsal is not None
+        return self.deferred or self.can.allocate.across_layers or self.rehearsal is not None
 
     @property
     def references(self) -> int:
-        """How many of the rehearsal's queries a query head keeps for the decision; parts say so by `references`."""
-        return max(getattr(part, "references", 0) for part in (self.select, self.settle))
+        """How many of the rehearsal's queries a query head keeps for the decision."""
+        return max(self.can.select.references, self.can.settle.references)
 
     def read_again(self) -> dict[str, JsonValue] | None:
         """What a plan needs to know of the rehearsal (`kvlab.planning.holds.Again`); None without one."""
@@ -213,41 +118,36 @@ class Pipeline:
 
     @property
     def reads_text(self) -> bool:
-        """Whether the decision about the prompt wants to know its token ids; settlers say so by `reads_text`."""
-        return getattr(self.settle, "reads_text", False)
+        """Whether the decision about the prompt wants to know its token ids."""
+        return self.can.settle.reads_text
 
     def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """New state of the prompt's slots after a pass of the rehearsal."""
-        return self.score.rehearsed(slots, seen) if hasattr(self.score, "rehearsed") else {}
+        rehearsed = self.can.score.rehearsed
+        return {} if rehearsed is None else rehearsed(slots, seen)
 
     @property
     def notes(self) -> bool:
-        """Whether the score of a decode step can be kept up in place, by `note`; a scorer may say no by `notes`."""
-        return hasattr(self.score, "note") and getattr(self.score, "notes", True)
+        """Whether the score of a decode step can be kept up in place, by `note`."""
+        return self.can.score.note is not None
 
     def note(self, slots: Slots, seen: Seen) -> None:
         """`Scorer.update` after a single query, in place; scores that a decision works out are left to it."""
-        self.score.note(slots, seen)  # type: ignore[attr-defined]
+        assert self.can.score.note is not None
+        self.can.score.note(slots, seen)
 
     @property
     def columns(self) -> Columns:
-        """What a slot has to hold: votes and log mass where the settler merges, scores unless they follow (`rate`).
-
-        A settler that merges says so by `merges`, and by `mass_of_votes` how log mass follows from votes. One that
-        gives slots a log mass and leaves every slot its own token says so by `counts`, one that changes nothing while
-        decoding by `still`. A scorer that counts the queries a slot was seen by names that state by `counts`, if it is
-        to be worked out.
-        """
-        merges = getattr(self.settle, "merges", False)
-        mass = self.settle.mass_of_votes if merges else 0.0  # type: ignore[attr-defined]
-        votes, score = merges and getattr(self.settle, "counts", True), self.score
-        still = getattr(self.settle, "still", False)
-        return Columns(votes, mass, getattr(score, "rate", None), getattr(score, "counts", None), still)
+        """What a slot has to hold: votes and log mass where the settler merges, scores unless they follow (`rate`)."""
+        score, settle = self.can.score, self.can.settle
+        mass = settle.mass_of_votes if settle.merges else 0.0
+        votes = settle.merges and settle.counts_votes
+        return Columns(votes, mass, score.rate, score.counted_state, settle.still)
 
     @property
     def state(self) -> dict[str, float]:
         """Slot state of the scorer and the settler that slots hold, with the value a new slot starts at."""
-        state, follows = {**self.score.state, **self.settle.state}, getattr(self.score, "counts", None)
+        state, follows = {**self.score.state, **self.settle.state}, self.can.score.counted_state
         return state if follows is None else {name: start for name, start in state.items() if name != follows}
 
     def fresh(self, keys: Tensor, values: Tensor, position: Tensor, group: int, tokens: int) -> Slots:
@@ -260,21 +160,25 @@ class Pipeline:
         for name, fill in self.state.items():
             size = (*shape, group) if name == HEAD_MASS else shape
             extra[name] = torch.full(size, fill, dtype=_KINDS.get(type(fill), whole), device=keys.device)
-        if getattr(self.settle, "seeks", False) and lengths_pay(keys, values):
+        if self.can.settle.seeks and lengths_pay(keys, values):
             extra[KEY_LENGTH] = key_lengths(keys)
         place = position[:, None].expand(shape).to(whole).contiguous()
         return self.columns.fresh(keys, values, place, extra)
 
     def head_bytes(self) -> dict[str, int]:
         """Bytes of a KV head beside its slots: `head_bytes`, `head_value_bytes` for each number of a value, and as many
-        keys as `head_keys` says. Settlers with state of heads say by `head_bytes` what it takes.
+        keys as `head_keys` says.
         """
-        asked, own = getattr(self.settle, "head_bytes", lambda *_: 0), self.columns.head_bytes
         one, two = (torch.zeros(1, 1, 1, width) for width in (1, 2))
-        least = asked(one, one, self.select)
-        a_value, a_key = asked(one, two, self.select) - least, asked(two, one, self.select) - least
-        fixed = own + least - a_value - a_key
+        least = self.settled_bytes(one, one)
+        a_value, a_key = self.settled_bytes(one, two) - least, self.settled_bytes(two, one) - least
+        fixed = self.columns.head_bytes + least - a_value - a_key
         return {"head_bytes": fixed, "head_value_bytes": a_value, "head_keys": a_key // one.itemsize}
+
+    def settled_bytes(self, keys: Tensor, values: Tensor) -> int:
+        """Bytes of the settler's state beside the slots of one KV head, given states (B, H, S, d)."""
+        own = self.can.settle.head_bytes
+        return 0 if own is None else own(keys, values, self.select)
 
     def slot_bytes(self) -> dict[str, int]:
         """Bytes of a slot beside key and value: `slot_bytes` in a short text, `whole_numbers` that take two bytes more
@@ -289,7 +193,7 @@ class Pipeline:
 
     def scored_rows(self) -> dict[str, int | bool]:
         """`rows`: last queries of a prompt looked at together, at a prompt of 65,536 tokens; `all_rows`: each is."""
-        return {"rows": self.prompt_rows(2**16), "all_rows": hasattr(self.score, "accumulate")}
+        return {"rows": self.prompt_rows(2**16), "all_rows": self.can.score.accumulate is not None}
 
 
 # What own state is held in, by what it starts at; a whole number is as wide as the text is long.

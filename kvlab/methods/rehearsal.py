@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
-
-from torch import Tensor
-
-from kvlab.methods.view import Seen, Slots
 
 
 @dataclass(frozen=True)
@@ -30,16 +24,3 @@ class Rehearsal:
 # Self-study: requests about any text, as Attention Matching has them (a summary, what it says, a structure).
 STUDIES = ("\n\nIn short:", "\n\nWhat it says, point by point:", "\n\nThe same as JSON:")
 OVERLAP = 8  # as KVzip: "starting with" the last 8 tokens of the chunk before
-
-
-class Rehearsing(Protocol):
-    """A scorer that wants a rehearsal says so by `rehearsal`, and is shown each of its passes."""
-
-    @property
-    def rehearsal(self) -> Rehearsal | None:
-        """What is read again; None for nothing."""
-        ...
-
-    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
-        """New (B, H, S) state of the prompt's S slots after a pass; the first S of what `seen` looked at are they."""
-        ...

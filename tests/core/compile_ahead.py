@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kvlab.cache.decision_work import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD, Work
+from kvlab.cache.decision_work import Work
+from kvlab.methods.in_place import EVICT, NEAREST, RESIDUAL, SIMILAR, SPREAD
 
 HEADS, SLOTS = 2, 300
 KNOWN: dict[str, dict] = {}  # what came of each kernel

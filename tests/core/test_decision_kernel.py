@@ -13,9 +13,10 @@ from torch import Tensor
 
 from kvlab.attention import kernels
 from kvlab.cache import CompressedCache, deciding, fused, make_cache
-from kvlab.cache.decision_work import EVICT, NEAREST, SPREAD, Work
+from kvlab.cache.decision_work import Work
 from kvlab.cache.fused import decides_whole
 from kvlab.methods import make_method, registered
+from kvlab.methods.in_place import EVICT, NEAREST, SPREAD
 from kvlab.models.load import prepare
 from tests.core.compile_ahead import some_work
 from tests.core.kernels import DEVICE, kernel_module

@@ -13,6 +13,7 @@ from kvlab.cache import CompressedCache, counts, deciding, decision_torch, make_
 from kvlab.cache.decision_work import Work
 from kvlab.cache.on_host import compiled
 from kvlab.cache.table import SlotTable
+from kvlab.methods.in_place import KINDS
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.attention.ema import EMA
 from kvlab.methods.view import KEY_LENGTH, Slots, View
@@ -180,10 +181,10 @@ def test_the_slot_that_may_leave_next_is_guessed_and_a_wrong_guess_changes_nothi
 
 def test_what_decode_steps_need_is_compiled_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     model, asked = prepare(tiny_model("llama")), []
-    monkeypatch.setattr(making, "make_ready", lambda pipeline, dtype: asked.append(type(pipeline.settle)))
+    monkeypatch.setattr(making, "make_ready", lambda pipeline, dtype: asked.append(pipeline.in_place.kind))
     for method, options in COMPILED:
         make_cache(model, method, 0.4, **options)
-    assert len(asked) == len(COMPILED) and set(asked) == set(on_host.KINDS)
+    assert len(asked) == len(COMPILED) and set(asked) == set(KINDS)
     for method, options in (("pyramid-pool", {"pooling": "mean"}), ("kvmerger", {}), ("full", {})):
         make_cache(model, method, 0.4, **options)
     assert len(asked) == len(COMPILED)

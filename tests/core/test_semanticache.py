@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import make_cache
-from kvlab.cache.prompt_text import ending
 from kvlab.methods import make_method
+from kvlab.methods.settlers.merging.seed_clusters import ending
 from kvlab.models.load import LoadedModel, prepare
 from tests.core.merging import Layer, prompt
 from tests.families import tiny_model

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kvlab.cache.decision_work import NEAREST, RESIDUAL, SIMILAR
+from kvlab.methods.in_place import NEAREST, RESIDUAL, SIMILAR
 
 
 @pytest.mark.parametrize("kind", [NEAREST, SIMILAR, RESIDUAL])

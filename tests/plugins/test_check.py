@@ -20,7 +20,8 @@ from kvlab.cli import commands
 from kvlab.errors import UserError
 from kvlab.methods import Method, make_method
 from kvlab.methods.allocators.uniform import Uniform
-from kvlab.methods.pipeline import Pipeline, Selector, Victims
+from kvlab.methods.contract import Selector, Victims
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.plan import Plan
 from kvlab.methods.scorers.contents.none import Recency
 from kvlab.methods.selectors.lowest_score import LowestScore

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.allocators.whole import whole
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots, View
 
 FloorRule = Literal["blend", "rounded", "guarantee"]
@@ -44,6 +45,11 @@ class HeadAdaptive:
     rule: FloorRule = "blend"
     normalize: bool = False
     skip: int = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Asks for nothing."""
+        return Capabilities()
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """What the layer schedule says."""

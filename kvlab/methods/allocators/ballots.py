@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.scorers.to_come.ballots import BALLOTS
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.view import Seen, Slots, View
@@ -16,6 +17,11 @@ class ChosenSlots:
     """Each head gets as many slots as were chosen at least once or are protected: no budget is given from outside."""
 
     protect: LowestScore = field(default_factory=LowestScore)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Asks for nothing."""
+        return Capabilities()
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """The average, everywhere: the heads decide."""

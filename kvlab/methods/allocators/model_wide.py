@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.view import Seen, Slots, View
 
@@ -28,7 +28,11 @@ class ModelWide:
 
     level: Literal["slot", "head"] = "slot"
     select: Selector = field(default_factory=LowestScore)
-    across_layers: ClassVar = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Cuts once over all layers."""
+        return Capabilities(across_layers=True)
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """The average, until the prompt has been seen."""
@@ -70,6 +74,4 @@ class ModelWide:
 
 def protected_by(select: Selector, view: View) -> Tensor:
     """(B, H, S) bool: what a selection never lets go under the view's budgets; the newest token of any other."""
-    if hasattr(select, "protected"):
-        return select.protected(view)  # type: ignore[no-any-return]
-    return LowestScore().protected(view)
+    return (capabilities_of(select).protected or LowestScore().protected)(view)

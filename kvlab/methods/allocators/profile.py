@@ -12,7 +12,7 @@ from torch import Tensor
 from kvlab.methods.allocators.model_wide import protected_by
 from kvlab.methods.allocators.uniform import EqualHeads
 from kvlab.methods.allocators.whole import proportional
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Selector
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.view import View
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.view import Seen, Slots, View
 
@@ -16,6 +17,11 @@ class AboveThreshold:
 
     threshold: float = 0.0
     protect: LowestScore = field(default_factory=LowestScore)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Asks for nothing."""
+        return Capabilities()
 
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """The average, everywhere: the scores decide."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
+from kvlab.methods.contract import NONE, Capabilities
 from kvlab.methods.view import Seen, Slots, View
 
 
 class EqualHeads:
     """An allocator's part over heads: none of them gets more than another."""
+
+    capabilities: ClassVar[Capabilities] = NONE
 
     def head_budgets(self, view: View) -> Tensor | None:
         """None: equal."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvlab.budget import UNLIMITED
 from kvlab.methods.allocators.whole import proportional
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots, View
 
 
@@ -33,6 +34,11 @@ class Variance:
     def layer_budgets(self, average: int, tokens: int, num_layers: int) -> list[int]:
         """The average, until the prompt has been seen."""
         return [average] * num_layers
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """May look at all queries of the prompt."""
+        return Capabilities(prompt_rows=self.prompt_rows)
 
     def prompt_rows(self, tokens: int) -> int:
         """All, unless a score has added them up already."""

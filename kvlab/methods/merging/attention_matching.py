@@ -8,7 +8,8 @@ from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.allocators.profile import HeadProfile
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Allocator, Pipeline, Selector
+from kvlab.methods.contract import Allocator, Selector
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.published import published
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.scorers.to_come.rehearsed import RehearsedAttention

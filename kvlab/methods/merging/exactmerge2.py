@@ -6,9 +6,10 @@ from pydantic import Field
 
 from kvlab.methods.allocators.model_wide import ModelWide
 from kvlab.methods.base import offer_stores, register
+from kvlab.methods.contract import Scorer
 from kvlab.methods.eviction.kvzap import FILE_HELP
 from kvlab.methods.going_on import GoesOn
-from kvlab.methods.pipeline import Pipeline, Scorer
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.published import published
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.scorers.to_come.predicted import PredictedScore

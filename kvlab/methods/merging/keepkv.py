@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from kvlab.methods.allocators.cosine import CosineDecay
 from kvlab.methods.allocators.uniform import Uniform
 from kvlab.methods.base import Method, register
-from kvlab.methods.pipeline import Allocator, Pipeline
+from kvlab.methods.contract import Allocator
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.published import published
 from kvlab.methods.scorers.attention.ema import EmaScore
 from kvlab.methods.selectors.lowest_score import LowestScore

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.view import Slots, View
 
@@ -23,7 +22,11 @@ class Chunks:
 
     inner: LowestScore = field(default_factory=LowestScore)
     length: int = 20
-    across_heads: ClassVar[bool] = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """All heads keep the same chunks."""
+        return Capabilities(across_heads=True, protected=self.protected, sinks=self.inner.sinks)
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by rank of chunks, then of slots."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
 from kvlab.methods.scorers.contents.value_norms import output_norms
 from kvlab.methods.selectors.lowest_score import LowestScore, ascending
 from kvlab.methods.view import View
@@ -24,6 +24,14 @@ class Critical:
     inner: LowestScore = field(default_factory=LowestScore)
     first: float = 0.5
     epsilon: float = 1e-4
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Protects what the inner selector does."""
+        return Capabilities(
+            protected=self.protected,
+            sinks=self.inner.sinks,
+        )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's, by these scores."""

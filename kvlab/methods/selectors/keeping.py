@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Pipeline, Selector, Victims
+from kvlab.methods.contract import Capabilities, Selector, Victims, capabilities_of
+from kvlab.methods.pipeline import Pipeline
 from kvlab.methods.view import View
 
 
@@ -22,6 +23,14 @@ class Keeping:
     inner: Selector
     positions: tuple[int, ...]
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """The inner selector's; chosen tokens stand before the window as its sinks do."""
+        inner = capabilities_of(self.inner)
+        sinks = None if inner.sinks is None else inner.sinks + len(self.positions)
+        protected = None if inner.protected is None else self.protected
+        return replace(inner, protected=protected, sinks=sinks, bounds=None)
+
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The inner selector's victims among all other slots."""
         kept = self.forced(view)
@@ -30,7 +39,8 @@ class Keeping:
     def protected(self, view: View) -> Tensor:
         """(B, H, S) bool: the chosen tokens, and what the inner selector protects with the places left."""
         kept = self.forced(view)
-        return self.inner.protected(_rest(view, kept)) | kept
+        inner = capabilities_of(self.inner).protected
+        return kept if inner is None else inner(_rest(view, kept)) | kept
 
     def forced(self, view: View) -> Tensor:
         """(B, H, S) bool: slots of the chosen tokens."""

@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
+from kvlab.methods.decision_formulas import stays
 from kvlab.methods.view import Slots, View
 
 ROUNDING = 1e-9  # a product that is whole but for rounding is whole
@@ -28,6 +29,15 @@ class LowestScore:
     recent: float | int = 1
     of: Literal["budget", "text"] = "budget"
     most: float | None = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Protects sinks and recent tokens."""
+        return Capabilities(
+            protected=self.protected,
+            sinks=self.sinks,
+            bounds=self.bounds_of if self.of == "budget" else None,
+        )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) lowest unprotected slots."""
@@ -73,12 +83,6 @@ class LowestScore:
         if isinstance(self.sinks, float):
             return (budget.double() * self.sinks - ROUNDING).ceil().long()
         return torch.full_like(budget, self.sinks)
-
-
-def stays(position: Tensor, tokens_seen: Tensor, recent: Tensor, sinks: Tensor | None) -> Tensor:
-    """(B, H, S) bool: the `recent` (B, H) newest of the `tokens_seen` (B,), and the first `sinks` (B, H, 1)."""
-    late = position >= (tokens_seen[:, None] - recent)[..., None]
-    return late if sinks is None else late.logical_or_(position < sinks)
 
 
 def ascending(slots: Slots, score: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
 from kvlab.methods.selectors.lowest_score import LowestScore, fit
 from kvlab.methods.view import View
 
@@ -21,6 +21,14 @@ class Oldest:
     """
 
     sinks: float | int = 4
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Protects sinks and the newest token."""
+        return Capabilities(
+            protected=self.protected,
+            sinks=self.sinks,
+        )
 
     def victims(self, view: View, excess: Tensor, most: int, barred: Tensor | None = None) -> Victims:
         """The `excess` (B, H) oldest unprotected slots."""

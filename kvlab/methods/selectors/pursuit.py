@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Capabilities, Victims
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.refitting.matching import TINY, observe, ridge_step
 from kvlab.methods.view import View
@@ -27,6 +27,16 @@ class Pursuit:
     lots: int = 24
     references: int = 256
     window: int = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Looks at the second pass, or at the prompt's window."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            references=self.references,
+            protected=self.protected,
+            sinks=self.sinks,
+        )
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""

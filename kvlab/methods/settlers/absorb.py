@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from kvlab.errors import UserError
+from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of
 from kvlab.methods.feature_maps import FeatureMaps, untrained_maps
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.in_place import ABSORB, InPlace
 from kvlab.methods.plan import Plan
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.view import View
@@ -35,8 +37,29 @@ class Absorb:
     rank: int = 8
     state: Mapping[str, float] = field(default_factory=dict)
     fitted: tuple[FeatureMaps, ...] | None = field(default=None, repr=False, compare=False)
-    fills_budget: ClassVar = True
     _placed: dict[int, FeatureMaps] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Keeps two sums beside the slots of each head."""
+        return Capabilities(
+            fills_budget=True,
+            in_place=self.in_place,
+            head_bytes=self.head_bytes,
+        )
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Beside a running sum of attention and a selector of the lowest scores, once the sums are there."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        if decay is None or bounds is None:
+            return None
+
+        def fields(view: View) -> Mapping[str, Any] | None:
+            if HEAD not in view.head_state:
+                return None
+            return {"absorb": partial(self.absorb, view.layer_idx, view.head_state)}
+
+        return InPlace(ABSORB, lambda view: bounds(view, view.budget), fields, decay=decay, cpu_only=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Everything over budget leaves the slots and enters the state; raises UserError without fitted maps."""

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.decision_formulas import NEVER_SEEN
 from kvlab.methods.learned_sinks import log_total
 from kvlab.methods.plan import Edges
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
@@ -20,7 +21,6 @@ SPACE_HELP = "average keys as stored (rotated, as published) or turned to the pi
 MASS_HELP = (
     "log mass of a merged slot: none, alpha * log(votes), log(votes), exact at the observed query, or that bounded"
 )
-NEVER_SEEN = -1e4
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,16 @@
-"""A scorer around another: what it says of itself is what the other says."""
+"""A scorer around another: it has the capabilities of the one inside."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from torch import Tensor
-
-from kvlab.methods.pipeline import Scorer
-from kvlab.methods.view import Seen, Slots
+from kvlab.methods.contract import Capabilities, Scorer, capabilities_of
 
 
 @dataclass(frozen=True)
 class Around:
-    """Needs what the scorer inside needs, and sees what that sees."""
+    """Needs what the scorer inside needs, and keeps the same state."""
 
     scorer: Scorer
 
@@ -27,10 +24,7 @@ class Around:
         """The scorer's own."""
         return self.scorer.state
 
-    def prompt_rows(self, tokens: int) -> int:
-        """As the scorer needs."""
-        return self.scorer.prompt_rows(tokens) if hasattr(self.scorer, "prompt_rows") else 1
-
-    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """As the scorer does."""
-        return self.scorer.accumulate(slots, seen) if hasattr(self.scorer, "accumulate") else {}
+    @property
+    def inner(self) -> Capabilities:
+        """The capabilities of the scorer inside."""
+        return capabilities_of(self.scorer)

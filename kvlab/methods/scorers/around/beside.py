@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from kvlab.methods.pipeline import Scorer
-from kvlab.methods.rehearsal import Rehearsal
+from kvlab.methods.contract import Capabilities, Scorer, capabilities_of
 from kvlab.methods.view import Seen, Slots
 
 
@@ -34,9 +33,30 @@ class Beside:
         return self.main.needs_hidden_states or self.aside.needs_hidden_states
 
     @property
-    def across_heads(self) -> bool:
-        """If either scores heads together."""
-        return any(getattr(part, "across_heads", False) for part in (self.main, self.aside))
+    def capabilities(self) -> Capabilities:
+        """The main scorer's; with the other's wherever both act in one pass.
+
+        The second pass and decisions while decoding are the main scorer's alone: what is kept beside it follows the
+        prompt.
+        """
+        main, aside = self._main, self._aside
+        return Capabilities(
+            prompt_rows=lambda tokens: max(main.prompt_rows(tokens), aside.prompt_rows(tokens)),
+            across_heads=main.across_heads or aside.across_heads,
+            recalls=main.recalls,
+            rehearsal=main.rehearsal,
+            accumulate=self.accumulate,
+            recall=main.recall,
+            rehearsed=main.rehearsed,
+        )
+
+    @property
+    def _main(self) -> Capabilities:
+        return capabilities_of(self.main)
+
+    @property
+    def _aside(self) -> Capabilities:
+        return capabilities_of(self.aside)
 
     @property
     def state(self) -> Mapping[str, float]:
@@ -44,40 +64,17 @@ class Beside:
         own = {} if self.kept_as is None else {self.kept_as: 0.0}
         return {**self.aside.state, **self.main.state, **own}
 
-    def prompt_rows(self, tokens: int) -> int:
-        """What the more demanding one needs."""
-        parts = (part for part in (self.main, self.aside) if hasattr(part, "prompt_rows"))
-        return max((part.prompt_rows(tokens) for part in parts), default=1)
-
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """What either adds up."""
-        main = self.main.accumulate(slots, seen) if hasattr(self.main, "accumulate") else {}
-        if not hasattr(self.aside, "accumulate"):
-            return main
-        return self._named(self.aside.accumulate(self._hidden(slots), seen)) | main
-
-    @property
-    def rehearsal(self) -> Rehearsal | None:
-        """The main scorer's: what is kept beside it follows the prompt alone."""
-        return getattr(self.main, "rehearsal", None)
-
-    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
-        """As the main scorer does."""
-        return self.main.rehearsed(slots, seen) if hasattr(self.main, "rehearsed") else {}
+        main = self._main.accumulate(slots, seen) if self._main.accumulate is not None else {}
+        if self._aside.accumulate is None:
+            return dict(main)
+        return self._named(dict(self._aside.accumulate(self._hidden(slots), seen))) | dict(main)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The main scorer's update, with the other's state."""
         aside = self.aside.update(self._hidden(slots), seen, first)
         return self._named(aside) | self.main.update(slots, seen, first)
-
-    @property
-    def recalls(self) -> int:
-        """As the main scorer does."""
-        return getattr(self.main, "recalls", 0)
-
-    def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
-        """What the main scorer gives anew, if anything."""
-        return self.main.recall(slots, seen) if hasattr(self.main, "recall") else {}
 
     def _hidden(self, slots: Slots) -> Slots:
         """The slots as the other scorer sees them: with its own score."""

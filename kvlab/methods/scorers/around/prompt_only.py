@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from kvlab.methods.rehearsal import Rehearsal
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.scorers.around.around import Around
 from kvlab.methods.view import Seen, Slots
 
@@ -19,13 +18,15 @@ class PromptOnly(Around):
     every_step: bool = False
 
     @property
-    def rehearsal(self) -> Rehearsal | None:
-        """As the scorer wants."""
-        return getattr(self.scorer, "rehearsal", None)
-
-    def rehearsed(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
-        """As the scorer does."""
-        return self.scorer.rehearsed(slots, seen) if hasattr(self.scorer, "rehearsed") else {}
+    def capabilities(self) -> Capabilities:
+        """What the scorer does for the prompt, and nothing of what it does while decoding."""
+        inner = self.inner
+        return Capabilities(
+            prompt_rows=inner.prompt_rows,
+            rehearsal=inner.rehearsal,
+            accumulate=inner.accumulate,
+            rehearsed=inner.rehearsed,
+        )
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The scorer's update on the first prefill, nothing later."""

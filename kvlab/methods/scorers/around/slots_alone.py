@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.scorers.around.around import Around
 from kvlab.methods.view import Seen, Slots
 
@@ -20,13 +22,19 @@ class SlotsAlone(Around):
         return self.scorer.every_step
 
     @property
-    def across_heads(self) -> bool:
-        """As the scorer does."""
-        return getattr(self.scorer, "across_heads", False)
+    def capabilities(self) -> Capabilities:
+        """What the scorer does after a pass; other functions would see what the state takes."""
+        inner = self.inner
+        return Capabilities(
+            prompt_rows=inner.prompt_rows,
+            across_heads=inner.across_heads,
+            accumulate=None if inner.accumulate is None else self.accumulate,
+        )
 
-    def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
+    def accumulate(self, slots: Slots, seen: Seen) -> Mapping[str, Tensor]:
         """As the scorer does."""
-        return super().accumulate(slots, seen.of_slots())
+        assert self.inner.accumulate is not None
+        return self.inner.accumulate(slots, seen.of_slots())
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """The scorer's update from what the slots alone were given."""

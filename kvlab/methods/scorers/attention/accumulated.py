@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 NEGLIGIBLE = 1e-6
@@ -22,6 +23,11 @@ class AccumulatedAttention:
     every_step: bool = True
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and can do."""
+        return Capabilities(accumulate=self.accumulate, note=self.note, decay=self.decay)
 
     def accumulate(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` after a chunk of the prompt: sums need not come from one pass."""

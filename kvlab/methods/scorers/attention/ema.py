@@ -5,21 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from kvlab.methods.columns import SHORT_TEXT, Byte
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.learned_sinks import log_total
+from kvlab.methods.log_averages import BYTE, corrected, fits_byte, note_average
 from kvlab.methods.view import Seen, Slots
 
 EMA = "ema"
 RAW_EMA = "raw_ema"
 SEEN_ROWS = "ema_rows"
-NEGLIGIBLE = 1e-8  # beside 1 in float32
-BYTE = 2**8 - 1
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,25 @@ class EmaScore:
     raw: bool = False
     every_step: bool = True
     needs_hidden_states: bool = False
-    averages: ClassVar = True
-    counts: ClassVar[str] = SEEN_ROWS  # a scorer around this one may skip queries, and so has to hold them
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The printed average needs logits, which probabilities have lost, so that only the centred one is noted.
+
+        A scorer around this one may skip queries, and so has to hold the counts.
+        """
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            reads_logits=True,
+            note=None if self.raw else self.note,
+            rate=self.rate,
+            counted_state=SEEN_ROWS,
+        )
 
     @property
     def state(self) -> Mapping[str, float]:
         """Own slot state: uncorrected averages and the number of queries seen."""
-        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if _fits_byte(self.alpha) else 0}
+        own = {EMA: -math.inf, SEEN_ROWS: Byte(0) if fits_byte(self.alpha) else 0}
         return own | {RAW_EMA: -math.inf} if self.raw else own
 
     def prompt_rows(self, tokens: int) -> int:
@@ -63,14 +73,9 @@ class EmaScore:
             changed[RAW_EMA] = self._average(slots.extra[RAW_EMA], logits)
         if SEEN_ROWS not in slots.extra:
             return changed
-        most = BYTE if _fits_byte(self.alpha) else SHORT_TEXT
+        most = BYTE if fits_byte(self.alpha) else SHORT_TEXT
         changed[SEEN_ROWS] = (slots.extra[SEEN_ROWS].int() + seen.rows_seen(rows)).clamp_max(most)
         return changed | {"score": self.rate(replace(slots, extra=slots.extra | changed))}
-
-    @property
-    def notes(self) -> bool:
-        """Only the centred average: the printed one needs logits, which probabilities have lost."""
-        return not self.raw
 
     def note(self, slots: Slots, seen: Seen) -> None:
         """The averages after a single query, in place; its probabilities hold all that the centred one needs.
@@ -89,43 +94,3 @@ class EmaScore:
         weight = age * math.log(self.alpha) + math.log(1 - self.alpha) - math.log(group)
         new = torch.logsumexp(torch.nan_to_num(logits, nan=-math.inf) + weight[:, None], dim=(2, 3))
         return torch.logaddexp(old + rows * math.log(self.alpha), new)
-
-
-def note_average(average: Tensor, mass: Tensor, log_mass: Tensor, alpha: float) -> None:
-    """One more query, whose attention was `mass` (B, H, S), enters the log averages, in place."""
-    new = mass.log().sub_(log_mass).add_(math.log(1 - alpha))
-    torch.logaddexp(average.add_(math.log(alpha)), new, out=average)
-
-
-def corrected(average: Tensor, rows: Tensor, alpha: float) -> Tensor:
-    """The bias-corrected log average: average - log(1 - alpha^rows), -inf where no query has looked yet."""
-    return average - missing(rows, alpha)
-
-
-def correction(rows: Tensor, alpha: float) -> Tensor:
-    """-log(1 - alpha^rows): what an average over so few queries lacks."""
-    return -missing(rows, alpha)
-
-
-def missing(rows: Tensor, alpha: float) -> Tensor:
-    """log(1 - alpha^rows) of counts (B, H, S), of which none is taken for one; looked up where all fit a byte."""
-    if _fits_byte(alpha):
-        return _every_byte(alpha, rows.device).index_select(0, rows.clamp(0, BYTE).long().flatten()).view(rows.shape)
-    return _missing(rows.clamp_min(1), alpha)
-
-
-def _fits_byte(alpha: float) -> bool:
-    """Whether more queries than a byte counts lack nothing."""
-    return alpha**BYTE < NEGLIGIBLE
-
-
-@lru_cache
-def _every_byte(alpha: float, device: torch.device) -> Tensor:
-    """(256,) `missing` of the counts 0 to 255."""
-    with torch.inference_mode(False):
-        return _missing(torch.arange(BYTE + 1, device=device).clamp_min(1), alpha)
-
-
-def _missing(rows: Tensor, alpha: float) -> Tensor:
-    # log(-expm1) is as accurate as log1p(-exp) here, and torch has no vectorised log1p.
-    return (rows * math.log(alpha)).expm1_().neg_().log_()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 
@@ -20,11 +21,15 @@ class LastQuery:
     state: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def across_heads(self) -> bool:
+    def capabilities(self) -> Capabilities:
         """Heads that keep the same tokens are scored together."""
+        return Capabilities(across_heads=self._shared)
+
+    @property
+    def _shared(self) -> bool:
         return self.heads == "shared"
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32: what was seen before plays no part."""
         mass = seen.last_mass()
-        return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self.across_heads else mass}
+        return {"score": mass.mean(1, keepdim=True).expand_as(mass).contiguous() if self._shared else mass}

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 ROWS = "recent_rows"
@@ -37,9 +38,12 @@ class RecentRows:
         return self.decode
 
     @property
-    def across_heads(self) -> bool:
+    def capabilities(self) -> Capabilities:
         """Heads that keep the same tokens are scored together."""
-        return self.decode and self.heads == "shared"
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            across_heads=self.decode and self.heads == "shared",
+        )
 
     @property
     def state(self) -> Mapping[str, float]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, max_pool1d
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 Edges = Literal["tokens", "zeros"]
@@ -34,6 +35,11 @@ class WindowAttention:
     state: Mapping[str, float] = field(default_factory=dict)
     edges: Edges = "tokens"
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """The window's queries, of the prompt and at decisions while decoding."""
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
+
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""
         return self.window
@@ -47,11 +53,6 @@ class WindowAttention:
         newest = slots.position.amax(-1, keepdim=True)
         judged = slots.valid & (slots.position <= newest.int() - self.window)
         return {"score": self._pool(seen.column_mass(self.window) * judged, judged)}
-
-    @property
-    def recalls(self) -> int:
-        """The window's queries, at decisions while decoding."""
-        return self.window
 
     def recall(self, slots: Slots, seen: Seen) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 by the window of the newest queries; neighbours are those in the text."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 ONE_LENGTH = 2**-7  # lengths within this share of each other are equal: bfloat16 moves each by up to half of it
@@ -23,7 +23,11 @@ class UnusualKeys:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
-    key_copies: ClassVar = 4.2  # in float32, while a prompt is scored (counted with the allocator)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Copies of the keys in float32 while a prompt is scored were counted with the allocator."""
+        return Capabilities(key_copies=4.2)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32, against the mean of the slots held now."""
@@ -44,7 +48,11 @@ class ShortKeys:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
-    key_copies: ClassVar = 1.0  # narrower keys in float32, while a prompt is scored (counted with the allocator)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Narrower keys are copied to float32 while a prompt is scored."""
+        return Capabilities(key_copies=1.0)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32; the lengths compared are those of the slots held now."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 TAIL = 2.0  # above every rank: what has no partition after it goes last, the oldest of it first
@@ -28,7 +28,11 @@ class Lag:
     every_step: bool = False
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
-    key_copies: ClassVar = 3.0  # in float32, while a prompt is scored (counted with the allocator)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Copies of the keys in float32 while a prompt is scored were counted with the allocator."""
+        return Capabilities(recall=self.recall, key_copies=3.0)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill."""

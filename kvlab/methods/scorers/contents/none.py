@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 
@@ -30,6 +31,11 @@ class Recency(_Blind):
         """`score` (B, H, S) float32."""
         return {"score": self.rate(slots)}
 
+    @property
+    def capabilities(self) -> Capabilities:
+        """The score follows from the position."""
+        return Capabilities(note=self.note, rate=self.rate)
+
     def rate(self, slots: Slots) -> Tensor:
         """The score, which follows from the position."""
         return slots.position.float()
@@ -42,6 +48,11 @@ class Unscored(_Blind):
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """Nothing changes."""
         return {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The score is 0 for all."""
+        return Capabilities(note=self.note, rate=self.rate)
 
     def rate(self, slots: Slots) -> Tensor:
         """0 for all."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import max_pool1d, normalize
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.view import Seen, Slots
 
 ROW_BLOCK = 256
@@ -33,9 +34,9 @@ class Redundancy:
     state: Mapping[str, float] = field(default_factory=dict)
 
     @property
-    def recalls(self) -> int:
-        """The window's queries."""
-        return self.window
+    def capabilities(self) -> Capabilities:
+        """The window's queries, of the prompt and at decisions while decoding."""
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.window, recall=self.recall)
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""

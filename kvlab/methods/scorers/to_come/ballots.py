@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.scorers.to_come.future import FutureQueries
 from kvlab.methods.view import Seen, Slots
 
@@ -38,6 +39,11 @@ class Ballots:
     every_step: bool = False
     needs_hidden_states: bool = True
     state: Mapping[str, float] = field(default_factory=lambda: {BALLOTS: 0.0})
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Scores the prompt once."""
+        return Capabilities()
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` and `ballots` (B, H, S) float32 on the first prefill; later tokens have none."""

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.scorers.contents.value_norms import output_norms
 from kvlab.methods.scorers.to_come.future import ROW_BLOCK, average_turn
 from kvlab.methods.view import Seen, Slots
@@ -37,6 +38,11 @@ class ExpectedAttention:
     needs_hidden_states: bool = True
     state: Mapping[str, float] = field(default_factory=dict)
     recalls: int = RECALLED
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and can do."""
+        return Capabilities(recalls=self.recalls, recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill; later tokens keep score 0."""

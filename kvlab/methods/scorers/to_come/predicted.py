@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.score_heads import ScoreHead, untrained
 from kvlab.methods.scorers.to_come.rehearsed import most_looked_at
 from kvlab.methods.view import Seen, Slots
@@ -31,6 +32,11 @@ class PredictedScore:
     needs_hidden_states: bool = True
     state: Mapping[str, float] = field(default_factory=dict)
     recalls: int = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What it needs and can do."""
+        return Capabilities(recalls=self.recalls, recall=self.recall)
 
     def update(self, slots: Slots, seen: Seen, first: bool) -> dict[str, Tensor]:
         """`score` (B, H, S) float32 on the first prefill."""

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.view import Seen, Slots
 
@@ -32,6 +33,17 @@ class RehearsedAttention:
     needs_hidden_states: bool = False
     state: Mapping[str, float] = field(default_factory=dict)
     recalls: int = 0
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Reads the prompt a second time."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            recalls=self.recalls,
+            rehearsal=self.rehearsal,
+            recall=self.recall,
+            rehearsed=self.rehearsed,
+        )
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""

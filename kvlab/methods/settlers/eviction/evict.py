@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.methods.in_place import EVICT, InPlace
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import View
 
@@ -16,7 +16,21 @@ class Evict:
     """Plain eviction."""
 
     state: Mapping[str, float] = field(default_factory=dict)
-    fills_budget: ClassVar[bool] = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Leaves every head with its budget."""
+        return Capabilities(
+            fills_budget=True,
+            in_place=self.in_place,
+        )
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Beside a running sum of attention and a selector of the lowest scores."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        if decay is None or bounds is None:
+            return None
+        return InPlace(EVICT, lambda view: bounds(view, view.budget), decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Everything over budget leaves."""

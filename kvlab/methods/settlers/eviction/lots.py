@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector
 from kvlab.methods.plan import Plan
 from kvlab.methods.view import View
 
@@ -30,6 +30,14 @@ class ThinInLots:
     ratio: float = 0.1
     recent: float = 0.2
     state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Generated tokens stay on top of the budget until their lot is complete."""
+        return Capabilities(
+            thinned=self.thinned,
+            head_bytes=self.head_bytes,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """The prompt's victims, or those of the lots that are complete."""

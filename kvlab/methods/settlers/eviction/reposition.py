@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.errors import UserError
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, capabilities_of
 from kvlab.methods.plan import NewKeys, Plan
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.view import View
@@ -31,6 +31,13 @@ class EvictAndReposition:
     """
 
     state: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Keeps the first slots' keys as they came."""
+        return Capabilities(
+            head_bytes=self.head_bytes,
+        )
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Everything over budget leaves; raises UserError for a model without rotary positions."""
@@ -64,9 +71,7 @@ class EvictAndReposition:
 
 def _leading(select: Selector) -> int:
     """How many slots may stand before the window: sinks, and tokens that were told to stay."""
-    inner: Selector | None = getattr(select, "inner", None)
-    told = len(getattr(select, "positions", ()))
-    return getattr(select, "sinks", 0) if inner is None else _leading(inner) + told
+    return int(capabilities_of(select).sinks or 0)
 
 
 def _unturned(view: View, position: Tensor, keys: Tensor) -> Tensor:

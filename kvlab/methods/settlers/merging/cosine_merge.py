@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector, Victims
+from kvlab.methods.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
+from kvlab.methods.decision_formulas import NOT_YET, judge_one
+from kvlab.methods.in_place import SIMILAR, InPlace
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.groups import at, nearest_pair, nearest_slot, sum_to_target, votes_without
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turns
 from kvlab.methods.view import View
 
 THRESHOLD = "threshold"
-NOT_YET = -2.0  # below every cosine
 
 
 @dataclass(frozen=True)
@@ -40,23 +41,37 @@ class CosineMerge:
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
     state: Mapping[str, float] = field(default_factory=dict)
-    fills_budget: ClassVar[bool] = True
-    seeks: ClassVar = True
-    merges: ClassVar = True
 
     @property
-    def mass_of_votes(self) -> float | None:
-        """As the rule says."""
-        return self.mass.of_votes
+    def capabilities(self) -> Capabilities:
+        """The code judges the heads of a row together; log mass follows its rule."""
+        return Capabilities(
+            across_heads=self.rule == "code",
+            fills_budget=True,
+            merges=True,
+            mass_of_votes=self.mass.of_votes,
+            seeks=True,
+            head_bytes=self.head_bytes,
+            in_place=self.in_place,
+        )
 
     def head_bytes(self, keys: Tensor, values: Tensor, select: Selector) -> int:
         """Bytes of the moving threshold."""
         return 4
 
-    @property
-    def across_heads(self) -> bool:
-        """The code judges the heads of a row together."""
-        return self.rule == "code"
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Beside a running sum of attention and a selector of the lowest scores, by the paper's rule."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        plain = self.rule == "paper" and self.mass.rule == "none" and self.space == "rotated"
+        if decay is None or bounds is None or not plain:
+            return None
+
+        def fields(view: View) -> Mapping[str, Any] | None:
+            if THRESHOLD not in view.head_state:
+                return None
+            return {"threshold": view.head_state[THRESHOLD], "least": self.smoothing}
+
+        return InPlace(SIMILAR, lambda view: bounds(view, view.budget), fields, decay=decay, plain_torch=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for what is similar enough, evictions for the rest."""
@@ -131,18 +146,6 @@ class CosineMerge:
         votes = at(slots.votes, target) + sum_to_target(at(slots.votes, source), target, active, width)
         parts = Parts(source, target, active, raw / total, own_raw / total, turns(view, source, target, self.space))
         return parts.edges(votes, self.mass.after(view, parts, votes), at(slots.score, target), likeness)
-
-
-def judge_one(likeness: Tensor, old: Tensor, smoothing: float, begun: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """(whether it merges, the new threshold, its weight) of one token a head by rule `paper`, each (B, H, 1).
-
-    `begun`: every head has judged a token before.
-    """
-    threshold = old.lerp(likeness, smoothing)
-    if not begun:
-        threshold = torch.where(old == NOT_YET, likeness, threshold)
-    share = (likeness - 1).sigmoid()  # exp(likeness) of exp(likeness) + e
-    return likeness >= threshold - 1e-6, threshold, share
 
 
 def _by_position(view: View, victims: Victims) -> Victims:

@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
 from kvlab.methods.settlers.mass import AS_PUBLISHED, Mass, Parts, Space, turned, turns
 from kvlab.methods.settlers.merging.consecutive import Sets, find_sets, nearness
-from kvlab.methods.settlers.merging.draws import uniform_draws
+from kvlab.methods.token_draws import uniform_draws
 from kvlab.methods.view import View
 
 SigmaMode = Literal["mean_l2", "mean", "paper"]
@@ -24,14 +24,6 @@ Pivot = Literal["attention", "random"]
 AnyPivot = Pivot | Literal["anchor"]
 Weights = Literal["gaussian", "average"]
 FLOOR = 1e-6
-
-
-class Protecting(Protocol):
-    """A selector that names slots which never take part."""
-
-    def protected(self, view: View) -> Tensor:
-        """(B, H, S) bool."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -59,17 +51,11 @@ class GaussianSets:
     pivot: AnyPivot = "attention"
     weights: Weights = "gaussian"
     state: Mapping[str, float] = field(default_factory=dict)
-    merges: ClassVar = True
 
     @property
-    def numbers_a_slot(self) -> float:
-        """What settling a prompt takes: nearness to the slots before, copied (counted with the allocator)."""
-        return 10.0 * self.longest_set
-
-    @property
-    def mass_of_votes(self) -> float | None:
-        """As the rule says."""
-        return self.mass.of_votes
+    def capabilities(self) -> Capabilities:
+        """Settling a prompt takes the nearness of each slot to those before it, copied."""
+        return Capabilities(merges=True, mass_of_votes=self.mass.of_votes, numbers_a_slot=10.0 * self.longest_set)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Sets at prefill, eviction afterwards."""
@@ -90,7 +76,7 @@ class GaussianSets:
     def _protected(self, view: View, select: Selector) -> Tensor:
         """(B, H, S) bool: recent and high-score slots, at least one place of the budget left to sets."""
         room = (view.budget - 1).clamp_min(1)
-        safe = select.protected(replace(view, budget=room)) & view.slots.valid
+        safe = protected_slots(select, replace(view, budget=room)) & view.slots.valid
         count = torch.minimum((view.budget * self.heavy).long(), room - safe.sum(-1)).clamp_min(0)
         score = torch.nan_to_num(view.slots.score).masked_fill(safe | ~view.slots.valid, -torch.inf)
         rank = score.argsort(dim=-1, descending=True, stable=True).argsort(-1)

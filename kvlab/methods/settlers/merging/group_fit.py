@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from kvlab.methods.decision_formulas import NEVER_SEEN
 from kvlab.methods.learned_sinks import log_total
-from kvlab.methods.settlers.mass import NEVER_SEEN, Parts, log_sum_over_target, merged_logits
+from kvlab.methods.settlers.mass import Parts, log_sum_over_target, merged_logits
 from kvlab.methods.view import View
 
 

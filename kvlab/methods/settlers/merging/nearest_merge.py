@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.columns import ASKED
+from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.methods.decision_formulas import finite, join_one
+from kvlab.methods.in_place import NEAREST, InPlace
+from kvlab.methods.log_averages import corrected, correction, missing
 from kvlab.methods.plan import Edges, Plan
-from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, corrected, correction, missing
+from kvlab.methods.scorers.attention.ema import EMA, RAW_EMA, SEEN_ROWS, EmaScore
 from kvlab.methods.settlers.groups import (
     at,
     max_to_target,
@@ -22,7 +26,6 @@ from kvlab.methods.settlers.groups import (
     votes_without,
 )
 from kvlab.methods.settlers.mass import (
-    NEVER_SEEN,
     Mass,
     MassRule,
     Parts,
@@ -84,9 +87,18 @@ class NearestMerge:
     group: GroupRule = "mean-logit"
     window: int = 32
     per_head_mass: bool = False
-    fills_budget: ClassVar[bool] = True
-    seeks: ClassVar = True
-    merges: ClassVar = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """A fit looks at the window's queries."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            fills_budget=True,
+            merges=True,
+            mass_of_votes=self.mass_of_votes,
+            seeks=True,
+            in_place=self.in_place,
+        )
 
     @property
     def state(self) -> Mapping[str, float]:
@@ -103,6 +115,26 @@ class NearestMerge:
     def prompt_rows(self, tokens: int) -> int:
         """The queries that a fit looks at."""
         return self.window if self.group == "least-squares" and self.predict == "ema" else 1
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Beside the averages that predict, and a selector of the lowest scores."""
+        bounds = capabilities_of(select).bounds
+        if bounds is None or not isinstance(score, EmaScore) or score.raw:
+            return None
+        if not self.goes_by_scores or self.per_head_mass:
+            return None
+
+        def fields(view: View) -> Mapping[str, Any]:
+            return {
+                "average": view.slots.extra[EMA],
+                "asked": view.head_state[ASKED],
+                "mass_of_votes": 1.0,
+                "bias": self.rule == "bias",
+                "least": self.threshold,
+                "alpha": self.alpha,
+            }
+
+        return InPlace(NEAREST, lambda view: bounds(view, view.budget), fields, plain_torch=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget that has a similar enough neighbour, evictions for the rest."""
@@ -225,8 +257,8 @@ class NearestMerge:
         logits = view.seen.last_logits()[:, :, :, 0]  # (B, H, G, S)
         logits = logits.gather(3, index[:, :, None].expand(-1, -1, logits.shape[2], -1))
         if self.group == "mean-exp":
-            return _finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
-        return _finite(logits).mean(2)
+            return finite(torch.logsumexp(logits, 2) - math.log(logits.shape[2]))
+        return finite(logits).mean(2)
 
     @property
     def _predicts_by(self) -> str:
@@ -235,7 +267,7 @@ class NearestMerge:
     def _average(self, view: View, name: str, index: Tensor) -> Tensor:
         """(B, H, E) one of the scorer's running averages at some slots, bias-corrected."""
         extra = view.slots.extra
-        return _finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
+        return finite(corrected(at(extra[name], index), at(extra[SEEN_ROWS], index), self.alpha))
 
     def _softmax(
         self, view: View, of_source: Tensor, of_target: Tensor, ends: Tensor, active: Tensor
@@ -289,36 +321,3 @@ class NearestMerge:
                 rows = at(extra[SEEN_ROWS], ends.chunk(2, -1)[1])
                 after[name] = total - log_mass - correction(rows, self.alpha)
         return after
-
-
-@dataclass(frozen=True)
-class Joined:
-    """What one source and its target become, and the source's `share` in key and value."""
-
-    share: Tensor
-    votes: Tensor
-    log_mass: Tensor
-    score: Tensor
-    average: Tensor
-
-
-def join_one(mass: Tensor, score: Tensor, votes: Tensor, lacking: Tensor, bias: bool, dim: int = -1) -> Joined:
-    """Source and target side by side along `dim`, (B, H, 2); scores are predicted logits with log mass.
-
-    `lacking` (B, H, 1) is what the target's average lacks for the queries it has not seen; `bias`: the rule of that
-    name, else `votes`. The results are as `lacking` is.
-    """
-    whole = _finite(score)
-    of_source, of_target = whole.chunk(2, dim)
-    share, total = (of_source - of_target).sigmoid(), torch.logaddexp(of_source, of_target)
-    together = torch.add(*votes.chunk(2, dim))
-    if bias:
-        bare_source, bare_target = (whole - mass).chunk(2, dim)
-        mean = bare_target.lerp(bare_source, share)
-        return Joined(share, together, total - mean, total, lacking + mean)
-    log_mass = together.log()
-    return Joined(share, together, log_mass, total, lacking + (total - log_mass))
-
-
-def _finite(logit: Tensor) -> Tensor:
-    return torch.nan_to_num(logit, nan=NEVER_SEEN, neginf=NEVER_SEEN)

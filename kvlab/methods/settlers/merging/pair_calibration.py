@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector
+from kvlab.methods.decision_formulas import NEVER_SEEN
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.groups import at, nearest_slot, sum_to_target
-from kvlab.methods.settlers.mass import NEVER_SEEN, log_sum_over_target
+from kvlab.methods.settlers.mass import log_sum_over_target
 from kvlab.methods.view import View
 
 
@@ -30,9 +31,11 @@ class PairCalibration:
     threshold: float = 0.0
     variant: Literal["repaired", "code"] = "repaired"
     state: Mapping[str, float] = field(default_factory=dict)
-    merges: ClassVar[bool] = True
-    seeks: ClassVar[bool] = True
-    mass_of_votes: ClassVar[None] = None
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Slots hold a log mass of their own."""
+        return Capabilities(merges=True, mass_of_votes=None, seeks=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for what has a similar enough key, evictions for the rest."""

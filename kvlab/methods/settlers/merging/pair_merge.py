@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector, protected_slots
 from kvlab.methods.plan import Edges, NewKeys, Plan
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.mass import Space
@@ -52,22 +52,17 @@ class PairMerge:
     heads: Literal["shared", "each"] = "shared"
     space: Space = "unrotated"
     state: Mapping[str, float] = field(default_factory=dict)
-    merges: ClassVar[bool] = True
 
     @property
-    def mass_of_votes(self) -> float | None:
-        """Log mass follows from votes, unless it is clipped."""
-        return 1.0 if self.clip == 0 else None
-
-    @property
-    def across_heads(self) -> bool:
-        """Heads that merge the same pairs are weighed together."""
-        return self.heads == "shared"
-
-    @property
-    def recalls(self) -> int:
-        """The same while decoding."""
-        return 0 if self.keys == "equal" else self.rows
+    def capabilities(self) -> Capabilities:
+        """Heads that merge the same pairs are weighed together; log mass follows from votes, unless it is clipped."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            across_heads=self.heads == "shared",
+            recalls=0 if self.keys == "equal" else self.rows,
+            merges=True,
+            mass_of_votes=1.0 if self.clip == 0 else None,
+        )
 
     def prompt_rows(self, tokens: int) -> int:
         """The queries that weigh keys."""
@@ -77,7 +72,7 @@ class PairMerge:
         """Merges for everything over budget; heads with too few neighbours for that evict."""
         slots, most = view.slots, min(view.most_excess, view.slots.valid.shape[-1])
         order = slots.in_text()
-        may = (slots.valid & ~select.protected(view)).gather(2, order)
+        may = (slots.valid & ~protected_slots(select, view)).gather(2, order)
         excess = view.excess()
         enough = (may[..., 1:] & may[..., :-1]).sum(-1) >= excess
         runs = Runs.of(self._joined(view, order, may, torch.where(enough, excess, 0)))

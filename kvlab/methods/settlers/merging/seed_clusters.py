@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from kvlab.methods.contract import Capabilities
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.merging.consecutive import Sets
 from kvlab.methods.settlers.merging.gaussian_sets import AnyPivot, GaussianSets, Weights
 from kvlab.methods.view import View
 
 HALVINGS = 7  # of the range of thresholds: steps of 0.0156
+
+
+@lru_cache(maxsize=4)
+def ending(tokenizer: Any, delimiters: str) -> Tensor:
+    """(V,) bool: tokens whose text, spaces aside, ends with one of the characters."""
+    texts = tokenizer.batch_decode([[number] for number in range(len(tokenizer))])
+    return torch.tensor([text.rstrip(" ").endswith(tuple(delimiters)) for text in texts])
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,15 @@ class SeedClusters(GaussianSets):
     weights: Weights = "average"
     delimiters: str = ""
     ends: Tensor | None = field(default=None, compare=False, repr=False)  # (V,) bool, by token id
-    reads_text: ClassVar[bool] = True
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Chunks end at certain tokens of the text."""
+        return replace(super().capabilities, reads_text=True, with_tokenizer=self.with_tokenizer)
+
+    def with_tokenizer(self, tokenizer: Any) -> SeedClusters:
+        """The settler, told which tokens end a chunk."""
+        return replace(self, ends=ending(tokenizer, self.delimiters))
 
     def sets(self, view: View, order: Tensor, may_merge: Tensor, places: Tensor) -> Sets:
         """The clusters of the slots in `order` (B, H, S), for `places` (B, H) of them."""

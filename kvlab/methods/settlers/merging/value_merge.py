@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of
+from kvlab.methods.in_place import SPREAD, InPlace
 from kvlab.methods.plan import Edges, Plan, ValueShift
+from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.selectors.oldest import Oldest
 from kvlab.methods.settlers.groups import at, sum_to_target
-from kvlab.methods.settlers.merging.draws import head_streams, uniform_draws
 from kvlab.methods.settlers.merging.spread import share_reaching, spread_forward
+from kvlab.methods.token_draws import head_streams, stream_start, uniform_draws
 from kvlab.methods.view import View
 
 ACCUMULATED = "accumulated"
@@ -46,17 +48,38 @@ class ValueMerge:
     chance: Chance = "mean"
     reach: int | None = 16
     draw: Literal["bernoulli", "expected"] = "bernoulli"
-    fills_budget: ClassVar[bool] = True
     state: Mapping[str, float] = field(default_factory=dict)
-    merges: ClassVar = True
-    changes_many: ClassVar = True  # a decision changes the values of many slots
-    key_copies: ClassVar = 5.2  # in float32, while a prompt is settled (counted with the allocator)
-    mass_of_votes: ClassVar[float] = 0.0
 
     @property
-    def across_heads(self) -> bool:
-        """Each head of a row draws its own numbers, told apart by its place among them."""
-        return self.draw == "bernoulli"
+    def capabilities(self) -> Capabilities:
+        """Each head of a row draws its own numbers, told apart by its place among them.
+
+        Copies of the values in float32 while a prompt is settled were counted with the allocator.
+        """
+        return Capabilities(
+            across_heads=self.draw == "bernoulli",
+            key_copies=5.2,
+            fills_budget=True,
+            merges=True,
+            changes_many=True,
+            in_place=self.in_place,
+        )
+
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Beside a running sum of attention, where the oldest tokens leave and a value reaches a window after it."""
+        decay, reach = capabilities_of(score).decay, self.reach
+        if decay is None or not isinstance(select, Oldest) or self.chance != "mean" or reach is None:
+            return None
+        bounds = LowestScore(sinks=select.sinks)
+
+        def fields(view: View) -> Mapping[str, Any] | None:
+            within = min(reach, view.slots.valid.shape[-1])
+            if select.window(view) < within:
+                return None
+            seed = 0 if view.generator is None else view.generator.initial_seed()
+            return {"reach": within, "drawn": self.draw == "bernoulli", "stream": stream_start(seed)}
+
+        return InPlace(SPREAD, lambda view: bounds.bounds_of(view, view.budget), fields, decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Value merges where the draw says so, evictions elsewhere."""

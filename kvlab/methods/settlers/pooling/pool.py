@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.columns import there
+from kvlab.methods.contract import Capabilities, Scorer, Selector, capabilities_of, protected_slots
+from kvlab.methods.in_place import POOL, InPlace
 from kvlab.methods.plan import Edges, Plan, ValueShift
 from kvlab.methods.selectors.lowest_score import LowestScore
 from kvlab.methods.settlers.groups import at, max_to_target, sum_to_target
@@ -51,7 +53,6 @@ class Pool:
     mass: Mass = AS_PUBLISHED
     space: Space = "rotated"
     repool: Repool = "graded"
-    changes_many: ClassVar = True
 
     @property
     def keeps_one(self) -> bool:
@@ -64,19 +65,33 @@ class Pool:
         return {GENERATION: 0} | ({COVERS: 1} if self.keeps_one else {})
 
     @property
-    def merges(self) -> bool:
-        """Unless a pool is one of its tokens, and the others leave."""
-        return not self.keeps_one
+    def capabilities(self) -> Capabilities:
+        """Where a pool is one of its tokens the others leave, and nothing merges."""
+        return Capabilities(
+            merges=not self.keeps_one, mass_of_votes=self.mass.of_votes, changes_many=True, in_place=self.in_place
+        )
 
-    @property
-    def mass_of_votes(self) -> float | None:
-        """As the rule says."""
-        return self.mass.of_votes
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Beside a running sum of attention and a selector of the lowest scores, where neighbours are joined."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        plain = self.pooling == "best" and self.repool == "graded"
+        if decay is None or bounds is None or not plain:
+            return None
+
+        def fields(view: View) -> Mapping[str, Any]:
+            return {"covers": view.slots.extra[COVERS], "generation": view.slots.extra[GENERATION]}
+
+        def certain(view: View) -> bool:
+            # Pools of a prompt may leave fewer slots than the budget, so that slots are counted.
+            one = view.phase == "decode" and view.started and self.joins_one(view, select)
+            return one and bool((there(view.slots.position).sum(-1) == view.budget + 1).all())
+
+        return InPlace(POOL, lambda view: bounds(view, self.room(view)), fields, certain, decay, cpu_only=True)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Pools, or evictions inside windows."""
         slots = view.slots
-        safe = select.protected(replace(view, budget=self.room(view)))
+        safe = protected_slots(select, replace(view, budget=self.room(view)))
         if self.joins_one(view, select):
             return self._one(view, slots.valid > safe)
         safe = safe & slots.valid

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
+from kvlab.methods.contract import Capabilities, Selector
 from kvlab.methods.learned_sinks import log_total
-from kvlab.methods.pipeline import Selector
 from kvlab.methods.plan import NewKeys, Plan, ValueShift
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.residuals.observed import Observed
@@ -33,12 +32,11 @@ class GlobalRidge:
     untouched: float = 0.1
     refit_keys: bool = True
     state: Mapping[str, float] = field(default_factory=dict)
-    fills_budget: ClassVar[bool] = True
 
     @property
-    def recalls(self) -> int:
-        """The same while decoding."""
-        return self.rows
+    def capabilities(self) -> Capabilities:
+        """The queries that are to get back what they had, of the prompt and while decoding."""
+        return Capabilities(prompt_rows=self.prompt_rows, recalls=self.rows, fills_budget=True)
 
     def prompt_rows(self, tokens: int) -> int:
         """The queries that are to get back what they had."""

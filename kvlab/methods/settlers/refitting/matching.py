@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Capabilities, Selector
 from kvlab.methods.plan import Plan, ValueShift
 from kvlab.methods.rehearsal import Rehearsal
 from kvlab.methods.settlers.groups import at
@@ -54,15 +53,20 @@ class MatchAttention:
     newest: int = 0
     value_ridge: float | None = None
     state: Mapping[str, float] = field(default_factory=dict)
-    fills_budget: ClassVar[bool] = True
-    mass_of_votes: ClassVar[None] = None  # a slot's own
-    counts: ClassVar[bool] = False  # a slot is one token
-    still: ClassVar[bool] = True  # decoding evicts
 
     @property
-    def merges(self) -> bool:
-        """Whether slots need a log mass of their own."""
-        return self.bias
+    def capabilities(self) -> Capabilities:
+        """A slot is one token; with `bias` it has a log mass of its own. Decoding evicts."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            rehearsal=self.rehearsal,
+            references=self.references,
+            fills_budget=True,
+            merges=self.bias,
+            mass_of_votes=None,
+            counts_votes=False,
+            still=True,
+        )
 
     def prompt_rows(self, tokens: int) -> int:
         """The window's."""

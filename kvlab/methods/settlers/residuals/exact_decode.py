@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector
+from kvlab.methods.contract import Selector
 from kvlab.methods.plan import Plan
 from kvlab.methods.settlers.groups import at
 from kvlab.methods.settlers.residuals.observed import Grouping, Observed, nearest_pivot

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector, Victims
+from kvlab.methods.contract import Capabilities, Selector, Victims
 from kvlab.methods.plan import Plan, ValueShift
 from kvlab.methods.scorers.to_come.future import FutureQueries
 from kvlab.methods.settlers.groups import at
@@ -42,10 +42,17 @@ class ExactResidual:
     future: FutureQueries | None = None
     future_weight: float = 0.5
     state: Mapping[str, float] = field(default_factory=dict)
-    merges: ClassVar = True
-    observes: ClassVar = True  # the logits of the window's queries
-    key_copies: ClassVar = 7.0  # in float32, while a prompt is settled (counted with the allocator)
-    mass_of_votes: ClassVar[None] = None  # a slot's own
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The logits of the window's queries are in memory; copies in float32 were counted with the allocator."""
+        return Capabilities(
+            prompt_rows=self.prompt_rows,
+            reads_logits=True,
+            key_copies=7.0,
+            merges=True,
+            mass_of_votes=None,
+        )
 
     def prompt_rows(self, tokens: int) -> int:
         """The window that merging is checked against."""

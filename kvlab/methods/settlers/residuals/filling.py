@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Victims
+from kvlab.methods.contract import Victims
 from kvlab.methods.settlers.groups import Similarity, at, similarity
 from kvlab.methods.view import Slots
 

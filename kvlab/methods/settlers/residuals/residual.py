@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from kvlab.methods.pipeline import Selector, Victims
+from kvlab.methods.contract import Capabilities, Scorer, Selector, Victims, capabilities_of
+from kvlab.methods.in_place import RESIDUAL as RESIDUAL_KIND
+from kvlab.methods.in_place import InPlace
 from kvlab.methods.plan import Edges, Plan
 from kvlab.methods.settlers.eviction.evict import Evict
 from kvlab.methods.settlers.groups import Similarity, at, max_to_target, nearest, similarity, sum_to_target
@@ -40,8 +42,6 @@ class ResidualMerge:
     combine_score: Literal["max", "sum"] = "max"
     mass: MassRule = "alpha"
     space: Space = "rotated"
-    fills_budget: ClassVar[bool] = True
-    key_copies: ClassVar = 3.7  # in float32, while a prompt is settled (counted with the allocator)
 
     @property
     def state(self) -> Mapping[str, float]:
@@ -49,14 +49,32 @@ class ResidualMerge:
         return {RESIDUAL: False}
 
     @property
-    def merges(self) -> bool:
-        """Unless nothing is residual."""
-        return self.share > 0
+    def capabilities(self) -> Capabilities:
+        """Merges unless nothing is residual; copies of keys in float32 were counted with the allocator."""
+        return Capabilities(
+            key_copies=3.7,
+            fills_budget=True,
+            merges=self.share > 0,
+            in_place=self.in_place,
+            mass_of_votes=Mass(self.mass, self.alpha).of_votes,
+        )
 
-    @property
-    def mass_of_votes(self) -> float | None:
-        """As the rule says."""
-        return Mass(self.mass, self.alpha).of_votes
+    def in_place(self, score: Scorer, select: Selector) -> InPlace | None:
+        """Beside a running sum of attention and a selector of the lowest scores, by the published rules."""
+        decay, bounds = capabilities_of(score).decay, capabilities_of(select).bounds
+        plain = self.similarity == "dot" and self.mass == "alpha" and self.space == "rotated" and self.share > 0
+        if decay is None or bounds is None or not plain:
+            return None
+
+        def room(view: View) -> Tensor:
+            return view.of_budget(self, lambda: self.split(view))[0]  # type: ignore[no-any-return]
+
+        def fields(view: View) -> Mapping[str, Any] | None:
+            if view.smallest_budget < 2:
+                return None
+            return {"residual": view.slots.extra[RESIDUAL], "sums": self.combine_score == "sum"}
+
+        return InPlace(RESIDUAL_KIND, lambda view: bounds(view, room(view)), fields, decay=decay)
 
     def settle(self, view: View, select: Selector) -> Plan:
         """Merges for everything over budget; evictions if there are no residual slots."""
@@ -197,7 +215,8 @@ def _first_of_chunk(rank: Tensor, count: Tensor, chunks: Tensor) -> Tensor:
 
 def _protected(view: View, select: Selector) -> Tensor:
     """(B, H, S) bool: what the selector never lets go, as far as it says so."""
-    return select.protected(view) if hasattr(select, "protected") else torch.zeros_like(view.slots.valid)
+    protected = capabilities_of(select).protected
+    return torch.zeros_like(view.slots.valid) if protected is None else protected(view)
 
 
 def _flag(pivots: Tensor, active: Tensor, like: Tensor) -> Tensor:

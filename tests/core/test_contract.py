@@ -1,0 +1,121 @@
+"""What parts declare is what the pipeline acts on; parts of plug-ins from before `Capabilities` still say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import pytest
+import torch
+
+from kvlab.errors import UserError
+from kvlab.methods import make_method, registered
+from kvlab.methods.allocators.uniform import Uniform
+from kvlab.methods.contract import Capabilities, capabilities_of, protected_slots
+from kvlab.methods.pipeline import Pipeline
+from kvlab.methods.scorers.around.prompt_only import PromptOnly
+from kvlab.methods.scorers.attention.accumulated import AccumulatedAttention
+from kvlab.methods.selectors.keeping import Keeping
+from kvlab.methods.selectors.lowest_score import LowestScore
+from kvlab.methods.settlers.eviction.evict import Evict
+
+
+@dataclass(frozen=True)
+class OldScorer:
+    """As a plug-in wrote it for an earlier version."""
+
+    every_step = True
+    needs_hidden_states = False
+    state: ClassVar[dict[str, float]] = {}
+    recalls: int = 8
+    counts: ClassVar[str] = "seen"
+    notes: ClassVar[bool] = False
+
+    def update(self, slots, seen, first):
+        return {"score": slots.score}
+
+    def recall(self, slots, seen):
+        return {}
+
+    def note(self, slots, seen):
+        raise AssertionError("it says that it cannot")
+
+    def prompt_rows(self, tokens):
+        return 5
+
+
+@dataclass(frozen=True)
+class OldSettler:
+    """Likewise."""
+
+    state: dict[str, float] = field(default_factory=dict)
+    merges: ClassVar[bool] = True
+    mass_of_votes: ClassVar[None] = None
+    counts: ClassVar[bool] = False
+    observes: ClassVar[bool] = True
+    seeks: ClassVar[bool] = True
+
+    def settle(self, view, select):
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OldSelector:
+    """Names no protected slots."""
+
+    def victims(self, view, excess, most, barred=None):
+        raise NotImplementedError
+
+
+def test_parts_from_before_the_contract_say_the_same_by_their_attributes() -> None:
+    scorer, settler = OldScorer(), OldSettler()
+    assert capabilities_of(scorer) == Capabilities(
+        prompt_rows=scorer.prompt_rows, recalls=8, recall=scorer.recall, counted_state="seen"
+    )
+    assert capabilities_of(settler) == Capabilities(
+        merges=True, mass_of_votes=None, counts_votes=False, reads_logits=True, seeks=True
+    )
+    assert capabilities_of(OldSelector()) == Capabilities()
+    pipeline = Pipeline(scorer, Uniform(), LowestScore(), settler, buffer=4)  # type: ignore[arg-type]
+    assert (pipeline.recalled, pipeline.judges_anew, pipeline.notes, pipeline.prompt_rows(99)) == (8, True, False, 5)
+    assert pipeline.columns.mass_of_votes is None and not pipeline.columns.votes
+
+
+def test_pooling_and_merging_refuse_a_selector_that_protects_nothing() -> None:
+    with pytest.raises(UserError, match="OldSelector names no protected slots"):
+        protected_slots(OldSelector(), None)  # type: ignore[arg-type]
+
+
+def test_capabilities_of_another_type_are_refused() -> None:
+    class Wrong:
+        capabilities: ClassVar = {"merges": True}
+
+    with pytest.raises(TypeError, match="no Capabilities"):
+        capabilities_of(Wrong())
+
+
+def test_wrappers_forward_what_still_holds() -> None:
+    plain = AccumulatedAttention(decay=0.9)
+    once = capabilities_of(PromptOnly(plain))
+    assert once.accumulate == plain.accumulate and once.note is None and once.decay is None
+    pinned = capabilities_of(Keeping(LowestScore(sinks=4), (7, 9)))
+    assert pinned.sinks == 6 and pinned.protected is not None and pinned.bounds is None
+
+
+@pytest.mark.parametrize("name", [name for name in registered() if name != "compose"])
+def test_every_method_declares_its_parts(name: str) -> None:
+    pipeline = make_method(name).pipeline()
+    for part in (pipeline.score, pipeline.allocate, pipeline.select, pipeline.settle):
+        assert isinstance(part.capabilities, Capabilities)
+    assert pipeline.prompt_rows(1000) >= 1
+    if pipeline.in_place is not None:
+        assert capabilities_of(pipeline.score).note is not None, "the kernel keeps the score up as `note` does"
+
+
+def test_a_pipeline_combines_its_parts() -> None:
+    evict = Pipeline(AccumulatedAttention(), Uniform(), LowestScore(sinks=4), Evict())
+    assert evict.fills_budget and evict.heads_apart and not evict.waits and evict.references == 0
+    assert evict.in_place is not None and evict.in_place.decay == 1.0
+    assert Pipeline(AccumulatedAttention(), Uniform(), Keeping(LowestScore(), (3,)), Evict()).in_place is None
+    one = torch.zeros(1, 1, 1, 4)
+    assert evict.settled_bytes(one, one) == 0
