@@ -75,8 +75,8 @@ def _without_config(folder: Path, called: str) -> str:
 
 def _adapter(folder: Path, called: str) -> str:
     return (
-        f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of peft's "
-        "AutoPeftModelForCausalLM, then merge_and_unload() and save_pretrained(OUT), the tokenizer too) and give OUT."
+        f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
+        "peft's AutoPeftModelForCausalLM, then merge_and_unload() and save_pretrained(OUT), the tokenizer too) and give OUT."
     )
 
 
