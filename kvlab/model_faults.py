@@ -76,8 +76,7 @@ def _without_config(folder: Path, called: str) -> str:
 def _adapter(folder: Path, called: str) -> str:
     return (
         f"The folder {called!r} holds an adapter{_of_what(folder)} and no model: merge it once (from_pretrained of "
-        "peft's AutoPeftModelForCausalLM, then merge_and_unload() and save_pretrained(OUT), the tokenizer too) and "
-        "give OUT."
+        "peft's AutoPeftModelForCausalLM, merge_and_unload, save_pretrained(OUT), the tokenizer too) and give OUT."
     )
 
 

@@ -47,13 +47,12 @@ def _held(method: str, settings: dict[str, Any]) -> dict[str, Any] | str:
 
 
 def _named(name: str, described: list[MethodDescription]) -> MethodDescription:
-    from kvlab.errors import UserError
+    from kvlab.methods.base import METHODS
 
     for method in described:
         if method.name == name:
             return method
-    known = ", ".join(method.name for method in described)
-    raise UserError(f"There is no method called {name!r}; choose one of {known}.")
+    raise METHODS.unknown(name)
 
 
 def _list(described: list[MethodDescription]) -> None:

@@ -74,7 +74,7 @@ def check_file(
     is nothing known, or has no usable line.
     """
     if form and form not in LOADERS:
-        raise UserError(f"No loader is called '{form}': choose one of {', '.join(LOADERS)}.")
+        raise LOADERS.unknown(form)
     believed = None if form else recognise(path)
     form = believed.form if believed else form
     given = dict(options or {})

@@ -231,7 +231,7 @@ def is_there(metric: str) -> bool:
 def check_metric(metric: str) -> str:
     """Return the name; raises UserError where no metric has it, or its package is not installed."""
     if metric not in METRICS and metric not in LIKELIHOOD_METRICS:
-        raise UserError(f"No metric is called '{metric}': choose one of {', '.join(METRICS)}.")
+        raise METRICS.unknown(metric)
     if not is_there(metric):
         package, extra = PACKAGES[metric]
         raise UserError(f"The metric '{metric}' needs the package {package}: pip install 'kvlab[{extra}]'.")

@@ -196,7 +196,7 @@ def make_method(name: str, **hyper_parameters: Any) -> Method:
     Raises UserError for an unknown method, preset or hyper-parameter, or a value out of range.
     """
     if not isinstance(name, str) or name not in METHODS:
-        raise UserError(f"There is no method called {shown(name)}; choose one of {', '.join(METHODS)}.")
+        raise METHODS.unknown(name)
     return made(METHODS[name], **hyper_parameters)
 
 
@@ -227,5 +227,5 @@ def _one_sentence(method: type[Method], error: ValidationError) -> str:
     known = ", ".join(method.model_fields) or "none"
     if first["type"] == "extra_forbidden":
         return f"{name} has no hyper-parameter {field!r}; it has: {known}."
-    reason = first["msg"].removeprefix("Value error, ").lower()
+    reason = first["msg"].removeprefix("Value error, ").lower().rstrip(".")
     return f"The hyper-parameter {field!r} of {name} cannot be {shown(first['input'])}: {reason}."

@@ -66,7 +66,7 @@ def source(part: str, name: str) -> tuple[str, type[Method]]:
         return name, REGISTERED[part][name]
     method = PLAIN_NAMES.get(part, {}).get(name, name)
     if method not in registered() or method in NOT_A_SOURCE:
-        raise UserError(f"There is no {part} choice called {name!r}; choose one of {', '.join(choices()[part])}.")
+        raise REGISTERED[part].unknown(name, choices()[part])
     return method, registered()[method]
 
 

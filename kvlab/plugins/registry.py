@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from difflib import get_close_matches
 
+from kvlab.errors import UserError
+from kvlab.given import shown
 from kvlab.plugins.load import load_plugins
 from kvlab.plugins.shelf import Shelf, Thing
+
+MOST_NAMED, MOST_MEANT = 12, 4  # names listed where nothing is alike, and of those that are
+LISTED_BY = {"method": "kvlab methods", "task": "kvlab tasks", "loader": "kvlab tasks"}
 
 
 class Registry(Shelf[Thing], Mapping[str, Thing]):
@@ -31,6 +37,27 @@ class Registry(Shelf[Thing], Mapping[str, Thing]):
         """Everything by name; one look for plug-ins, where the mapping itself takes one a name."""
         load_plugins(self._word)
         return dict(self._things)
+
+    def unknown(self, name: object, known: Iterable[str] = ()) -> UserError:
+        """The error for a name that nothing here has: plug-ins that failed first, then the names that are meant likely.
+
+        `known` are all names there are, where they are more than this registry's.
+        """
+        names = [*(known or self)]
+        failed = [plugin.failure for plugin in load_plugins(self._word) if plugin.failure]
+        return UserError(
+            " ".join([*failed, f"There is no {self.kind} called {shown(name)}{self._instead(str(name), names)}"])
+        )
+
+    def _instead(self, name: str, names: list[str]) -> str:
+        listing = f"; `{LISTED_BY[self.kind]}` lists all" if self.kind in LISTED_BY else ""
+        if len(names) <= MOST_NAMED:
+            return f"; choose one of {', '.join(names)}."
+        alike = get_close_matches(name.lower(), names, MOST_MEANT)
+        alike += [one for one in names if len(name) > 2 and name.lower() in one and one not in alike]
+        if alike:
+            return f" (do you mean {' or '.join(alike[:MOST_MEANT])}?){listing}."
+        return f"{listing}." if listing else f"; choose one of {', '.join(names)}."
 
     def __getitem__(self, name: str) -> Thing:
         load_plugins(self._word)

@@ -80,7 +80,7 @@ def store_of(name: str) -> Store:
     """
     base, *settings = name.split("/")
     if base not in STORES:
-        raise UserError(f"There is no store called {base!r}; choose one of {', '.join(STORES)}.")
+        raise STORES.unknown(base)
     return replace(STORES[base], **_changed(base, settings)) if settings else STORES[base]
 
 

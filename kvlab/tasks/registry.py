@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kvlab.errors import UserError
 from kvlab.plugins.registry import Registry
 from kvlab.tasks import (
     arithmetic,
@@ -49,5 +48,5 @@ def register_task(task: Task) -> Task:
 def get_task(name: str) -> Task:
     """Return the named task; raises UserError naming those there are."""
     if name not in TASKS:
-        raise UserError(f"No task is called '{name}': choose from {', '.join(TASKS)}.")
+        raise TASKS.unknown(name)
     return TASKS[name]

@@ -75,7 +75,7 @@ def test_bad_lines_are_named_by_number_and_the_status_says_so(tmp_path):
     [
         ("x.jsonl", '{"a": 1}', [], r"no benchmark that kvlab knows \(its fields: a\)"),
         ("x.csv", "a,b\n1,2\n", [], r"no benchmark that kvlab knows \(its fields: a, b\)"),
-        ("x.jsonl", '{"a": 1}', ["--loader", "squad"], "No loader is called 'squad'"),
+        ("x.jsonl", '{"a": 1}', ["--loader", "squad"], "There is no loader called 'squad'"),
         ("x.jsonl", '{"a": 1}', ["--loader", "ruler"], "no usable line"),
         ("x.txt", "words", ["--max-prompt", "3"], "--max-prompt takes a whole number from 8 on"),
         ("x.txt", "words", ["--cut", "top"], "--cut is one of start, middle, end"),

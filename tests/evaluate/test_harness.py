@@ -267,7 +267,7 @@ def test_the_digest_tells_weights_apart(tiny):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"tasks": "haystack"}, "No task is called 'haystack'"),
+        ({"tasks": "haystack"}, "There is no task called 'haystack'"),
         ({"tasks": "needle:straws=3"}, "straws"),
         ({"tasks": "needle:straws"}, "parameter=value"),
         ({"tasks": "key_value:pairs=many"}, "pairs=many"),

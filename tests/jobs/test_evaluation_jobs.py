@@ -84,7 +84,7 @@ def test_a_task_that_is_not_there_ends_the_job_with_one_sentence(tmp_path: Path,
     work_off(tmp_path)
     ended = jobs.status(tmp_path, job)
     assert ended.state == "failed"
-    assert ended.message.startswith("No task is called 'nope': choose from ")
+    assert ended.message.startswith("There is no task called 'nope'")
 
 
 def test_a_prompt_of_an_evaluation_becomes_a_recorded_comparison(tmp_path: Path, tiny_folder: Path):

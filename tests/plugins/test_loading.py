@@ -14,13 +14,17 @@ from pathlib import Path
 import pytest
 
 from kvlab.errors import UserError
+from kvlab.evaluate.metrics import METRICS
 from kvlab.methods import make_method, registered
+from kvlab.methods.base import METHODS
 from kvlab.methods.choices import choices
 from kvlab.methods.compose import compose
 from kvlab.plugins import load, named
 from kvlab.plugins.load import load_plugins, stamps
 from kvlab.plugins.origin import Origin, registering
 from kvlab.plugins.registry import Registry
+from kvlab.tasks.loaders import LOADERS
+from kvlab.tasks.registry import TASKS
 
 METHOD = """
 from typing import ClassVar
@@ -95,6 +99,35 @@ def test_what_fails_halfway_leaves_nothing(plugin: Callable[..., Path], capsys: 
     assert "left out: RuntimeError: half." in told and "advice" not in told
     registered()
     assert capsys.readouterr().err == "", "it is said once"
+
+
+@pytest.mark.parametrize("name", ["mine", "mins", "window-of-mine"])
+def test_an_unknown_method_names_the_plugin_that_failed_first_and_few_others(
+    plugin: Callable[..., Path], name: str
+) -> None:
+    path = plugin(METHOD.format(name=name) + "\nimport no_such_package", "broken")
+    with pytest.raises(UserError) as error:
+        make_method(name)
+    said = str(error.value)
+    assert said.startswith(f"The plug-in broken ({path}) was left out: ModuleNotFoundError")
+    assert f"There is no method called {name!r}" in said and sum(one in said.split() for one in registered()) <= 4
+
+
+@pytest.mark.parametrize(
+    ("registry", "name", "meant"),
+    [
+        (METHODS, "h20", "h2o"),
+        (METHODS, "streaming", "streaming-llm"),
+        (METHODS, "SnapKV", "snapkv"),
+        (TASKS, "neddle", "needle"),
+        (LOADERS, "jsonll", "longbench"),
+        (METRICS, "f1_", "f1"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_those_that_are_like_it(registry: Registry, name: str, meant: str) -> None:
+    said = str(registry.unknown(name))
+    assert meant in said and len(said) < 300
+    assert all(len(str(METHODS.unknown(far))) < 100 for far in ("zzzz", "q", 7))
 
 
 def test_a_file_that_is_gone_by_then_is_a_sentence(

@@ -254,7 +254,7 @@ def test_other_weights_under_the_same_name_are_refused(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("plan", "{}", "--tasks", "haystack"), "No task is called 'haystack'"),
+        (("plan", "{}", "--tasks", "haystack"), "There is no task called 'haystack'"),
         (("plan", "{}", "--methods", "h3o"), "h3o"),
         (("plan", "{}", "--tasks", "needle", "--block", "0"), "--block"),
         (("plan", "{}", "--tasks", "needle", "--model", "nowhere/at-all"), "nowhere/at-all"),

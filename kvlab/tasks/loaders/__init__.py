@@ -73,7 +73,7 @@ def load_file(
     Raises UserError for an unknown format, an option that it does not take, or a malformed line.
     """
     if form not in LOADERS:
-        raise UserError(f"No loader is called '{form}': choose one of {', '.join(LOADERS)}.")
+        raise LOADERS.unknown(form)
     own = {name: value for name, value in options.items() if name not in OF_SAMPLES}
     for name, value in own.items():
         _check_option(form, name, value)

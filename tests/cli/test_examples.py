@@ -1,0 +1,67 @@
+"""Every method and task that help texts and documents give as an example is one that the command line takes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from kvlab.cli import commands
+from kvlab.evaluate.parse import parse_named
+from kvlab.methods import make_method, registered
+from kvlab.methods.base import made
+from kvlab.tasks.registry import TASKS
+
+ROOT = Path(__file__).resolve().parents[2]
+SPEC = re.compile(r"(?<![\w/.-])([a-z][a-z0-9_-]*)((?::[a-z_]+=[^\s:,`'\")|;]+)+)")
+LIST = re.compile(r"--methods?[ =]([^\s`'\"]+)")
+PLACEHOLDERS = re.compile(r"[A-Z]+|\.\.\.|N|<.*>")  # a value that the reader fills in
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def help_texts(command: Any, path: str = "kvlab") -> Iterator[tuple[str, str]]:
+    yield (
+        path,
+        " ".join(
+            [command.help or "", *(f"{one.help} {one.default}" for one in command.params if hasattr(one, "help"))]
+        ),
+    )
+    for name, below in getattr(command, "commands", {}).items():
+        yield from help_texts(below, f"{path} {name}")
+
+
+TEXTS = [*help_texts(typer.main.get_command(commands)), *((file.name, file.read_text("utf-8")) for file in DOCUMENTS)]
+
+
+def ended(example: str) -> str:
+    """Without the full stop of its sentence."""
+    return example if example.endswith("...") else example.rstrip(".")
+
+
+def examples(text: str) -> Iterator[str]:
+    yield from (ended(found[0]) for found in SPEC.finditer(text))
+    for found in LIST.finditer(text):
+        yield from ended(found[1]).split(",")
+
+
+@pytest.mark.parametrize(("where", "text"), TEXTS, ids=[where for where, _ in TEXTS])
+def test_every_example_is_accepted(where: str, text: str):
+    for example in examples(text):
+        name, values = parse_named(example)
+        known = {key: value for key, value in values.items() if not PLACEHOLDERS.fullmatch(str(value))}
+        if name in registered():
+            method = registered()[name]
+            assert set(values) <= {*method.model_fields, "preset"}, f"{where}: {example}"
+            make_method(name, **known)
+        elif name in TASKS:
+            assert set(values) <= {*TASKS[name].parameters}, f"{where}: {example}"
+
+
+def test_examples_are_found_where_they_stand():
+    found = {example for _, text in TEXTS for example in examples(text)}
+    assert {"keepkv:preset=paper", "key_value:pairs=64", "snapkv:store=kivi4"} <= found and len(found) > 20
+    assert made(registered()["keepkv"], preset="paper")
