@@ -75,12 +75,15 @@ def _was_recorded(run: Run, layer: int) -> bool:
 
 
 def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
-    """(rows, shares) mass that the largest `SHARES` of the tokens hold together, for rows from step 0 on."""
+    """(rows, shares) mass that the largest `SHARES` of the tokens hold together, for rows from step 0 on.
+
+    NaN for a row without attention.
+    """
     chosen = np.unique(np.linspace(rows.first, len(rows.mass) - 1, most_rows).round().astype(int))
     curves = []
     for row in chosen:
         mass = np.sort(rows.mass[row, : rows.seen[row]])[::-1]
-        held = np.concatenate([[0], np.cumsum(mass)]) / max(mass.sum(), 1e-12)
+        held = np.concatenate([[0], np.cumsum(mass)]) / (mass.sum() or np.nan)
         curves.append(np.interp(SHARES * len(mass), np.arange(len(held)), held))
     return np.array(curves)
 

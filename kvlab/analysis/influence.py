@@ -74,11 +74,13 @@ def half_life(decay: pd.DataFrame) -> float:
     if decay.empty:
         return float("nan")
     merges = np.concatenate([[0.0], decay["merges"].to_numpy(float)])
-    share = np.concatenate([[1.0], decay["share"].to_numpy(float)]).clip(1e-30)
+    share = np.concatenate([[1.0], decay["share"].to_numpy(float)])
     below = np.flatnonzero(share <= 0.5)
     if not len(below):
         return float("inf")
     after = below[0]
+    if share[after] == 0:  # on the log, it falls at once
+        return float(merges[after - 1])
     fall = np.log(share[after - 1]) - np.log(share[after])
     return float(merges[after - 1] + (merges[after] - merges[after - 1]) * np.log(share[after - 1] / 0.5) / fall)
 

@@ -38,9 +38,12 @@ def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_attention_map(frame: pd.DataFrame) -> str:
     """How concentrated the rows are."""
     values = np.sort(frame.to_numpy(float), axis=1)[:, ::-1]
-    top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1).clip(1e-9)
+    values = values[values.sum(axis=1) > 0]
+    if not len(values):
+        return "No query has any attention here."
+    top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
     share = percent(top.mean())
-    return f"Over {len(frame)} queries, the most attended twentieth of the text gets {share} of the attention."
+    return f"Over {len(values)} queries, the most attended twentieth of the text gets {share} of the attention."
 
 
 def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

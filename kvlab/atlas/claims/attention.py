@@ -70,8 +70,11 @@ def in_time(run: Run) -> pd.DataFrame:
 
 
 def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
-    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order."""
-    whole = max(float(frame["variance"].sum()), 1e-30)
+    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order.
+
+    NaN for attention that never varies.
+    """
+    whole = float(frame["variance"].sum()) or float("nan")
     return float(frame["window_variance"].sum()) / whole, float(frame["shuffled"].sum()) / whole
 
 
@@ -133,7 +136,9 @@ def locality(rows: pd.DataFrame) -> Claim:
     """The variance inside windows over that with the steps in random order."""
     if rows.empty:
         return Claim(IN_TIME, OPEN, f"Windows of {WINDOW} steps need more than {WINDOW} decode steps.")
-    known = rows.assign(ratio=rows["recorded"] / rows["shuffled"].clip(lower=1e-12))
+    known = rows.assign(ratio=rows["recorded"] / rows["shuffled"].where(rows["shuffled"] > 0)).dropna(subset="ratio")
+    if known.empty:
+        return Claim(IN_TIME, OPEN, "In no head does attention vary from step to step.", basis_of(rows))
     ratio = over_prompts(known, "ratio")
     finding = (
         f"The variance inside {WINDOW} steps is {words_of(ratio, number)} times that with the steps in random order, "
@@ -141,7 +146,7 @@ def locality(rows: pd.DataFrame) -> Claim:
         f"{LOCAL.value:g}. (With variances that divide by n the printed comparison holds for any data; these divide "
         "by n - 1.)"
     )
-    return judge(IN_TIME, ratio, LOCAL, basis_of(rows), finding)
+    return judge(IN_TIME, ratio, LOCAL, basis_of(known), finding)
 
 
 def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:

@@ -8,7 +8,7 @@ import pandas as pd
 from kvlab.analysis.attended_distance import by_layer
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.pooling import age_and_tokens, spans
-from kvlab.analysis.pyramid import layer_budgets, spread_by_axis, straight, touched_sinks
+from kvlab.analysis.pyramid import layer_budgets, ratio, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
 from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, never, together
@@ -47,7 +47,7 @@ def layer_lines(run: Run) -> pd.DataFrame:
     line = {
         "layers": len(asked),
         "explained": straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
-        "ratio": asked[0] / max(asked[-1], 1),
+        "ratio": ratio(asked[0], asked[-1]),
         "total": sum(asked),
         "beta": float(beta) if isinstance(beta, int | float) else float("nan"),
         "sinks": every,

@@ -9,7 +9,7 @@ from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
 from kvlab.atlas.verdict import OPEN, Claim, Threshold, together
 from kvlab.figures.one_merge import RULES
-from kvlab.figures.words import percent, signed_percent
+from kvlab.figures.words import lost, percent
 from kvlab.intervals import Interval
 from kvlab.trace.reader import Run
 
@@ -44,11 +44,11 @@ def sags(rows: pd.DataFrame) -> Claim:
     every = _lost(convex)
     found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
     shown = "; ".join(
-        f"{label} {words_of(one, percent)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
+        f"{label} {words_of(one, lost)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
         for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
     )
     verdict = together([CLEAR.side(every), *(ANY.side(one) for one in found.values())])
-    finding = f"Attention lost by merged slots against the sum of their parts, same query: {shown}."
+    finding = f"Attention of merged slots against the sum of their parts, same query: {shown}."
     return Claim(SAGS, verdict, finding, basis_of(convex, int(convex["merges"].sum())), every, CLEAR)
 
 
@@ -58,12 +58,12 @@ def exact(rows: pd.DataFrame) -> Claim:
     if ours.empty:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
-        f"{label} ({RULES[group['rule'].iloc[0]]}) {words_of(_lost(group), signed_percent)} in "
+        f"{label} ({RULES[group['rule'].iloc[0]]}) {words_of(_lost(group), lost)} in "
         f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )
     now = ours[ours["rule"].isin(AT_THIS_QUERY)]
-    finding = f"Attention lost (+) or gained (-) by merged slots: {shown}."
+    finding = f"Attention of merged slots against the sum of their parts: {shown}."
     if now.empty:
         why = " Predicted scores are those of no query: compare keepkv:predict=current, with per_head_mass besides."
         return Claim(EXACT, OPEN, finding + why)
