@@ -21,7 +21,7 @@ from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
 from kvlab.analysis.lineage.tables import check, events_with_texts, slot_table
-from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
+from kvlab.analysis.lineage.tree import lineage_tree, merged_count, merged_slots
 from kvlab.analysis.memory import budgets_by_layer
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
@@ -151,8 +151,10 @@ def lineage_of_slot(
         st.caption("No slot of this head stands for more than one token at this step.")
         return
     st.session_state[SLOT] = slot if slot is not None else options[0]
+    every = merged_count(lineage, step)
+    listed = "" if every <= len(merged) else f" among the {len(merged)} of {every:,} with most votes"
     chosen = st.selectbox(
-        "Slot (click a word or a slot above, or choose here)",
+        f"Slot (click a word or a slot above, or choose here{listed})",
         options,
         key=SLOT,
         on_change=remember_slot,
