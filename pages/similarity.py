@@ -27,7 +27,7 @@ from kvlab.trace.reader import Run
 
 TILE = 384
 MAP = "similarity-map"
-WALL_LAYERS = 12
+WALL_WORK = 2_000_000  # tokens x layers x heads whose vectors are read without asking
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
 OUTLINES = ("merged slots", "threshold", "none")
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
@@ -78,7 +78,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
     with details:
         neighbours(run, layer, head, what)
     band(run, layer, head, what)
-    wall(run, what)
+    wall(run, layer, what)
 
 
 @st.fragment
@@ -173,25 +173,25 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     show(figure, frame, figures.read_similarity_band(frame), "similarity-band", name, page.source(run))
 
 
-def wall(run: Run, what: str) -> None:
+def wall(run: Run, layer: int, what: str) -> None:
     st.subheader("All heads")
     model = run.record.model
-    layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
-    layers = layers[:: max(1, -(-len(layers) // WALL_LAYERS))]
+    layers = [one for one in range(model.num_hidden_layers) if one not in run.record.sliding_layers]
     work = run.record.prompt_tokens * len(layers) * model.num_key_value_heads
-    if work > 2_000_000 and not st.toggle(
-        f"Draw the maps of {len(layers)} layers (reads all keys)", key="wall", bind="query-params"
+    if work > WALL_WORK and not st.toggle(
+        f"Compare all heads of {len(layers)} layers (reads all {what})", key="wall", bind="query-params"
     ):
         return
     thumbnails, frame = wall_of(run, str(run.path), what, tuple(layers))
     if not thumbnails:
         st.caption("No layer has recorded its vectors.")
         return
-    figure = figures.similarity_wall(thumbnails, page_theme(), what)
+    shown = figures.wall_layers(frame["layer"].unique().tolist(), layer, *figures.layers_of_note(frame))
+    drawn = {place: small for place, small in thumbnails.items() if place[0] in shown}
     show(
-        figure,
+        figures.similarity_wall(drawn, page_theme(), what),
         frame,
-        figures.read_similarity_wall(frame),
+        figures.read_similarity_wall(frame, shown),
         "similarity-wall",
         page.file_name(run, f"wall-{what}"),
         page.source(run),

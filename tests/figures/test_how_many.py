@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.figures import influence, lineage
+from kvlab.figures import influence, lineage, similarity
 
 
 def tree(count: int, depth: int = 1) -> pd.DataFrame:
@@ -61,3 +61,43 @@ def test_lines_of_some_tokens_say_of_how_many():
     numbers = re.search(r"Drawn are (\d+) of (\d+) tokens, which make up ([\d.]+) % of it", told)
     assert numbers and numbers.groups()[:2] == ("12", "30")
     assert float(numbers[3]) == pytest.approx(100 * share[:12].sum(), abs=0.5)
+
+
+def heads_of(layers: int, heads: int, best: tuple[int, int]) -> pd.DataFrame:
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    frame = pd.DataFrame(places, columns=["layer", "head"]).assign(mean=0.3, near=0.5, far=0.3)
+    frame.loc[(frame["layer"] == best[0]) & (frame["head"] == best[1]), "mean"] = 0.9
+    frame.loc[(frame["layer"] == 28) & (frame["head"] == 0), "mean"] = 0.01
+    return frame
+
+
+@pytest.mark.parametrize("best", [(5, 1), (11, 2), (29, 0)])
+def test_a_wall_of_a_deep_model_speaks_of_all_heads_and_shows_the_one_in_focus(best: tuple[int, int]):
+    frame = heads_of(30, 3, best)
+    for focus in (7, 17, 18):
+        shown = similarity.wall_layers(range(30), focus, *similarity.layers_of_note(frame))
+        assert {focus, best[0], 28} <= set(shown) and len(shown) <= similarity.MOST_LAYERS + 3
+        told = similarity.read_similarity_wall(frame, shown)
+        assert "over 90 heads" in told and f"layer {best[0]} head {best[1]} (0.9); least: layer 28 head 0" in told
+        assert f"Drawn are {3 * len(shown)} of 90 heads, those of layers {', '.join(map(str, shown))}." in told
+
+
+def test_a_wall_of_a_few_layers_is_whole():
+    assert similarity.wall_layers([3, 1, 0], 7) == [0, 1, 3]
+    assert "Drawn" not in similarity.read_similarity_wall(heads_of(29, 1, (0, 0)), list(range(29)))
+    assert "over 10 heads of 40" in similarity.read_similarity_wall(heads_of(10, 1, (0, 0)), None, 40)
+
+
+@pytest.mark.parametrize(("layers", "heads", "across"), [(30, 3, "layer"), (6, 4, "layer"), (4, 8, "KV head")])
+def test_the_longer_side_of_a_wall_lies_across(layers: int, heads: int, across: str):
+    maps = {(layer, head): np.full((8, 8), layer / 100) for layer in range(layers) for head in range(heads)}
+    figure = similarity.similarity_wall(maps)
+    assert figure.layout.xaxis.title.text == across
+    lead = {"layer": "layer", "KV head": "head"}
+    assert figure.layout.meta["go"] == {"x": lead[across], "y": "head" if across == "layer" else "layer"}
+    ranks = figure.layout.meta["ranks"]
+    assert [len(ranks["x"]), len(ranks["y"])] == [max(layers, heads), min(layers, heads)]
+    # The map at the place of a layer is that layer's.
+    cells, size = np.asarray(figure.data[0].z), round(1 / figure.data[0].dx)
+    last = cells[:, -size:] if across == "layer" else cells[-size:]
+    assert (last == layers - 1).all()

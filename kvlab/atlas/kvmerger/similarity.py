@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis import similarity as maps
-from kvlab.analysis.head_states import KEYS, head_states, readable_heads, spread_heads
+from kvlab.analysis.head_states import KEYS, head_states, readable_heads, recorded_layers, spread_heads
 from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
 from kvlab.atlas.claims import locality
 from kvlab.atlas.evidence import gather
@@ -23,7 +23,7 @@ from kvlab.figures.words import number
 from kvlab.trace.reader import Run
 
 MAP_CELLS = 200
-WALL_LAYERS, WALL_VECTORS = 12, 800_000
+WALL_VECTORS = 800_000
 REACH = 48
 NEAR_OFFSETS = tuple(offset for offset in OFFSETS if offset <= NEAR)
 PAPER_TOKENS = (2000, 3000, 4000)
@@ -67,13 +67,14 @@ def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
             return run
         here = f"{run.record.model.name}, {run.record.prompt_tokens:,} tokens"
         paper = f"{number_of_figure} shows {model} with {tokens:,} tokens; this is {here}. "
-        return _walls(run, paper, locality.local(gather(sources, locality.EVIDENCE)), theme)
+        return _walls(run, choice.layer, paper, locality.local(gather(sources, locality.EVIDENCE)), theme)
 
     return draw
 
 
-def _walls(run: Run, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
-    heads = readable_heads(run, spread_heads(run, WALL_LAYERS, WALL_VECTORS))
+def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
+    heads = readable_heads(run, spread_heads(run, vectors=WALL_VECTORS))
+    every = len(recorded_layers(run)) * run.record.model.num_key_value_heads
     thumbnails: dict[str, dict[tuple[int, int], np.ndarray]] = {}
     parts = []
     for place in heads:
@@ -85,7 +86,9 @@ def _walls(run: Run, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...
     drawn = []
     for kind, small in thumbnails.items():
         frame = _wall_frame(near[near["kind"] == kind], small)
-        figure, reading = walls.similarity_wall(small, theme, kind), paper + walls.read_similarity_wall(frame)
+        layers = walls.wall_layers(frame["layer"].unique().tolist(), layer, *walls.layers_of_note(frame))
+        figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
+        reading = paper + walls.read_similarity_wall(frame, layers, every)
         drawn.append(Drawn(kind, figure, frame, reading, origin(run), claim if kind == KEYS else None))
     return tuple(drawn)
 
