@@ -94,8 +94,10 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
         sets = sets_in(run, layer, head, step, window)
     elif outlined == OUTLINES[1]:
         sets = sets_at_threshold(run, layer, head, what, window)
+    every, cell = len(sets), max(1, span // TILE)
+    sets = sets[sets["reach"] >= cell].head(figures.MOST_OUTLINES)
     frame = tile.frame()
-    theme, reading = page_theme(), figures.read_similarity_map(frame)
+    theme, reading = page_theme(), figures.read_similarity_map(frame, len(sets), every)
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
 
     draw = partial(figures.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
@@ -118,10 +120,9 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
 
 
 def sets_in(run: Run, layer: int, head: int, step: int, window: tuple[int, int, int, int]) -> pd.DataFrame:
-    """Merge sets at a step that meet the window and are larger than a cell."""
-    cell = max(1, (window[1] - window[0]) // TILE)
+    """Merge sets at a step that meet the window."""
     sets = merge_sets_of(run, *page.stamp(run), layer, head, step)
-    return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])), cell)
+    return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])))
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
@@ -138,8 +139,7 @@ def sets_at_threshold(run: Run, layer: int, head: int, what: str, window: tuple[
         f"Sets of neighbours whose cosine with their last token is above {threshold:g} leave {slots:,} slots of "
         f"{len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
     )
-    cell = max(1, (window[1] - window[0]) // TILE)
-    return as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])), cell)
+    return as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])))
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
@@ -148,7 +148,7 @@ def anchors_at(_run: Run, path: str, written: int, what: str, layer: int, head: 
 
 
 def empty_outlines() -> pd.DataFrame:
-    return pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes"])
+    return pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"])
 
 
 def neighbours(run: Run, layer: int, head: int, what: str) -> None:

@@ -179,17 +179,16 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     lineage, _, texts = page.head_history(run, layer, head)
     st.subheader("The whole run")
     name = f"layer-{layer}-head-{head}"
-    picture = mosaic(lineage)
+    picture, counts = mosaic(lineage), state_counts(lineage)
     show(
         along_text(timeline.token_mosaic(picture, texts, page_theme()), "y"),
         picture,
-        timeline.read_token_mosaic(picture),
+        timeline.read_token_mosaic(picture, counts),
         "timeline-mosaic",
         page.file_name(run, f"mosaic-{name}"),
         page.source(run),
     )
     if len(lineage.steps) > 1:
-        counts = state_counts(lineage)
         show(
             along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1),
             counts,

@@ -15,6 +15,7 @@ from kvlab.figures.words import drawn_of, number, plural, token_labels, visible
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
+MOST_OUTLINES = 2000
 TALLEST_WALL, WIDEST_WALL = 900, 1150  # pixels
 MOST_LAYERS = 16  # of more, the maps would be too small to read
 
@@ -60,14 +61,15 @@ def similarity_map(
     return figure
 
 
-def read_similarity_map(frame: pd.DataFrame) -> str:
-    """The range of the window, in words."""
+def read_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
+    """The range of the window, in words; `sets` of `every` merge sets in it are outlined."""
     values = frame.to_numpy()
     block = int(frame.index[1] - frame.index[0]) if len(frame) > 1 else 1
     cell = "one pair" if block <= 1 else f"a block of about {block} x {block} pairs"
     return (
         f"Each cell is {cell}; cosines run from {number(float(values.min()), 2)} to {number(float(values.max()), 2)}, "
         f"mean {number(float(values.mean()), 2)}."
+        + drawn_of(sets, every, "merge set", "the largest; zoom in to see smaller ones").replace("Drawn", "Outlined")
     )
 
 

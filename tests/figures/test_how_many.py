@@ -8,7 +8,21 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from kvlab.figures import influence, lineage, similarity
+from kvlab.analysis.lineage.states import State
+from kvlab.figures import (
+    attended,
+    attention_rows,
+    fates,
+    influence,
+    lineage,
+    regions,
+    sampled_queries,
+    scores,
+    similarity,
+    similarity_panels,
+    timeline,
+)
+from kvlab.report import animated, slides
 
 
 def tree(count: int, depth: int = 1) -> pd.DataFrame:
@@ -101,3 +115,42 @@ def test_the_longer_side_of_a_wall_lies_across(layers: int, heads: int, across: 
     cells, size = np.asarray(figure.data[0].z), round(1 / figure.data[0].dx)
     last = cells[:, -size:] if across == "layer" else cells[-size:]
     assert (last == layers - 1).all()
+
+
+def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
+    """Where one token in five keeps its slot, none of the blocks does."""
+    counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
+    blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
+    told = timeline.read_token_mosaic(blocks, counts)
+    assert "20 % of the tokens have a slot of their own" in told and "80 % are gone" in told
+    assert "A cell is a block of about 20 tokens, in the state most of them are in." in told
+    assert "block" not in timeline.read_token_mosaic(pd.concat([blocks] * 20), counts)
+    told = fates.read_fates({"a": blocks}, {"a": counts})
+    assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told
+
+
+def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
+    frame = pd.DataFrame({"variance": 1.0, "window_variance": 0.5}, index=range(1600))
+    assert "Drawn are 1,500 of 1,600 tokens" in attention_rows.read_variance_by_token(frame, 0.5, 1.0)
+    assert "Drawn are 1,500 of 1,600 tokens" in sampled_queries.read_scatter_of_rows(0.5, 0.4, 1600)
+    means = pd.DataFrame(
+        {"arm": ["a", "b"], "tasks": 11, "prompts": 9, "score": [1.0, 0.5], "score_low": 0.4, "score_high": 1.0,
+         "difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
+    )  # fmt: skip
+    assert "Drawn are 9 of 11 tasks, the first." in scores.read_score_against_budget(means)
+    slots = pd.DataFrame({"step": 1, "position": range(28), "region": "context", "votes": 1, "slots": 340})
+    assert "Drawn are 28 of 340 slots, those that move first." in regions.read_cache_contents(slots)
+    tile = pd.DataFrame(np.zeros((2, 2)))
+    assert "Outlined are 2,000 of 2,400 merge sets" in similarity.read_similarity_map(tile, 2000, 2400)
+    assert "Outlined" not in similarity.read_similarity_map(tile, 12, 12)
+    layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
+    assert "Looked at are 64 of 300 queries" in attended.read_distance_by_layer(layers, 300, 64)
+    assert animated.size_before(200).startswith("64 frames of 200 steps")
+    beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
+    assert "Of the heads drawn, 2 of 90, the key" in similarity_panels.read_neighbours_of_heads(beside, 90)
+
+
+def test_a_long_report_has_all_its_lines_on_slides():
+    lines = [f"line {index}" for index in range(15)]
+    assert [line for part in slides._chunks_of_lines(lines) for line in part] == lines
+    assert max(map(len, slides._chunks_of_lines(lines))) <= slides.LINES_A_SLIDE

@@ -24,7 +24,6 @@ from kvlab.atlas.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, ju
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 
-EVERY = 10**6
 MAJORITY, WINDOW = 0.5, 8
 
 NOT_ALWAYS = "Retaining the top tokens does not always preserve the majority of the attention."
@@ -39,14 +38,14 @@ BETTER = Threshold(0.0, "a smaller error than the other predictor's, on the same
 
 def concentration(run: Run) -> pd.DataFrame:
     """A row a head: `mass` and `least`, the attention that the top fifth of the tokens hold: mean and least query."""
-    frame = concentration_of_heads(run, heads_with_attention(run, EVERY))
+    frame = concentration_of_heads(run, heads_with_attention(run))
     return frame[np.isclose(frame["share"], TOP)].drop(columns="share").reset_index(drop=True)
 
 
 def returning(run: Run) -> pd.DataFrame:
     """A row a head: of the prompt tokens outside the top fifth, `ever` among the top fifth of a later step, `share` at
     any one step, and the full cache's attention to all of them (`mass`)."""
-    parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run, EVERY)]
+    parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run)]
     rows = []
     for (layer, head), frame in parts:
         if len(frame):
@@ -61,7 +60,7 @@ def returning(run: Run) -> pd.DataFrame:
 def in_time(run: Run) -> pd.DataFrame:
     """A row a head: `recorded` and `shuffled`, as `variance_ratios`."""
     rows = []
-    for layer, head in heads_with_attention(run, EVERY):
+    for layer, head in heads_with_attention(run):
         frame = variances(read_rows(run, layer, head), WINDOW)
         if len(frame):
             recorded, shuffled = variance_ratios(frame)
@@ -81,7 +80,7 @@ def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
 def predicting(run: Run) -> pd.DataFrame:
     """A row a head and kind of score: each predictor's median relative error over the decode steps."""
     rows = []
-    for layer, head in heads_with_attention(run, EVERY):
+    for layer, head in heads_with_attention(run):
         rows += medians_of(read_rows(run, layer, head), {"layer": layer, "head": head})
     return pd.DataFrame(rows)
 

@@ -16,14 +16,13 @@ from kvlab.trace.reader import Run
 KEEPS = "With its votes the merged slot keeps the influence its tokens had."
 WHY = "a fifth: the paper proves it for the merge's own query and claims it of later ones without a number"
 AT_LEAST, AT_MOST = Threshold(0.8, WHY), Threshold(1.25, WHY, at_most=True)
-EVERY = 10**6
 
 
 def of_run(run: Run) -> pd.DataFrame:
     """A row a head: over all merged slots and all steps after their merge, sums of the attention they get (`mass`), of
     what their tokens have in the full cache (`true_mass`) and of how far apart these are (`off`); `slots` counts."""
     every, rows = run.attention_every, []
-    for layer, head in heads_with_attention(run, EVERY):
+    for layer, head in heads_with_attention(run):
         true, slot = (array.astype(np.float64) for array in run.attention(layer, head, thinned=True))
         events = run.select("events", layer, head)
         lineage = fold(events, run.select("steps", layer, head))

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis import similarity as maps
-from kvlab.analysis.head_states import KEYS, head_states, readable_heads, recorded_layers, spread_heads
+from kvlab.analysis.head_states import KEYS, head_states, heads_with_states, readable_heads, spread_heads
 from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
 from kvlab.atlas.claims import locality
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
-from kvlab.atlas.kvmerger.recorded import run_with_keys
+from kvlab.atlas.kvmerger.recorded import looked_at, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.atlas.verdict import Claim
 from kvlab.figures import similarity as walls
@@ -55,7 +55,8 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     frame = groups[["cosine", "any_pair"]].mean()
     frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
     figure = panels.cosine_by_distance(frame, theme)
-    return Drawn("by distance", figure, frame, panels.read_cosine_by_distance(frame), origin(run), claim)
+    reading = panels.read_cosine_by_distance(frame) + looked_at(run, heads, MOST_TOKENS)
+    return Drawn("by distance", figure, frame, reading, origin(run), claim)
 
 
 def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
@@ -74,7 +75,7 @@ def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
 
 def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
     heads = readable_heads(run, spread_heads(run, vectors=WALL_VECTORS))
-    every = len(recorded_layers(run)) * run.record.model.num_key_value_heads
+    every = heads_with_states(run)
     thumbnails: dict[str, dict[tuple[int, int], np.ndarray]] = {}
     parts = []
     for place in heads:
@@ -109,7 +110,7 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
     frame = pd.concat([_profiles(run, place, tokens) for place in heads], ignore_index=True)
     figure = panels.neighbours_of_heads(frame, theme)
-    reading = panels.read_neighbours_of_heads(frame)
+    reading = panels.read_neighbours_of_heads(frame, heads_with_states(run))
     return (
         Drawn("neighbours", figure, frame, reading, origin(run), locality.differs(gather(sources, locality.EVIDENCE))),
     )

@@ -9,7 +9,7 @@ from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.claims.layer_order import EVIDENCE, same
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
+from kvlab.atlas.kvmerger.recorded import looked_at, models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import compression_ratio as figures
 from kvlab.figures.palette import Theme
@@ -27,9 +27,10 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if isinstance(run, Needs):
         return run
     drawn = _of_model(sources, prompts_of(sources, run.record.model.name), theme)
-    table = ratios(run, readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS)), THRESHOLDS)
+    heads = readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS))
+    table = ratios(run, heads, THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
-    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD)
+    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD) + looked_at(run, heads, MOST_TOKENS)
     return drawn, Drawn("by threshold", figure, table, reading, origin(run))
 
 
@@ -44,13 +45,15 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
 
 
 def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
-    tables = {prompt_name(run): ratios(run, readable_heads(run, _heads(run, len(runs)))) for run in runs}
+    heads = {prompt_name(run): readable_heads(run, _heads(run, len(runs))) for run in runs}
+    tables = {name: ratios(run, heads[name]) for name, run in ((prompt_name(run), run) for run in runs)}
     parts = [table.assign(prompt=name) for name, table in tables.items()]
     by_layer = pd.concat(parts).groupby(["prompt", "layer"], sort=False)["ratio"].mean().reset_index()
     figure = figures.ratio_by_layer(by_layer, theme)
     figure.update_layout(title_text=f"{figure.layout.title.text} ({runs[0].record.model.name})")
     means = over_prompts(by_layer)
-    reading = figures.read_ratio_by_layer(means)
+    fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
+    reading = figures.read_ratio_by_layer(means) + looked_at(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
     source = origin(runs[0]) + (f" · and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else "")
     return Drawn(
         runs[0].record.model.name,
