@@ -20,7 +20,7 @@ from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, predictio
 from kvlab.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, judge, together
+from kvlab.atlas.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 
@@ -29,7 +29,7 @@ MAJORITY, WINDOW = 0.5, 8
 NOT_ALWAYS = "Retaining the top tokens does not always preserve the majority of the attention."
 RETURNS = "Evicted tokens may become important later."
 IN_TIME = "Attention scores are local in time: they vary less inside a window of steps than over all of them."
-PREDICTS = "The moving average with bias correction predicts scores better than cumulative attention and window means."
+PREDICTS = "The moving average with bias correction predicts {what} better than cumulative attention and window means."
 SOME = Threshold(0.0, "one head in which half the attention is lost is enough against always")
 RETURNED = Threshold(0.1, "one evicted token in ten; the paper plots the share and prints no number")
 LOCAL = Threshold(0.9, "a tenth less than with the steps in random order; without locality the two agree", at_most=True)
@@ -151,8 +151,9 @@ def locality(rows: pd.DataFrame) -> Claim:
 def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
     """EMA against the cumulative mean and the window's mean, on the same rows; the last score is told beside."""
     mine = rows[rows["kind"] == kind] if "kind" in rows else rows.iloc[:0]
+    says = PREDICTS.format(what=what)
     if mine.empty:
-        return Claim(PREDICTS, OPEN, f"No run recorded {what}.")
+        return Claim(says, OPEN, f"No run recorded {what}.")
     means = mine.groupby("prompt", sort=False)[[EMA, CUMULATIVE, WINDOWED, LAST]].mean()
     gaps = {name: interval_of((means[EMA] - means[name]).tolist()) for name in (CUMULATIVE, WINDOWED)}
     errors = {name: interval_of(means[name].tolist()) for name in means}
@@ -163,6 +164,6 @@ def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
         f"{words_of(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
         f"{words_of(errors[LAST], number)}."
     )
-    verdict = together(BETTER.side(one) for one in gaps.values())
-    closest = max((one for one in gaps.values() if one is not None), key=lambda one: one.mean)
-    return Claim(PREDICTS, verdict, finding, basis_of(mine), closest, BETTER)
+    closest_first = sorted(gaps.values(), key=lambda one: 0.0 if one is None else -one.mean)
+    verdict, decider, _ = decisive([(one, BETTER) for one in closest_first])
+    return Claim(says, verdict, finding, basis_of(mine), decider, BETTER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -68,7 +69,8 @@ def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
             return run
         here = f"{run.record.model.name}, {run.record.prompt_tokens:,} tokens"
         paper = f"{number_of_figure} shows {model} with {tokens:,} tokens; this is {here}. "
-        return _walls(run, choice.layer, paper, locality.local(gather(sources, locality.EVIDENCE)), theme)
+        claim = replace(locality.local(gather(sources, locality.EVIDENCE)), judged_at="kvmerger/fig-2")
+        return _walls(run, choice.layer, paper, claim, theme)
 
     return draw
 

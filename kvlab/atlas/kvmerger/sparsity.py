@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
 from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, ratios
@@ -11,6 +13,7 @@ from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
 from kvlab.atlas.kvmerger.recorded import looked_at, models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import compression_ratio as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import plural
@@ -39,9 +42,19 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
-    runs = prompts_of(sources)
-    groups = [[run for run in runs if run.record.model.name == name] for name in models_of(runs)]
-    return tuple(_of_model(sources, group, theme) for group in groups)
+    runs, here = prompts_of(sources), run.record.model.name
+    names = list(dict.fromkeys([here, *models_of(runs)]))
+    drawn = [_of_model(sources, prompts_of(sources, name), theme) for name in names]
+    return tuple(replace(one, claim=_told_of(one.claim, name, here)) for one, name in zip(drawn, names, strict=True))
+
+
+def _told_of(claim: Claim | None, model: str, here: str) -> Claim | None:
+    """The claim on the model in view, which figure 3b is made for, or as one on another model."""
+    if claim is None:
+        return None
+    if model == here:
+        return replace(claim, judged_at="kvmerger/fig-3b")
+    return replace(claim, paper=f"{claim.paper} (on {model})")
 
 
 def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:

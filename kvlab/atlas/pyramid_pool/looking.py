@@ -78,7 +78,7 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
         return Needs("No run recorded its attention rows.", compare_command(sources, PYRAMIDS[:1]))
     rows, layers = attention_map(run, choice.layer, choice.head), layer_means(by_layer(run))
     flat = rows.rename(columns=str).reset_index()
-    where = f"{origin(run)} (the full cache's attention, kept beside)"
+    where = f"{origin(run)} · the full cache's attention, kept beside"
     return (
         Drawn("map", attended.attention_map(rows, theme), flat, attended.read_attention_map(rows), where),
         Drawn(
