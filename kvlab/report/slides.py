@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import Theme
 from kvlab.report.contents import Report
-from kvlab.report.deck import content, words_of
+from kvlab.report.deck import content, without_picture, words_of
 from kvlab.report.native import add_chart, kind_of
 from kvlab.report.pictures import picture
 from kvlab.report.slide_parts import (
@@ -72,7 +72,7 @@ def story_slides(story: Story, draw: Draw) -> bytes:
     for view in story.views:
         shown, words = content(view), words_of(view)
         if shown is None or view.slide is None:
-            add_lines(deck, view.title, [words], "")
+            add_lines(deck, view.title, [line for line in (words, without_picture(view)) if line], "")
             continue
         of, notes, theme = view.slide.of, view.slide.source, view.slide.theme
         if isinstance(shown, Table):

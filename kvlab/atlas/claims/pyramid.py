@@ -13,7 +13,7 @@ from kvlab.analysis.pooling import age_and_tokens, spans
 from kvlab.analysis.pyramid import layer_budgets, ratio, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import HOLDS, OPEN, Basis, Claim, Threshold, judge, never, together
+from kvlab.atlas.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, never
 from kvlab.figures.words import number, percent
 from kvlab.intervals import Interval
 from kvlab.trace.reader import Run
@@ -135,9 +135,8 @@ def older(rows: pd.DataFrame) -> Claim:
         f"Rank correlation of a slot's age with its tokens {words_of(trend, number)}, mean over heads; the newest slot "
         f"stands for one token in {single:,} of {len(rows):,} heads."
     )
-    newest = never(len(rows) - single, basis)
-    if newest != HOLDS:  # then the trend decides nothing
-        return Claim(OLDER, together([newest, GROWS.side(trend)]), finding, basis)
+    if never(len(rows) - single, basis) == FAILS:  # then the trend decides nothing
+        return Claim(OLDER, FAILS, finding, basis)
     return judge(OLDER, trend, GROWS, basis, finding)
 
 
