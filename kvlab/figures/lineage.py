@@ -68,7 +68,7 @@ def lineage_river(
     figure = go.Figure(river)
     height = max(240, 90 + 22 * len(links))
     finish(
-        figure, title=f"What flowed into slot {slot}", x="", y="", theme=theme, height=min(900, height), legend=False
+        figure, title=f"What flowed into slot {slot}", x="", y="", theme=theme, height=min(1200, height), legend=False
     )
     return figure.update_layout(margin={"l": 12, "r": 12, "t": 46, "b": 16})
 

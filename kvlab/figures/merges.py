@@ -175,7 +175,7 @@ def read_mass_balance(frame: pd.DataFrame) -> str:
     drawn = f" Drawn are the {MOST_POINTS:,} that changed most." if len(frame) > MOST_POINTS else ""
     return (
         f"Of {plural(len(frame), 'merged slot')} {percent(sagged)} lost more than 1 % of their attention in the "
-        f"merge (below the dashed line) and {percent(rose)} gained as much{together}. The largest change of one is "
-        f"{lost(float(frame['sag'].iloc[0]))}, of its head's attention.{drawn} What is under {number(FLOOR)} is drawn "
-        "there."
+        f"merge (below the dashed line) and {percent(rose)} gained as much{together}. The largest change of one slot "
+        f"is {lost(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} What is under "
+        f"{number(FLOOR)} is drawn there."
     )

@@ -16,7 +16,7 @@ from kvlab.figures.words import drawn_of, number, plural, token_labels, visible
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
 MOST_OUTLINES = 2000
-TALLEST_WALL, WIDEST_WALL = 900, 1150  # pixels
+TALLEST_WALL, WIDEST_WALL = 900, 800  # pixels
 MOST_LAYERS = 16  # of more, the maps would be too small to read
 
 
