@@ -5,7 +5,8 @@ from __future__ import annotations
 import streamlit as st
 
 from app.parts import page
-from app.parts.cards import Card, card, fill, in_view
+from app.parts.cards import Card, card, fill
+from app.parts.links import in_view
 from app.parts.order import order_all
 from app.parts.reference import warn_of_reference
 from app.parts.scorecard import scorecard

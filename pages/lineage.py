@@ -17,7 +17,7 @@ from app.parts.recorded import full_run
 from app.parts.text import plain
 from app.state import theme as page_theme
 from kvlab.analysis import influence
-from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
+from kvlab.analysis.lineage.tree import lineage_tree, merged_count, merged_slots
 from kvlab.figures import influence as figures
 from kvlab.figures import lineage as river
 from kvlab.trace.reader import Run
@@ -61,7 +61,7 @@ def one_slot(run: Run, layer: int, head: int) -> None:
         return
     left, right, _ = st.columns([3, 3, 1], vertical_alignment="bottom")
     with left:
-        slot = chosen_slot(merged, texts)
+        slot = chosen_slot(merged, merged_count(lineage, step), texts)
     with right:
         width = one_of("Width of the river", list(WIDTHS), key="width")
     rivers, fading = st.columns([3, 2], gap="large")
@@ -72,13 +72,16 @@ def one_slot(run: Run, layer: int, head: int) -> None:
     view.head_text(run, layer, head, step, "lineage-text", shown=slot)
 
 
-def chosen_slot(merged: dict[int, int], texts: list[str]) -> int:
-    """The merged slot the address names, or the one with the most votes; put there as the reader chooses."""
+def chosen_slot(merged: dict[int, int], every: int, texts: list[str]) -> int:
+    """The merged slot the address names, or the one with the most votes; put there as the reader chooses.
+
+    `merged` are those with most votes of `every`.
+    """
     asked = asked_number("slot")
     wanted = asked if asked in merged else next(iter(merged))
     st.session_state["lineage-slot"] = wanted
     return st.selectbox(
-        "Slot",
+        "Slot" if every <= len(merged) else f"Slot (the {len(merged)} of {every:,} with most votes)",
         list(merged),
         key="lineage-slot",
         on_change=remember_slot,

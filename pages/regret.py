@@ -19,7 +19,7 @@ from kvlab.analysis import regret, sag
 from kvlab.figures import memory as memory_figures
 from kvlab.figures import regret as figures
 from kvlab.figures import sag as sag_figures
-from kvlab.figures.words import percent
+from kvlab.figures.words import percent, plural
 from kvlab.trace.reader import Run
 
 
@@ -76,7 +76,8 @@ def dropped(run: Run, layer: int, head: int, step: int) -> None:
         if table.empty:
             st.caption("No token of this head has been dropped by then.")
             return
-        st.caption("Dropped tokens the full cache would attend to most, at this step")
+        count = plural(len(table), "dropped token")
+        st.caption(f"{count}, those first that the full cache would attend to most at this step")
         show_table(table, "Dropped tokens by the attention they would get", height=380)
 
 

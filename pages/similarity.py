@@ -28,7 +28,7 @@ from kvlab.trace.reader import Run
 
 TILE = 384
 MAP = "similarity-map"
-WALL_LAYERS = 12
+WALL_WORK = 2_000_000  # tokens x layers x heads whose vectors are read without asking
 MAP_KEYS = (("+ and -", "zoom the map (click it first)"), ("arrows", "move the map"), ("0", "the whole text"))
 OUTLINES = ("merged slots", "threshold", "none")
 MODES: dict[maps.Mode, str] = {"mean": "mean", "max": "largest"}
@@ -79,7 +79,7 @@ def one_head(run: Run, layer: int, head: int) -> None:
     with details:
         neighbours(run, layer, head, what)
     band(run, layer, head, what)
-    wall(run, what)
+    wall(run, layer, what)
 
 
 @st.fragment
@@ -95,8 +95,10 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
         sets = sets_in(run, layer, head, step, window)
     elif outlined == OUTLINES[1]:
         sets = sets_at_threshold(run, layer, head, what, window)
+    every, cell = len(sets), max(1, span // TILE)
+    sets = sets[sets["reach"] >= cell].head(figures.MOST_OUTLINES)
     frame = tile.frame()
-    theme, reading = page_theme(), figures.read_similarity_map(frame)
+    theme, reading = page_theme(), figures.read_similarity_map(frame, len(sets), every)
     name = page.file_name(run, f"{what}-layer-{layer}-head-{head}")
 
     draw = partial(figures.similarity_map, frame, texts, theme, what=what, mode=shown, sets=sets)
@@ -119,10 +121,9 @@ def zoomable_map(run: Run, layer: int, head: int, step: int, what: str, mode: ma
 
 
 def sets_in(run: Run, layer: int, head: int, step: int, window: tuple[int, int, int, int]) -> pd.DataFrame:
-    """Merge sets at a step that meet the window and are larger than a cell."""
-    cell = max(1, (window[1] - window[0]) // TILE)
+    """Merge sets at a step that meet the window."""
     sets = merge_sets_of(run, *page.stamp(run), layer, head, step)
-    return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])), cell)
+    return outlines(sets, (min(window[0], window[2]), max(window[1], window[3])))
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
@@ -139,8 +140,7 @@ def sets_at_threshold(run: Run, layer: int, head: int, what: str, window: tuple[
         f"Sets of neighbours whose cosine with their last token is above {threshold:g} leave {slots:,} slots of "
         f"{len(anchor):,} tokens ({percent(slots / max(1, len(anchor)))})."
     )
-    cell = max(1, (window[1] - window[0]) // TILE)
-    return as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])), cell)
+    return as_outlines(anchor, (min(window[0], window[2]), max(window[1], window[3])))
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
@@ -149,7 +149,7 @@ def anchors_at(_run: Run, path: str, written: int, what: str, layer: int, head: 
 
 
 def empty_outlines() -> pd.DataFrame:
-    return pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes"])
+    return pd.DataFrame(columns=["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"])
 
 
 def neighbours(run: Run, layer: int, head: int, what: str) -> None:
@@ -174,25 +174,25 @@ def band(run: Run, layer: int, head: int, what: str) -> None:
     show(figure, frame, figures.read_similarity_band(frame), "similarity-band", name, page.source(run))
 
 
-def wall(run: Run, what: str) -> None:
+def wall(run: Run, layer: int, what: str) -> None:
     st.subheader("All heads")
     model = run.record.model
-    layers = [layer for layer in range(model.num_hidden_layers) if layer not in run.record.sliding_layers]
-    layers = layers[:: max(1, -(-len(layers) // WALL_LAYERS))]
+    layers = [one for one in range(model.num_hidden_layers) if one not in run.record.sliding_layers]
     work = run.record.prompt_tokens * len(layers) * model.num_key_value_heads
-    if work > 2_000_000 and not st.toggle(
-        f"Draw the maps of {len(layers)} layers (reads all keys)", key="wall", bind="query-params"
+    if work > WALL_WORK and not st.toggle(
+        f"Compare all heads of {len(layers)} layers (reads all {what})", key="wall", bind="query-params"
     ):
         return
     thumbnails, frame = wall_of(run, str(run.path), what, tuple(layers))
     if not thumbnails:
         st.caption("No layer has recorded its vectors.")
         return
-    figure = figures.similarity_wall(thumbnails, page_theme(), what)
+    shown = figures.wall_layers(frame["layer"].unique().tolist(), layer, *figures.layers_of_note(frame))
+    drawn = {place: small for place, small in thumbnails.items() if place[0] in shown}
     show(
-        figure,
+        figures.similarity_wall(drawn, page_theme(), what),
         frame,
-        figures.read_similarity_wall(frame),
+        figures.read_similarity_wall(frame, shown),
         "similarity-wall",
         page.file_name(run, f"wall-{what}"),
         page.source(run),

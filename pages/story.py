@@ -118,6 +118,8 @@ def view_row(story: Story, at: int, why: str) -> None:
         with place:
             st.markdown(f"**{at + 1} · {plain(view.title)}**" + ("" if view.slide else "  \n:small[a page]"))
             of = view.slide.of if view.slide else ""
+            if not view.slide:
+                st.caption("It has no picture: open it, and add its figures.")
             st.caption(plain(of or ", ".join(f"{key} {value}" for key, value in view.query.items())))
         with words:
             if view.slide:

@@ -22,7 +22,7 @@ from app.state import theme as page_theme
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.mosaic import mosaic, state_counts
 from kvlab.analysis.lineage.tables import check, events_with_texts, slot_table
-from kvlab.analysis.lineage.tree import lineage_tree, merged_slots
+from kvlab.analysis.lineage.tree import lineage_tree, merged_count, merged_slots
 from kvlab.analysis.memory import budgets_by_layer
 from kvlab.figures import lineage as river
 from kvlab.figures import memory as memory_figures
@@ -152,8 +152,10 @@ def lineage_of_slot(
         st.caption("No slot of this head stands for more than one token at this step.")
         return
     st.session_state[SLOT] = slot if slot is not None else options[0]
+    every = merged_count(lineage, step)
+    listed = "" if every <= len(merged) else f" among the {len(merged)} of {every:,} with most votes"
     chosen = st.selectbox(
-        "Slot (click a word or a slot above, or choose here)",
+        f"Slot (click a word or a slot above, or choose here{listed})",
         options,
         key=SLOT,
         on_change=remember_slot,
@@ -178,17 +180,16 @@ def whole_history(run: Run, layer: int, head: int) -> None:
     lineage, _, texts = page.head_history(run, layer, head)
     st.subheader("The whole run")
     name = f"layer-{layer}-head-{head}"
-    picture = mosaic(lineage)
+    picture, counts = mosaic(lineage), state_counts(lineage)
     show(
         along_text(timeline.token_mosaic(picture, texts, page_theme()), "y"),
         picture,
-        timeline.read_token_mosaic(picture),
+        timeline.read_token_mosaic(picture, counts),
         "timeline-mosaic",
         page.file_name(run, f"mosaic-{name}"),
         page.source(run),
     )
     if len(lineage.steps) > 1:
-        counts = state_counts(lineage)
         show(
             along_text(timeline.state_totals(counts, page_theme()), offset=run.record.prompt_tokens - 1),
             counts,

@@ -9,7 +9,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.parts.exhibit import BADGES, failed
 from app.parts.kept import Kept
-from app.parts.links import link
+from app.parts.links import in_view, link
 from app.parts.order import order_button
 from app.parts.text import plain, shorten
 from app.state import theme as page_theme
@@ -132,8 +132,3 @@ def _source(origin: str) -> str:
     parts = origin.split("; ")[0].split(" · ")
     place = next((index for index, part in enumerate(parts) if part.startswith("run ")), None)
     return parts[0] if place is None else f"run {parts[place + 1]} ({parts[place].removeprefix('run ')[:15]})"
-
-
-def in_view() -> dict[str, str]:
-    """The run and comparison of the address, which the menu's links do not carry."""
-    return {name: value for name in ("run", "comparison") if (value := st.query_params.get(name))}

@@ -10,17 +10,18 @@ import streamlit as st
 
 from app.parts.figure import collect, page_file, show
 from app.parts.kept import Kept
+from app.parts.links import in_view, link
 from app.parts.order import order_button
 from app.parts.shown import Offer, titled
 from app.parts.text import plain, shorten
 from app.state import pick_head, pick_layer, pick_step, pick_token
 from app.state import theme as page_theme
 from kvlab.atlas.exhibit import Choice, Control, Drawn, Exhibit, Needs
+from kvlab.atlas.registry import find
 from kvlab.atlas.shipped import merged
 from kvlab.atlas.shipped_folder import shipped
 from kvlab.atlas.sources import Sources
-from kvlab.atlas.verdict import OPEN, Claim
-from kvlab.counted import in_range
+from kvlab.atlas.verdict import OPEN, Claim, rests_on
 from kvlab.errors import UserError
 from kvlab.figures.export import Section
 from kvlab.figures.palette import Theme
@@ -143,24 +144,16 @@ def claim(judged: Claim) -> None:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.badge(judged.verdict, color=colour, icon=icon)  # type: ignore[arg-type]
             st.markdown(f"**The paper:** {plain(judged.paper)}", width="stretch")
+            if judged.judged_at:
+                paper, slug = judged.judged_at.split("/")
+                words = f"judged on {find(paper, slug).number}"
+                link(paper.replace("-", "_"), words, exhibit=slug, **in_view())
         st.markdown(f"**Here:** {plain(judged.finding)}")
         st.caption(plain(" ".join(rests_on(judged))))
         if judged.settle:
             st.caption("More prompts may settle it:")
             st.code(judged.settle, language="bash", wrap_lines=True)
             order_button(judged.settle, f"settle-{abs(hash((judged.paper, judged.finding)))}")
-
-
-def rests_on(judged: Claim) -> list[str]:
-    """What the verdict rests on, the interval that decides, what it is held to and under which settings: sentences."""
-    found, held = judged.interval, judged.threshold
-    parts = [f"On {judged.basis.words}."] if judged.basis.words else []
-    if found is not None and found.n > 1:
-        decided, low, high = in_range(found.mean, found.low, found.high)
-        parts.append(f"Decided by {decided} (95 % interval {low} to {high}).")
-    if held is not None:
-        parts.append(f"Counts {held.words}.")
-    return [*parts, f"Judged {judged.setting}."] if judged.setting else parts
 
 
 def grey(values: pd.DataFrame, key: str) -> None:

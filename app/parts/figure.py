@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 import streamlit as st
 
 from app.parts import may
+from app.parts.seen import Seen, forget_seen, note_seen
 from app.parts.slides import add_slide
 from app.parts.text import plain
 from app.parts.told import address, for_picture
@@ -65,6 +66,7 @@ def show(
 def forget_shown() -> None:
     """Called where a page begins: what it shows from here on makes up its file."""
     st.session_state[SHOWN] = {}
+    forget_seen()
 
 
 def collect(key: str, section: export.Section) -> None:
@@ -97,6 +99,7 @@ def heading(
     source: str = "",
 ) -> None:
     """The title of a figure with its export menu; `draw` is called when a file is asked for."""
+    note_seen(key, Seen(title, draw, reading, source))
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key=f"heading-{key}"):
         st.markdown(f"**{plain(title)}**", width="stretch")
         with st.popover(

@@ -22,3 +22,8 @@ def link(name: str, label: str, icon: str | None = None, help: str | None = None
 def go(name: str, **query: str) -> None:
     """Leave for `pages/<name>.py`."""
     st.switch_page(PAGES / f"{name}.py", query_params=query or None)
+
+
+def in_view() -> dict[str, str]:
+    """The run and comparison of the address, which the menu's links do not carry."""
+    return {name: value for name in ("run", "comparison") if (value := st.query_params.get(name))}

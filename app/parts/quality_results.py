@@ -201,7 +201,8 @@ def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
     forget_unknown("cell_arm", arms)
     with right:
         arm = st.selectbox("Method", arms, key="cell_arm", bind="query-params")
-    found = quality.prompts_behind(rows, task, arm, asked).head(MOST_PROMPTS)
+    every = quality.prompts_behind(rows, task, arm, asked)
+    found = every.head(MOST_PROMPTS)
     if found.empty:
         st.caption("This method was not asked this task at this budget.")
         return
@@ -217,8 +218,8 @@ def prompts(rows: pd.DataFrame, tables: Tables, asked: str) -> None:
     row = found.iloc[places[0] if places else 0]
     which = "the chosen prompt" if places else "the worst prompt"
     st.caption(
-        plain(f"{len(found)} prompts, those first that lose most against the full cache. A recorded comparison reads "
-              "the prompt with its question in sight.")
+        plain(f"{len(found):,} of {len(every):,} prompts, those first that lose most against the full cache. A "
+              "recorded comparison reads the prompt with its question in sight.")
     )  # fmt: skip
     label = f"Record {which} and open its autopsy"
     if may.button(label, may.why_not(), icon=":material/search_insights:", key="record_sample"):

@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.parts import may
 from app.parts.figure import browser, image_writer, slug
+from app.parts.seen import Seen, note_seen
 from app.parts.slides import add_slide, slide_of
 from app.parts.text import plain
 from app.parts.told import address, for_picture
@@ -44,6 +45,7 @@ def titled(offer: Offer, key: str) -> None:
 
 def menu(offer: Offer, key: str) -> None:
     """A button that opens what can be done with it."""
+    note_seen(key, Seen(offer.title, offer.make, offer.reading, offer.source))
     tip = "Take it away, or add it to a story"
     with st.popover("", icon=":material/download:", help=tip, type="tertiary", key=f"menu-{key}"):
         name, asked, theme = slug(offer.title), address(), page_theme()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import plotly.graph_objects as go
@@ -10,6 +10,7 @@ import streamlit as st
 
 from app.address import page_in_view
 from app.opened import runs_root
+from app.parts.seen import Seen
 from app.parts.text import plain
 from app.parts.told import address, of_and_source
 from app.state import theme
@@ -60,6 +61,22 @@ def add_slide(title: str, shown: go.Figure | Shown, reading: str, source: str) -
         st.error(plain(str(error)))
         return
     st.toast(f"Slide {len(story.views)} of {plain(story.name)}.", icon=":material/bookmark_added:")
+
+
+def slide_of_view(page_title: str, seen: Sequence[Seen]) -> Slide:
+    """The first of what a page shows that fits on a slide, for the whole view.
+
+    Raises:
+        UserError: nothing does.
+    """
+    reason = ""
+    for one in seen:
+        try:
+            title = f"{page_title}: {one.title}"
+            return slide_of(title, one.make(), one.reading, one.source, address(), theme())
+        except UserError as error:
+            reason = reason or f" ({error})"
+    raise UserError(f"Nothing on this page can stand on a slide, which would be empty{reason}.")
 
 
 def usual_story() -> str:

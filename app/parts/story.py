@@ -6,6 +6,7 @@ in a new tab, so nothing of the view before can stay in it, and any view of a te
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -14,7 +15,8 @@ import streamlit as st
 from app.parts import may
 from app.parts.asked import number_of
 from app.parts.links import PAGES, page_exists
-from app.parts.slides import usual_story
+from app.parts.seen import Seen, all_seen
+from app.parts.slides import slide_of_view, usual_story
 from app.parts.text import code, plain
 from app.state import runs_root
 from kvlab.errors import UserError
@@ -45,14 +47,29 @@ def offer(page: str) -> None:
     with st.sidebar.popover("Add to a story", icon=":material/bookmark_add:", width="stretch", key="story-add"):
         name = st.text_input("Story", value=usual_story(), key="story-name")
         caption = st.text_area("Caption", key="story-caption", placeholder="What to see here")
-        if may.button("Add this view", may.why_not(), type="primary", key="story-save"):
-            _add(page, name, caption)
+        seen = all_seen()
+        st.caption(plain(_shows(seen)))
+        empty = "" if seen else "The slide would be empty."
+        if may.button("Add this view", may.why_not() or empty, type="primary", key="story-save"):
+            _add(page, name, caption, seen)
 
 
-def _add(page: str, name: str, caption: str) -> None:
+def _shows(seen: Sequence[Seen]) -> str:
+    """What the slide of a whole view shows, before it is added."""
+    if not seen:
+        return "This page shows no figure, table or text now, so there is nothing to put on a slide."
+    more = len(seen) - 1
+    rest = f" The {more} others on this page are added from the menu beside each." if more > 1 else ""
+    rest = " The other one on this page is added from the menu beside it." if more == 1 else rest
+    return f"Its slide shows “{seen[0].title}”.{rest}"
+
+
+def _add(page: str, name: str, caption: str, seen: Sequence[Seen]) -> None:
     query = {key: value for key, value in st.query_params.to_dict().items() if key not in NOT_KEPT}
     try:
-        story = load_story(runs_root(), name).with_view(View(page=page, query=query, caption=caption.strip()))
+        view = View(page=page, query=query, caption=caption.strip())
+        view = view.model_copy(update={"slide": slide_of_view(view.title, seen)})
+        story = load_story(runs_root(), name).with_view(view)
         save_story(runs_root(), story)
     except UserError as error:
         st.error(plain(str(error)))

@@ -18,8 +18,7 @@ MOST_ROWS = 4000  # all of them go to the browser, whether someone scrolls there
 SHARES = {  # columns that hold shares of one: what each is, for the tip at its head
     "mass": "What this slot gets of the head's attention at this step.",
     "true mass": "What the full cache gives the tokens of this slot.",
-    "sag": "True mass minus mass: what merging took from these tokens.",
-    "gained": "Mass minus true mass: what this slot gets beyond the full cache's for its tokens; below zero: lost.",
+    "lost": "True mass minus mass; negative: gained. In a slot of several tokens, what is lost is sag.",
     "mass source": "Attention of the slot that left, before the step.",
     "mass target": "Attention of the slot it went into, before the step.",
     "mass after": "Attention of that slot after all merges of the step, same query.",

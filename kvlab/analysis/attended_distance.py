@@ -33,20 +33,32 @@ def by_layer(run: Run) -> pd.DataFrame:
 
 
 def measures(mass: np.ndarray, prompt_tokens: int, every: int = 1) -> dict[str, float]:
-    """The four measures of attention rows (queries, tokens), of the last prompt token and each `every`-th behind it."""
+    """The four measures of attention rows (queries, tokens), of the last prompt token and each `every`-th behind it.
+
+    A query that looks at nothing but the sinks has no distance, and does not count in its mean.
+    """
     chosen = np.unique(np.linspace(0, len(mass) - 1, min(MOST_ROWS, len(mass))).round().astype(int))
     rows = mass[chosen].astype(np.float32)
-    rows /= rows.sum(axis=1, keepdims=True).clip(1e-9)
+    whole = rows.sum(axis=1, keepdims=True)
+    rows /= np.where(whole > 0, whole, np.nan)
     query = (prompt_tokens - 1 + chosen * every)[:, None]
     back = query - np.arange(rows.shape[1])[None, :]
-    looked = rows[:, SINKS:].sum(axis=1).clip(1e-9)
-    distance = (rows[:, SINKS:] * np.maximum(back[:, SINKS:], 0)).sum(axis=1) / looked
+    looked = rows[:, SINKS:].sum(axis=1)
+    far = (rows[:, SINKS:] * np.maximum(back[:, SINKS:], 0)).sum(axis=1)
+    distance = far / np.where(looked > 0, looked, np.nan)
+    share = distance / np.where(query[:, 0] > 0, query[:, 0], np.nan)
     return {
-        "distance": float(distance.mean()),
-        "share": float((distance / query[:, 0].clip(1)).mean()),
-        "sink_mass": float(rows[:, :SINKS].sum(axis=1).mean()),
-        "local_mass": float((rows * ((back >= 0) & (back < LOCAL))).sum(axis=1).mean()),
+        "distance": _mean(distance),
+        "share": _mean(share),
+        "sink_mass": _mean(rows[:, :SINKS].sum(axis=1)),
+        "local_mass": _mean((rows * ((back >= 0) & (back < LOCAL))).sum(axis=1)),
     }
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean of the queries it is defined for, NaN where it is for none."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def layer_means(heads: pd.DataFrame) -> pd.DataFrame:

@@ -16,7 +16,6 @@ from kvlab.trace.reader import Run
 
 SHARES = np.linspace(0, 1, 51)
 TOP = 0.2
-MAX_HEADS = 32
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,11 @@ def read_rows(run: Run, layer: int, head: int, with_history: bool = True) -> Row
     return Rows(run.attention(layer, head)[0].astype(np.float32), 0, prompt)
 
 
-def heads_with_attention(run: Run, most: int = MAX_HEADS) -> list[tuple[int, int]]:
-    """At most `most` (layer, head) pairs with recorded attention, evenly spread over the model."""
+def heads_with_attention(run: Run) -> list[tuple[int, int]]:
+    """All (layer, head) pairs with recorded attention."""
     model = run.record.model
     layers = [layer for layer in range(model.num_hidden_layers) if _was_recorded(run, layer)]
-    every = [(layer, head) for layer in layers for head in run.record.recording.of_heads(model.num_key_value_heads)]
-    chosen = np.unique(np.linspace(0, len(every) - 1, min(most, len(every))).round().astype(int))
-    return [every[index] for index in chosen]
+    return [(layer, head) for layer in layers for head in run.record.recording.of_heads(model.num_key_value_heads)]
 
 
 def _was_recorded(run: Run, layer: int) -> bool:
@@ -75,12 +72,15 @@ def _was_recorded(run: Run, layer: int) -> bool:
 
 
 def concentration(rows: Rows, most_rows: int = 16) -> np.ndarray:
-    """(rows, shares) mass that the largest `SHARES` of the tokens hold together, for rows from step 0 on."""
+    """(rows, shares) mass that the largest `SHARES` of the tokens hold together, for rows from step 0 on.
+
+    NaN for a row without attention.
+    """
     chosen = np.unique(np.linspace(rows.first, len(rows.mass) - 1, most_rows).round().astype(int))
     curves = []
     for row in chosen:
         mass = np.sort(rows.mass[row, : rows.seen[row]])[::-1]
-        held = np.concatenate([[0], np.cumsum(mass)]) / max(mass.sum(), 1e-12)
+        held = np.concatenate([[0], np.cumsum(mass)]) / (mass.sum() or np.nan)
         curves.append(np.interp(SHARES * len(mass), np.arange(len(held)), held))
     return np.array(curves)
 

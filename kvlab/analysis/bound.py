@@ -88,12 +88,13 @@ def persistence_error(slot_mass: np.ndarray) -> np.ndarray:
     """(steps,) relative error of expecting each slot to get again what it got at the step before; NaN for the first.
 
     The simplest predictor, which every method that merges by present attention makes use of: the absolute errors
-    over the slots alive before, divided by what they really got.
+    over the slots alive before, divided by what they really got; NaN where they got nothing.
     """
     slot_mass = as_float32(slot_mass)
     before, now = slot_mass[:-1], slot_mass[1:]
     alive = before > 0
-    error = (np.abs(now - before) * alive).sum(1) / np.maximum((now * alive).sum(1), 1e-12)
+    received = (now * alive).sum(1)
+    error = (np.abs(now - before) * alive).sum(1) / np.where(received > 0, received, np.nan)
     return np.concatenate([[np.nan], error])
 
 
@@ -126,7 +127,7 @@ def bound_over_steps(
         gamma = value_spread(arrays.unit, arrays.norm, _merged(events, tokens), sums[-1] / tokens)
         if arrays.slot_mass is not None and np.isnan(epsilon).all():
             epsilon = np.append(persistence_error(arrays.slot_mass[:rows]), np.full(count - rows, np.nan))
-    bound = keepkv_bound(epsilon, gamma) / np.maximum(length, 1e-12)
+    bound = keepkv_bound(epsilon, gamma) / np.where(length > 0, length, np.nan)
     return table.assign(epsilon=epsilon, gamma=gamma, bound=bound, flag=_flags(table, bound, query_heads))[
         list(COLUMNS)
     ]

@@ -18,16 +18,18 @@ def spans(anchor: np.ndarray) -> pd.DataFrame:
     return table[table["size"] > 1].reset_index(drop=True)
 
 
-def as_outlines(anchor: np.ndarray, window: tuple[int, int], smallest: int = 1, most: int = 2000) -> pd.DataFrame:
+def as_outlines(anchor: np.ndarray, window: tuple[int, int], smallest: int = 1) -> pd.DataFrame:
     """The sets that meet the window, as squares on the diagonal, in the columns of `outlines.outlines`.
 
-    Only those over at least `smallest` tokens (a cell of the map), the largest first, at most `most`.
+    Only those over at least `smallest` tokens (a cell of the map), the largest first.
     """
     sets = spans(anchor)
     meets = (sets["stop"] > window[0]) & (sets["start"] < window[1]) & (sets["size"] >= smallest)
-    shown = sets[meets].sort_values("size", ascending=False, kind="stable").head(most)
-    table = shown.assign(slot=shown["stop"] - 1, pivot_start=shown["start"], pivot_stop=shown["stop"])
-    names = ["slot", "start", "stop", "pivot_start", "pivot_stop", "votes"]
+    shown = sets[meets].sort_values("size", ascending=False, kind="stable")
+    table = shown.assign(
+        slot=shown["stop"] - 1, pivot_start=shown["start"], pivot_stop=shown["stop"], reach=shown["size"]
+    )
+    names = ["slot", "start", "stop", "pivot_start", "pivot_stop", "votes", "reach"]
     return table.rename(columns={"size": "votes"})[names].reset_index(drop=True)
 
 

@@ -73,18 +73,22 @@ def recorded_layers(*runs: Run) -> list[int]:
 
 
 def jaccard(a: Kept, b: Kept, layers: list[int]) -> pd.DataFrame:
-    """One row a layer and head: tokens in both, only in A, only in B, and the Jaccard index of the two sets."""
+    """One row a layer and head: tokens in both, only in A, only in B, and the Jaccard index of the two sets.
+
+    Two empty sets are the same set: their index is 1.
+    """
     seen = min(a.seen, b.seen)
     first, second = a.alive[layers, :, :seen], b.alive[layers, :, :seen]
     both, only_a, only_b = _counts(first, second, 2)
     layer, head = np.meshgrid(layers, np.arange(first.shape[1]), indexing="ij")
+    either = both + only_a + only_b
     table = {
         "layer": layer.ravel(),
         "head": head.ravel(),
         "both": both.ravel(),
         "only_a": only_a.ravel(),
         "only_b": only_b.ravel(),
-        "jaccard": (both / np.maximum(both + only_a + only_b, 1)).ravel(),
+        "jaccard": np.where(either > 0, both / np.maximum(either, 1), 1.0).ravel(),
     }
     return pd.DataFrame(table)
 

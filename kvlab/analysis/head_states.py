@@ -53,6 +53,12 @@ def spread_heads(
     return [(layer, head) for layer in layers for head in heads]
 
 
+def heads_with_states(run: Run) -> int:
+    """How many heads recorded their vectors."""
+    layers = run.record.recorded_states.of_layers(recorded_layers(run))
+    return len(layers) * len(run.record.recording.of_heads(run.record.model.num_key_value_heads))
+
+
 def readable_heads(run: Run, heads: list[tuple[int, int]]) -> list[tuple[int, int]]:
     """Those of `heads` whose keys were recorded: a run that was cancelled may lack some.
 

@@ -23,7 +23,8 @@ def probed_layers(run: Run, name: str) -> list[int]:
 def channels(run: Run) -> pd.DataFrame:
     """One row a layer and channel: skew, kurtosis (excess), kurtosis_with_sinks, distance (Kolmogorov-Smirnov), close.
 
-    `close` is a skew below 0.5 and an excess kurtosis below 1, both in size.
+    `close` is a skew below 0.5 and an excess kurtosis below 1, both in size. A channel that does not vary has no shape
+    and is left out.
     """
     parts = []
     for layer in probed_layers(run, "hidden"):
@@ -33,7 +34,7 @@ def channels(run: Run) -> pd.DataFrame:
         table.insert(0, "layer", layer)
         table.insert(1, "channel", np.arange(len(table)))
         parts.append(table)
-    frame = pd.concat(parts, ignore_index=True)
+    frame = pd.concat(parts).dropna(subset=["skew", "kurtosis"]).reset_index(drop=True)
     return frame.assign(close=(frame["skew"].abs() < MOST_SKEW) & (frame["kurtosis"].abs() < MOST_KURTOSIS))
 
 

@@ -7,8 +7,6 @@ import pandas as pd
 
 from kvlab.analysis.lineage.fold import Lineage
 
-MAX_LINES = 12
-
 
 def influence(lineage: Lineage, events: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
     """(share, merges): both (steps, tokens), float32 and int32, after each recorded step.
@@ -74,11 +72,13 @@ def half_life(decay: pd.DataFrame) -> float:
     if decay.empty:
         return float("nan")
     merges = np.concatenate([[0.0], decay["merges"].to_numpy(float)])
-    share = np.concatenate([[1.0], decay["share"].to_numpy(float)]).clip(1e-30)
+    share = np.concatenate([[1.0], decay["share"].to_numpy(float)])
     below = np.flatnonzero(share <= 0.5)
     if not len(below):
         return float("inf")
     after = below[0]
+    if share[after] == 0:  # on the log, it falls at once
+        return float(merges[after - 1])
     fall = np.log(share[after - 1]) - np.log(share[after])
     return float(merges[after - 1] + (merges[after] - merges[after - 1]) * np.log(share[after - 1] / 0.5) / fall)
 
@@ -86,11 +86,11 @@ def half_life(decay: pd.DataFrame) -> float:
 def members_over_steps(lineage: Lineage, share: np.ndarray, texts: list[str], slot: int, step: int) -> pd.DataFrame:
     """The share of each token that lives in `slot` after `step`, step by step: columns token, text, step, share.
 
-    At most `MAX_LINES` tokens, those with most of them left.
+    The tokens with most of them left come first.
     """
     inside = np.flatnonzero(lineage.owners(step) == slot)
     row = int(np.searchsorted(lineage.steps, step))
-    shown = inside[np.argsort(-share[row, inside], kind="stable")][:MAX_LINES]
+    shown = inside[np.argsort(-share[row, inside], kind="stable")]
     rows = slice(0, row + 1)
     return pd.DataFrame(
         {

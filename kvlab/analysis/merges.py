@@ -6,7 +6,6 @@ import numpy as np
 import pandas as pd
 
 EVENT_KINDS = ("evict", "merge", "pool")
-MAX_POINTS = 2000
 
 
 def events_over_steps(events: pd.DataFrame) -> pd.DataFrame:
@@ -66,7 +65,7 @@ def votes_distribution(slots: pd.DataFrame) -> pd.DataFrame:
 
 
 def mass_balance(events: pd.DataFrame) -> pd.DataFrame:
-    """The mass of each merged group before and after its step, at most `MAX_POINTS` groups, those of largest sag first.
+    """The mass of each merged group before and after its step, those that lost or gained most first.
 
     Columns: step, layer, head, slot, sources, mass_before (source and target masses together), mass_after, sag, votes.
     A group on the diagonal lost nothing; below it the merge made attention sag.
@@ -80,7 +79,7 @@ def mass_balance(events: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(
         sources=np.bincount(group), mass_before=np.bincount(group, weights=mass) + table["mass_target"]
     )
-    order = table["sag"].abs().sort_values(ascending=False, kind="stable").index[:MAX_POINTS]
+    order = table["sag"].abs().sort_values(ascending=False, kind="stable").index
     columns = ["step", "layer", "head", "target", "sources", "mass_before", "mass_after", "sag", "votes"]
     return table.loc[order, columns].rename(columns={"target": "slot"}).reset_index(drop=True)
 

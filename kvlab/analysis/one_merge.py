@@ -14,6 +14,7 @@ from kvlab.analysis.predictors import ALPHA, EMA, WINDOW, Predictors
 from kvlab.trace.reader import Run
 
 MOST_PARTS = 8
+LEAST_MASS = 1e-4  # of a head's attention; what a merge does to less than this says nothing of the method
 REST = -1
 
 
@@ -33,6 +34,11 @@ class OneMerge:
         return int(self.events["source"].iloc[0])
 
     @property
+    def tokens(self) -> set[int]:
+        """Its target and its sources."""
+        return {self.target, *self.events["source"].tolist()}
+
+    @property
     def mass_before(self) -> float:
         """Attention of target and sources before, at this step's last query."""
         return float(self.events["mass_source"].sum() + self.events["mass_target"].iloc[0])
@@ -46,8 +52,7 @@ class OneMerge:
 def find_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
     """The merge of one head to look at: at `step` or else the next step with one, around `token` where it took part,
     else the one with the most attention before it; None where the head merged nothing."""
-    merges = run.select("events", layer, head)
-    merges = merges[(merges["target"] >= 0) & merges["mass_after"].notna()]
+    merges = _merges(run, layer, head)
     if merges.empty:
         return None
     steps = np.sort(merges["step"].unique())
@@ -59,6 +64,26 @@ def find_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None
     target = int(around["target"].iloc[0]) if len(around) else int(mass.index[mass.argmax()])
     rows = here[here["target"] == target].sort_values("mass_source", ascending=False, kind="stable")
     return OneMerge(layer, head, chosen, target, rows.reset_index(drop=True))
+
+
+def _merges(run: Run, layer: int, head: int) -> pd.DataFrame:
+    events = run.select("events", layer, head)
+    return events[(events["target"] >= 0) & events["mass_after"].notna()]
+
+
+def attended_merge(run: Run, layer: int, head: int, step: int = 0, token: int | None = None) -> OneMerge | None:
+    """`find_merge`; where that has less than `LEAST_MASS` of the attention, the head's merge with most, at any step.
+
+    A merge around `token` is the one that was requested, however little attention it has.
+    """
+    found = find_merge(run, layer, head, step, token)
+    if found is None or found.mass_before >= LEAST_MASS or token in found.tokens:
+        return found
+    merges = _merges(run, layer, head)
+    groups = merges.groupby(["step", "target"])
+    mass = groups["mass_source"].sum() + groups["mass_target"].first()
+    best, _ = mass.index[mass.argmax()]
+    return find_merge(run, layer, head, int(best))
 
 
 def candidates(run: Run, merge: OneMerge) -> pd.DataFrame:

@@ -7,8 +7,6 @@ import pandas as pd
 
 from kvlab.analysis.lineage.fold import Lineage
 
-MAX_SHAPES = 2000
-
 
 def merge_sets(lineage: Lineage, step: int) -> pd.DataFrame:
     """One row a token that shares its slot with others after `step`: columns slot, position, votes (of the slot)."""
@@ -22,9 +20,9 @@ def merge_sets(lineage: Lineage, step: int) -> pd.DataFrame:
 def outlines(sets: pd.DataFrame, window: tuple[int, int], smallest: int = 1) -> pd.DataFrame:
     """The merge sets as rectangles on the map: unbroken runs of one slot's tokens against the run its pivot is in.
 
-    Columns: slot, start, stop (the run), pivot_start, pivot_stop, votes; a run holding the pivot is a square on the
-    diagonal. Only what meets `window` and reaches over at least `smallest` tokens (a cell of the map), the largest
-    slots first, at most `MAX_SHAPES`.
+    Columns: slot, start, stop (the run), pivot_start, pivot_stop, votes, reach (over how many tokens); a run with the
+    pivot is a square on the diagonal. Only what meets `window` and reaches over at least `smallest` tokens (a cell of
+    the map), the largest slots first.
     """
     runs = _runs(sets)
     home = runs[(runs["start"] <= runs["slot"]) & (runs["slot"] < runs["stop"])].set_index("slot")
@@ -36,8 +34,9 @@ def outlines(sets: pd.DataFrame, window: tuple[int, int], smallest: int = 1) -> 
     meets = (table["stop"] > window[0]) & (table["start"] < window[1])
     meets &= (table["pivot_stop"] > window[0]) & (table["pivot_start"] < window[1])
     reach = table[["stop", "pivot_stop"]].max(axis=1) - table[["start", "pivot_start"]].min(axis=1)
+    table = table.assign(reach=reach)
     shown = table[meets & (reach >= smallest) & ~(own & (table["stop"] - table["start"] == 1))]
-    return shown.sort_values("votes", ascending=False, kind="stable").head(MAX_SHAPES).reset_index(drop=True)
+    return shown.sort_values("votes", ascending=False, kind="stable").reset_index(drop=True)
 
 
 def _runs(sets: pd.DataFrame) -> pd.DataFrame:

@@ -61,9 +61,11 @@ def prediction_errors(rows: Rows, kind: str = "mass", alpha: float = ALPHA, wind
     parts = []
     for row in range(len(values)):
         real, known = values[row].astype(np.float64), rows.seen[row] - 1
+        whole = real.sum()
         if row > rows.first:
             for name, expected in running.predict().items():
-                error = np.abs(expected - real)[:known].sum() / max(real.sum(), 1e-12)
+                # A row without any score has no relative error.
+                error = np.abs(expected - real)[:known].sum() / whole if whole > 0 else np.nan
                 parts.append((row - rows.first, name, error))
         running.add(real, rows.seen[row])
     return pd.DataFrame(parts, columns=COLUMNS)

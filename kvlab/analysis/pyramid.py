@@ -38,8 +38,15 @@ def spread_by_axis(steps: pd.DataFrame, step: int) -> dict[str, float]:
     """How unequal the live slots are: largest over smallest layer mean, and largest over smallest head of a layer."""
     here = steps[steps["step"] == step]
     layers = here.groupby("layer")["live_slots"].mean()
-    heads = here.groupby("layer")["live_slots"].agg(lambda slots: slots.max() / max(slots.min(), 1))
-    return {"layers": float(layers.max() / max(layers.min(), 1)), "heads": float(heads.max())}
+    heads = here.groupby("layer")["live_slots"].agg(lambda slots: ratio(slots.max(), slots.min()))
+    return {"layers": ratio(layers.max(), layers.min()), "heads": float(heads.max())}
+
+
+def ratio(slots: float, others: float) -> float:
+    """Slots over slots: infinite over none, and 1 where there are none of either."""
+    if others:
+        return float(slots / others)
+    return float("inf") if slots else 1.0
 
 
 def touched_sinks(run: Run, sinks: int) -> tuple[int, int]:

@@ -31,7 +31,8 @@ def regions_over_steps(lineage: Lineage) -> pd.DataFrame:
 
 
 def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28) -> pd.DataFrame:
-    """One row a slot and step over `columns` steps from `step` on: step, tokens, position, region, votes.
+    """One row a slot and step over `columns` steps from `step` on: step, tokens, position, region, votes, and `slots`,
+    how many there are over these steps.
 
     At most `most` slots are shown: those that arrive, leave or change region come first, then the residual ones, then
     the rest spread evenly over the text.
@@ -49,7 +50,7 @@ def slots_by_step(lineage: Lineage, step: int, columns: int = 6, most: int = 28)
             "votes": votes[:, shown].ravel(),
         }
     )
-    table = table[table["code"] >= 0]
+    table = table[table["code"] >= 0].assign(slots=int((codes >= 0).any(axis=0).sum()))
     return table.assign(region=[REGIONS[code] for code in table.pop("code")]).reset_index(drop=True)
 
 

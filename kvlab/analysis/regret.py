@@ -10,7 +10,6 @@ from kvlab.analysis.lineage.fold import Lineage
 from kvlab.analysis.memory import budgets_by_layer
 
 MAX_STEPS = 384
-MAX_TOKENS = 20
 
 
 def regret_map(steps: pd.DataFrame) -> pd.DataFrame:
@@ -49,13 +48,11 @@ def worst_head(steps: pd.DataFrame, step: int) -> tuple[int, int, float]:
 
 
 def dropped_tokens(lineage: Lineage, true_mass: np.ndarray, texts: list[str], step: int) -> pd.DataFrame:
-    """The tokens already dropped after `step` that the full cache would attend to most: position, text, mass, when.
-
-    `true_mass` is (tokens,) at the step; at most `MAX_TOKENS` rows.
-    """
+    """The tokens already dropped after `step`, the one the full cache would attend to most first: position, text, mass,
+    when. `true_mass` is (tokens,) at the step."""
     mass = true_mass[: lineage.tokens].astype(np.float32)
     gone = np.flatnonzero(lineage.death <= step)
-    shown = gone[np.argsort(-mass[gone], kind="stable")][:MAX_TOKENS]
+    shown = gone[np.argsort(-mass[gone], kind="stable")]
     return pd.DataFrame(
         {
             "position": shown,

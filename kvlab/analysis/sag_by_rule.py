@@ -8,13 +8,12 @@ import numpy as np
 import pandas as pd
 
 from kvlab.analysis.compare import unique_labels
-from kvlab.analysis.one_merge import OneMerge
+from kvlab.analysis.one_merge import LEAST_MASS, OneMerge
 from kvlab.analysis.query_heads import query_heads_a_slot
 from kvlab.trace.reader import Run
 
 EXACT_RULES = ("bias", "paper", "min-norm")
 CONVEX = ("cam", "d2o", "kvmerger", "pyramid-pool")  # unless given a mass rule that kvlab adds
-LEAST_MASS = 1e-4
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 SAG_COLUMNS = [
     "label", "method", "rule", "merges", *(f"q{round(100 * q):02d}" for q in QUANTILES), "sagging", "total", "size",
@@ -35,10 +34,11 @@ def rule_of(run: Run) -> str:
 
 
 def merge_groups(run: Run) -> pd.DataFrame:
-    """One row for all that went into one slot in one step: columns step, layer, head, slot, before, after, change.
+    """One row for all that went into one slot in one step: columns step, layer, head, slot, before, after, sag.
 
-    `change` is (after - before) / before, attention of the same query: negative where the merge made it sag. What a
-    step evicts beside its merges lifts everything else; `after` is without that lift, times 1 - the evicted attention.
+    `sag` is (before - after) / before, attention of the same query: positive where the merge lost attention, not
+    defined where there was none. What a step evicts beside its merges lifts everything else; `after` is without that
+    lift, times 1 - the evicted attention.
     """
     columns = ["step", "layer", "head", "target", "mass_source", "mass_target", "mass_after"]
     events, place = run.select("events", columns=columns), ["step", "layer", "head"]
@@ -50,27 +50,27 @@ def merge_groups(run: Run) -> pd.DataFrame:
     ).reset_index()
     lift = table.join(evicted, on=place)["evicted"].fillna(0.0)
     table["before"], table["after"] = table["sources"] + table["own"], table["after"] * (1 - lift)
-    table["change"] = (table["after"] - table["before"]) / table["before"].clip(lower=1e-12)
-    return table.rename(columns={"target": "slot"})[[*place, "slot", "before", "after", "change"]]
+    table["sag"] = (table["before"] - table["after"]) / table["before"].where(table["before"] > 0)
+    return table.rename(columns={"target": "slot"})[[*place, "slot", "before", "after", "sag"]]
 
 
 def sag_of_runs(runs: Sequence[Run]) -> pd.DataFrame:
     """One row a run that merged: label, method, rule, merges (groups with at least `LEAST_MASS` before), quantiles of
-    the relative change (q05 .. q95), sagging (share of them that lost), total (their whole change over their mass) and
-    size (the same with every merge's change taken as positive)."""
+    the sag (q05 .. q95; positive is lost), sagging (share of them that lost), total (their whole loss over their mass)
+    and size (the same with every merge's loss taken as positive)."""
     rows = []
     for run, label in zip(runs, unique_labels(runs), strict=True):
         groups = merge_groups(run)
         heavy = groups[groups["before"] >= LEAST_MASS]
         if heavy.empty:
             continue
-        quantiles = {f"q{round(100 * q):02d}": heavy["change"].quantile(q) for q in QUANTILES}
+        quantiles = {f"q{round(100 * q):02d}": heavy["sag"].quantile(q) for q in QUANTILES}
         rows.append(
             {
                 "label": label, "method": run.record.method, "rule": rule_of(run), "merges": len(heavy), **quantiles,
-                "sagging": float((heavy["change"] < 0).mean()),
-                "total": float((heavy["after"] - heavy["before"]).sum() / heavy["before"].sum()),
-                "size": float((heavy["after"] - heavy["before"]).abs().sum() / heavy["before"].sum()),
+                "sagging": float((heavy["sag"] > 0).mean()),
+                "total": float((heavy["before"] - heavy["after"]).sum() / heavy["before"].sum()),
+                "size": float((heavy["before"] - heavy["after"]).abs().sum() / heavy["before"].sum()),
             }
         )  # fmt: skip
     return pd.DataFrame(rows, columns=SAG_COLUMNS)
@@ -100,14 +100,16 @@ def where_attention_goes(runs: Sequence[Run], layer: int, head: int, step: int) 
 
 
 def before_and_after(merges: Sequence[tuple[str, str, OneMerge]]) -> pd.DataFrame:
-    """One row a (label, method, merge): columns label, method, step, slot, own, sources, after, votes, perturbation."""
+    """One row a (label, method, merge): columns label, method, step, slot, own, sources, after, lost (share of what the
+    parts had; not defined where they had nothing), votes, perturbation."""
     rows = []
     for label, method, merge in merges:
-        first = merge.events.iloc[0]
+        first, before = merge.events.iloc[0], merge.mass_before
         rows.append(
             {
                 "label": label, "method": method, "step": merge.step, "slot": merge.target,
                 "own": first["mass_target"], "sources": merge.events["mass_source"].sum(), "after": merge.mass_after,
+                "lost": (before - merge.mass_after) / before if before > 0 else np.nan,
                 "votes": first["votes_after"], "perturbation": first["perturbation"],
             }
         )  # fmt: skip

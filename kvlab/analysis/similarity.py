@@ -124,24 +124,21 @@ def neighbour_profile(unit: np.ndarray, token: int, reach: int = 128) -> pd.Data
     return pd.DataFrame({"offset": position - token, "position": position, "similarity": similarity})
 
 
-def locality(unit: np.ndarray, near: int = 8, sample: int = 512) -> dict[str, float]:
-    """Mean cosine of tokens at most `near` apart, and of tokens further apart (over evenly chosen tokens).
+def locality(unit: np.ndarray, near: int = 8) -> dict[str, float]:
+    """Mean cosine of tokens at most `near` apart, and of tokens further apart, over all pairs.
 
-    The far mean is what the sum over all tokens, one product with their total, leaves beside the near ones.
+    The far mean is what the sum over all pairs, the square of the tokens' total, leaves beside the near ones.
     """
-    units = as_float32(unit)
-    chosen = np.unique(np.linspace(0, len(unit) - 1, min(sample, len(unit))).round().astype(int))
-    offsets = np.arange(-near, near + 1)
-    others = chosen[:, None] + offsets[None, :]
-    inside = (others >= 0) & (others < len(unit))
-    around = np.einsum("td,tod->to", units[chosen], units[others.clip(0, len(unit) - 1)]) * inside
-    itself = around[:, near].sum()
-    close, everything = around.sum() - itself, float((units[chosen] @ units.sum(axis=0)).sum())
-    pairs_near = int(inside.sum()) - len(chosen)
-    pairs_far = len(chosen) * (len(unit) - 1) - pairs_near
+    units, tokens = as_float32(unit), len(unit)
+    offsets = range(1, min(near, tokens - 1) + 1)
+    close = sum(float(np.einsum("td,td->", units[offset:], units[:-offset])) for offset in offsets)
+    total, itself = units.sum(axis=0, dtype=np.float64), float(np.einsum("td,td->", units, units))
+    every = (float(total @ total) - itself) / 2
+    pairs_near = sum(tokens - offset for offset in offsets)
+    pairs_far = tokens * (tokens - 1) // 2 - pairs_near
     return {
-        "near": float(close / pairs_near) if pairs_near else float("nan"),
-        "far": float((everything - itself - close) / pairs_far) if pairs_far else float("nan"),
+        "near": close / pairs_near if pairs_near else float("nan"),
+        "far": (every - close) / pairs_far if pairs_far else float("nan"),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -82,6 +83,7 @@ class Needs:
 Draw = Callable[[Sources, Choice, Theme], "tuple[Drawn, ...] | Needs"]
 RECORDED: tuple[Source, ...] = ("run", "comparison")  # sources that are one prompt
 MOST_LACKING = 50_000
+SEVERAL = re.compile(r"n = \d")  # how a finding says that a number is of several prompts
 # Which exhibits can't be drawn from which comparisons that have ended: what was not recorded never will be.
 _LACKING: dict[Hashable, None] = {}
 
@@ -168,4 +170,7 @@ def _of_prompts(claim: Claim | None, settle: str) -> Claim | None:
         return None
     if claim.verdict == OPEN and claim.basis.prompts:
         claim = replace(claim, settle=claim.settle or settle)
-    return claim if claim.basis.prompts > 1 else replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)
+    several = claim.basis.prompts > 1 or SEVERAL.search(claim.finding)
+    if several or claim.finding.startswith(ONE_PROMPT_BEGINS.rstrip(". ")):
+        return claim
+    return replace(claim, finding=ONE_PROMPT_BEGINS + claim.finding)

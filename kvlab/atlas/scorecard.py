@@ -24,15 +24,15 @@ Lines = dict[str, dict[Verdict, list[tuple[Exhibit, Claim]]]]
 def lines(judged: Iterable[tuple[Exhibit, Iterable[Claim]]]) -> Lines:
     """The claims of every paper by verdict, each with the exhibit that decides it.
 
-    A claim that several exhibits of a paper decide, as three walls of maps do, counts once, at the first of them.
+    A claim that several exhibits of a paper show counts once: at the one made for it, else at the first of them.
     """
     found: Lines = {paper: {verdict: [] for verdict in VERDICTS} for paper in PAPERS}
     seen: set[tuple[str, str]] = set()
-    for exhibit, claims in judged:
-        for claim in claims:
-            if (exhibit.paper, claim.paper) not in seen:
-                seen.add((exhibit.paper, claim.paper))
-                found[exhibit.paper][claim.verdict].append((exhibit, claim))
+    shown = [(exhibit, claim) for exhibit, claims in judged for claim in claims]
+    for exhibit, claim in sorted(shown, key=lambda one: bool(one[1].judged_at)):
+        if (exhibit.paper, claim.paper) not in seen:
+            seen.add((exhibit.paper, claim.paper))
+            found[exhibit.paper][claim.verdict].append((exhibit, claim))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 
 import pandas as pd
@@ -15,6 +16,7 @@ WITHOUT_PAPER = ("full", "packed", "window", "compose", "exactmerge", "exactmerg
 PRESET, PAPER = "preset", "paper"
 UNDER = "under "  # how the words begin, by which they are found in a line of origin
 PUBLISHED = f"{UNDER}preset=paper"
+NEXT_RUN = re.compile("; (?:evictions|run) ")  # how a line of origin goes on to another run
 SHOWN = 4  # settings named before the rest is counted
 
 
@@ -42,9 +44,10 @@ def of_record(record: RunRecord) -> str:
     own = record.hyper_parameters
     named = [f"{name} {_word(own.get(name))}, not {_word(value)}" for name, value in record.departures.items()]
     more = f" and {len(named) - SHOWN} more" if len(named) > SHOWN else ""
-    return f"{UNDER}{'default' if record.preset == 'default' else record.preset} settings, not the paper's: " + (
-        "; ".join(named[:SHOWN]) + more
-    )
+    told = "; ".join(named[:SHOWN]) + more
+    if record.preset.startswith(PAPER):
+        return f"{UNDER}{PRESET}={record.preset} but for {told}"
+    return f"{UNDER}{record.preset} settings, not the paper's: {told}"
 
 
 def of_rows(rows: pd.DataFrame) -> str:
@@ -59,12 +62,12 @@ def of_rows(rows: pd.DataFrame) -> str:
     theirs = [PAPER in str(options.get(PRESET, "")) or PAPER in _parts_named(options) for options in known]
     if all(theirs):
         return PUBLISHED
-    return f"{UNDER}{'partly ' if any(theirs) else ''}kvlab's default settings, not preset=paper"
+    return f"{UNDER}kvlab's default settings{' in part' if any(theirs) else ''}, not preset=paper"
 
 
 def in_origin(origin: str) -> str:
     """The words of `of_record` or `of_rows` in a line of origin; nothing where there are none."""
-    parts = (part for line in origin.split("; evictions") for part in line.split(" · "))
+    parts = (part for line in NEXT_RUN.split(origin) for part in line.split(" · "))
     return next((part for part in parts if part.startswith(UNDER)), "")
 
 

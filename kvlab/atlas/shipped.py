@@ -66,7 +66,8 @@ def _decided(own: Claim | None, left: list[Claim], ships: Shipped) -> Claim | No
         return own
     if own.basis.prompts >= other.basis.prompts > 0:
         return own
-    mine = f"Own data ({own.basis.words or 'nothing'}) is not enough to say; judged on what is {ships.words}. "
+    few = f"Own data ({own.basis.words}) is not enough to say" if own.basis.words else "Own data says nothing of it"
+    mine = f"{few}; judged on what is {ships.words}. "
     return replace(other, finding=mine + other.finding, settle=own.settle)
 
 
@@ -78,7 +79,7 @@ def rows_of(exhibit: Exhibit, figures: Sequence[Drawn], theme: Theme) -> list[di
             "name": one.name,
             "theme": theme,
             "figure": one.figure.to_json(),
-            "frame": one.frame.to_json(orient="table", index=False, double_precision=6),
+            "frame": one.frame.to_json(orient="table", index=False, double_precision=15),  # shares may be tiny
             "reading": one.reading,
             "origin": one.origin,
             "claim": "" if one.claim is None else json.dumps(vars_of(one.claim)),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
+from typing import Any, TypeVar
 
 import pandas as pd
 import pyarrow as pa
@@ -32,6 +33,7 @@ MOST_ELSEWHERE = 24  # comparisons that are looked through for what the one in v
 # A measurement once; the same one asked for in other words stays, as some exhibit looks for these words.
 ONE_ROW = ["key", "hyper_parameters"]
 log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,14 @@ class Sources:
         """Every row of every evaluation (columns as `kvlab.evaluate.rows.ROWS`), a repeated key once, and `name`."""
         return _evaluations(self.results, _stamps(_files(self.results, EVAL_FOLDER)))
 
-    def once(self, name: str, make: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What `make` works out of the evaluations as they were when first asked, made once for a name; not changed."""
         if name not in self._made:
             self._made[name] = make()
         return self._made[name]
 
     @cached_property
-    def _made(self) -> dict[str, pd.DataFrame]:
+    def _made(self) -> dict[str, Any]:
         return {}
 
     @cached_property

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kvlab.counted import prompts
+from kvlab.counted import in_range, prompts
 from kvlab.intervals import Interval
 
 Verdict = Literal["holds", "does not hold", "not enough to say"]
@@ -37,24 +37,31 @@ class Basis:
 
 @dataclass(frozen=True)
 class Threshold:
-    """From where on a measured number counts for the claim, and why there; `at_most`: up to where."""
+    """Above what a measured number counts for the claim, and why; `at_most`: below what; `up_to`: between which two."""
 
     value: float
     reason: str
     at_most: bool = False
+    up_to: float | None = None
 
     def side(self, found: Interval | None, least: int = LEAST_PROMPTS) -> Verdict:
-        """`holds` where the whole interval lies beyond the threshold, `does not hold` where all of it falls short."""
+        """`holds` where the whole interval lies where it counts, `does not hold` where none of it does."""
         if found is None or found.n < least:
             return OPEN
+        if self.up_to is not None:
+            if self.value < found.low and found.high < self.up_to:
+                return HOLDS
+            return FAILS if found.high < self.value or found.low > self.up_to else OPEN
         low, high = (-found.high, -found.low) if self.at_most else (found.low, found.high)
         value = -self.value if self.at_most else self.value
         return HOLDS if low > value else FAILS if high < value else OPEN
 
     @property
     def words(self) -> str:
-        """`at least 0.1: a tenth of what two equal keys have`."""
-        return f"{'at most' if self.at_most else 'at least'} {self.value:g}: {self.reason}"
+        """`above 0.1: a tenth of what two equal keys have`."""
+        if self.up_to is not None:
+            return f"between {self.value:g} and {self.up_to:g}: {self.reason}"
+        return f"{'below' if self.at_most else 'above'} {self.value:g}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,8 @@ class Claim:
 
     `basis` says what it rests on, `interval` is that of the number that decides (over prompts, 95 %), `threshold` what
     it is held to. `settle` is a command that would settle what there is not enough to say of. `setting` says under
-    which settings it was judged; `Exhibit.draw` takes it from the origin where the claim does not say.
+    which settings it was judged; `Exhibit.draw` takes it from the origin where the claim does not say. `judged_at` is
+    the key of the exhibit made for the claim, on an exhibit that only repeats that verdict.
     """
 
     paper: str
@@ -74,6 +82,7 @@ class Claim:
     threshold: Threshold | None = None
     settle: str = ""
     setting: str = ""
+    judged_at: str = ""
 
 
 def judge(
@@ -90,6 +99,31 @@ def together(verdicts: Iterable[Verdict]) -> Verdict:
     if FAILS in found:
         return FAILS
     return HOLDS if found and all(one == HOLDS for one in found) else OPEN
+
+
+def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdict, Interval | None, Threshold]:
+    """The verdict of a claim in several parts (at least one), with the number and threshold of a part that decides it.
+
+    That is the first part that fails, else the first that is open, else the first.
+    """
+    sides = [held.side(found) for found, held in parts]
+    verdict = together(sides)
+    return verdict, *parts[sides.index(verdict)]
+
+
+def rests_on(claim: Claim) -> list[str]:
+    """What the verdict rests on, the interval that decides, what it is held to and under which settings: sentences."""
+    found, held = claim.interval, claim.threshold
+    parts = [f"On {claim.basis.words}."] if claim.basis.words else []
+    if found is not None and found.n > 1:
+        measured = "Measured:" if claim.verdict == OPEN else "Decided by"
+        mean, low, high = in_range(found.mean, found.low, found.high)
+        parts.append(f"{measured} {mean} (95 % interval {low} to {high}).")
+    if held is not None:
+        parts.append(f"Counts if {held.words}.")
+    if claim.verdict == OPEN and found is not None and found.n < LEAST_PROMPTS:
+        parts.append(f"Fewer than {LEAST_PROMPTS} prompts decide nothing.")
+    return [*parts, f"Judged {claim.setting}."] if claim.setting else parts
 
 
 def never(broken: int, basis: Basis) -> Verdict:

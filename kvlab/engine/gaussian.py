@@ -11,7 +11,7 @@ MOST_ROWS = 4096  # of the prompt, evenly spread, for what needs sorting
 MOST_POOLED = 1_000_000
 EDGES = torch.linspace(-6, 6, 49)  # standard deviations
 PROBABILITIES = (torch.arange(33) + 0.5) / 33
-TINY = 1e-6
+CONSTANT = 1e-6  # a channel that varies by less than this share of its mean does so by rounding
 
 
 class Moments:
@@ -42,14 +42,19 @@ class Moments:
         self.count = all_
 
     @property
+    def constant(self) -> Tensor:
+        """(hidden,) bool: the channels that do not vary."""
+        return self.deviation <= CONSTANT * self.mean.abs()
+
+    @property
     def deviation(self) -> Tensor:
         """(hidden,) standard deviation, n - 1; zeros for a single row."""
         return (self.second / max(self.count - 1, 1)).sqrt()
 
     def standardised(self, power: int) -> Tensor:
-        """(hidden,) mean of the third or fourth power, in standard deviations."""
+        """(hidden,) mean of the third or fourth power, in standard deviations; NaN where a channel does not vary."""
         sums = self.third if power == 3 else self.fourth
-        return sums / self.count / self.deviation.clamp_min(TINY).pow(power)
+        return (sums / self.count / self.deviation.pow(power)).masked_fill(self.constant, torch.nan)
 
 
 class HiddenStatistics:
@@ -93,13 +98,15 @@ class HiddenStatistics:
         found = {name: values.float().to(device) for name, values in of_channels.items()}
         rows = torch.cat(self.kept).to(device).float()  # a copy, so that it may be changed
         self.kept.clear()
-        ordered = _sorted(rows.sub_(found["mean"]).div_(found["deviation"].clamp_min(TINY)))  # (n, hidden)
+        constant = inner.constant.to(device)
+        scale = found["deviation"].masked_fill(constant, torch.inf)  # a channel that does not vary is zero everywhere
+        ordered = _sorted(rows.sub_(found["mean"]).div_(scale))  # (n, hidden)
         del rows
         channels = shown_channels(ordered.shape[1]).to(device)
         pooled = _sorted(ordered[:: max(1, ordered.numel() // MOST_POOLED)].flatten())
         shown = [pooled, *ordered[:, channels].unbind(1)]
         return found | {
-            "distance": _distance(ordered),
+            "distance": _distance(ordered).masked_fill(constant, torch.nan),
             "histogram": torch.stack([_density(values) for values in shown]),
             "quantiles": torch.stack([_quantiles(values) for values in shown]),
         }

@@ -93,9 +93,13 @@ def mass_columns(slots: Slots, columns: Tensor, shadow: Shadow, given: Answer, t
 
 
 def relative_error(given: Tensor, true: Tensor, heads: int) -> Tensor:
-    """||given - true|| / ||true|| of (Hq, d) outputs, mean over each KV head's group; (H,)."""
-    error = (given - true).norm(dim=-1) / true.norm(dim=-1).clamp_min(1e-12)
-    return error.view(heads, -1).mean(-1)
+    """||given - true|| / ||true|| of (Hq, d) outputs, mean over each KV head's group; (H,).
+
+    A true output of zeros has no relative error, unless it was given exactly; NaN where none of the group has one.
+    """
+    off, size = (given - true).norm(dim=-1), true.norm(dim=-1)
+    error = (off / size).masked_fill((size == 0) & (off > 0), torch.nan).masked_fill(off == 0, 0.0)
+    return error.view(heads, -1).nanmean(-1)
 
 
 def rows_by_position(mass: Tensor, columns: Tensor, shadow: Shadow) -> Tensor:

@@ -231,7 +231,9 @@ class Recorder:
         judged = slots.valid[0] & ~newest
         predicted = slots.score[0].exp().masked_fill(~judged, 0.0)
         real = given.mass.masked_fill(~judged, 0.0)
-        layer.columns["score_error"] = (predicted - real).abs().sum(-1) / real.sum(-1).clamp_min(1e-12)
+        received = real.sum(-1)
+        error = (predicted - real).abs().sum(-1) / received
+        layer.columns["score_error"] = error.masked_fill(received == 0, torch.nan)
 
     def _keeps_rows(self, layer_idx: int) -> bool:
         return self.step % self.rows.every == 0 and bool(self.rows.of_layers([layer_idx]))

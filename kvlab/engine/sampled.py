@@ -68,18 +68,23 @@ def _view(slots: Slots, seen: PassSeen, tokens: Tensor) -> View:
 def _inside(mass: Tensor, inner: Tensor) -> Tensor:
     """Attention (H, G, ..., T) to the `inner` (1, T) tokens alone, adding up to one."""
     mass = mass.masked_fill(~inner[0], 0.0)
-    return mass / mass.sum(-1, keepdim=True).clamp_min(1e-30)
+    return mass / mass.sum(-1, keepdim=True).clamp_min(torch.finfo(mass.dtype).tiny)
 
 
 def _overlaps(true: Tensor, sampled: Tensor, share: float, prefix: str) -> dict[str, Tensor]:
-    """Of the true attention (H, G, T), what lies in each sample's nucleus; and how large the nuclei are."""
+    """Of the true attention (H, G, T), what lies in each sample's nucleus; and how large the nuclei are.
+
+    Attention without any mass has no nucleus: query heads without one do not count, and NaN where none has one.
+    """
     sizes, wanted = nucleus_size(sampled, share), nucleus_size(true, share)
     sets = chosen(sampled, sizes, int(sizes.max()))  # (H, G, S, T)
     tokens = true.shape[-1]
+    overlap = (true[:, :, None] * sets).sum(-1).masked_fill((sizes == 0) | (wanted == 0)[..., None], torch.nan)
+    usage, true_usage = (count.float().masked_fill(count == 0, torch.nan) / tokens for count in (sizes, wanted))
     return {
-        f"{prefix}overlap": (true[:, :, None] * sets).sum(-1).mean(1),
-        f"{prefix}usage": sizes.float().mean(1) / tokens,
-        f"{prefix}true_usage": wanted.float().mean(1) / tokens,
+        f"{prefix}overlap": overlap.nanmean(1),
+        f"{prefix}usage": usage.nanmean(1),
+        f"{prefix}true_usage": true_usage.nanmean(1),
     }
 
 

@@ -18,7 +18,7 @@ from kvlab.methods.plan import Plan
 from kvlab.methods.view import Slots
 
 TOKENS_AT_ONCE = 4096
-TINY = 1e-12
+TINY = torch.finfo(torch.float32).tiny  # so that only a vector of zeros is not of length 1
 
 
 @dataclass(frozen=True)

@@ -38,9 +38,12 @@ def attention_map(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_attention_map(frame: pd.DataFrame) -> str:
     """How concentrated the rows are."""
     values = np.sort(frame.to_numpy(float), axis=1)[:, ::-1]
-    top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1).clip(1e-9)
+    values = values[values.sum(axis=1) > 0]
+    if not len(values):
+        return "No query has any attention here."
+    top = values[:, : max(1, values.shape[1] // 20)].sum(axis=1) / values.sum(axis=1)
     share = percent(top.mean())
-    return f"Over {len(frame)} queries, the most attended twentieth of the text gets {share} of the attention."
+    return f"Over {len(values)} queries, the most attended twentieth of the text gets {share} of the attention."
 
 
 def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
@@ -56,12 +59,13 @@ def distance_by_layer(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     return figure.update_yaxes(rangemode="tozero").update_xaxes(dtick=1 if len(frame) <= 24 else None)
 
 
-def read_distance_by_layer(frame: pd.DataFrame) -> str:
-    """First and last layer in words."""
+def read_distance_by_layer(frame: pd.DataFrame, queries: int, most: int) -> str:
+    """First and last layer in words; at most `most` of the recorded `queries` were looked at."""
     first, last = frame.iloc[0], frame.iloc[-1]
     return (
         f"Means over heads and steps: layer {first['layer']:.0f} looks {first['distance']:,.0f} tokens back, layer "
         f"{last['layer']:.0f} "
         f"{last['distance']:,.0f}; the sinks get {percent(first['sink_mass'])} and {percent(last['sink_mass'])}, the "
         f"last 32 tokens {percent(first['local_mass'])} and {percent(last['local_mass'])}."
+        + (f" Looked at are {most:,} of {queries:,} queries, evenly chosen." if queries > most else "")
     )

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from kvlab.figures.by_head import map_of_heads
 from kvlab.figures.palette import HUES, LOSS, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, finish, log_axis
-from kvlab.figures.words import number, percent, plural, visible
+from kvlab.figures.words import drawn_of, number, percent, plural, visible
 
 MAX_POINTS = 1500
 LOOKS = (("blue", "solid", "circle"), ("orange", "dash", "diamond"), ("green", "dot", "square"),
@@ -46,7 +46,8 @@ def read_cumulative_mass(frame: pd.DataFrame, layer: int, head: int, top: float)
     area = frame.groupby(["layer", "head"])[["share", "mass"]].apply(lambda t: np.trapezoid(t["mass"], t["share"]))
     own = f"; layer {layer}, head {head}: {percent(at[layer, head])}" if (layer, head) in at.index else ""
     return (
-        f"The top {percent(top)} of the tokens hold {percent(at.median())} of the attention in the median head, "
+        f"The top {percent(top)} of the tokens hold {percent(at.median())} of the attention in the median of "
+        f"{plural(len(at), 'head')}, "
         f"{percent(at.min())} in the flattest and {percent(at.max())} in the sharpest{own}. "
         f"Mean area under the curve {number(area.mean())} (0.5 if all tokens were alike)."
     )
@@ -129,6 +130,7 @@ def read_variance_by_token(frame: pd.DataFrame, ratio: float, shuffled: float) -
     return (
         f"Inside a window the variance is {number(ratio)} times that over all steps (attention-weighted; "
         f"{number(shuffled)} with the steps in random order), and smaller for {percent(smaller)} of the tokens."
+        f"{drawn_of(MAX_POINTS, len(frame), 'token', 'the most attended')}"
     )
 
 

@@ -87,8 +87,10 @@ def read_board(frame: pd.DataFrame) -> str:
     if frame["kept"].notna().any():
         most = frame.groupby("label", sort=False)["kept"].mean().sort_values(ascending=False, kind="stable")
         when = _moment(frame)
+        tokens = int(frame.groupby("run_id")["position"].count().max())
+        column = f"a column about {tokens / MOST_TOKENS:.1f} tokens" if tokens > MOST_TOKENS else "a column a token"
         strip = (
-            "The strip is the fact, a column a token, filled by the share of heads that kept, merged or dropped it "
+            f"The strip is the fact, {column}, filled by the share of heads that kept, merged or dropped it "
             f"{when}; most is kept whole by {most.index[0]} ({percent(most.iloc[0])} of heads, "
             "mean over the fact's tokens)."
         )

@@ -26,10 +26,10 @@ def styles_of(frame: pd.DataFrame, theme: Theme) -> dict[str, Style]:
 
 def kl_along_text(frame: pd.DataFrame, theme: Theme = "light", focus: str = "") -> go.Figure:
     """KL divergence from the full cache at every token of the forced continuation, on a log axis."""
-    frame = frame.assign(kl=frame["kl"].clip(lower=FLOOR))
+    frame = frame.assign(drawn=frame["kl"].clip(lower=FLOOR))
     title, y = "Distance from the full cache, token by token", "KL (nats, log)"
-    figure = _along_text(frame, "kl", "KL %{y:.3g} nats", title, y, theme, focus, height=420)
-    return figure.update_yaxes(**log_axis(frame["kl"]))
+    figure = _along_text(frame, "drawn", "KL %{customdata[1]:.3g} nats", title, y, theme, focus, height=420, told="kl")
+    return figure.update_yaxes(**log_axis(frame["drawn"]))
 
 
 def read_kl_along_text(frame: pd.DataFrame) -> str:
@@ -207,9 +207,20 @@ def read_slots_by_layer(frame: pd.DataFrame) -> str:
 
 
 def _along_text(
-    frame: pd.DataFrame, column: str, hover: str, title: str, y: str, theme: Theme, focus: str, height: int = 0
+    frame: pd.DataFrame,
+    column: str,
+    hover: str,
+    title: str,
+    y: str,
+    theme: Theme,
+    focus: str,
+    height: int = 0,
+    told: str = "",
 ) -> go.Figure:
-    """A line a run, the full cache's left out, over the tokens of the continuation."""
+    """A line a run, the full cache's left out, over the tokens of the continuation.
+
+    `hover` may name `customdata[1]`, the value in the column `told` where it is not the one that is drawn.
+    """
     figure, compressed = go.Figure(), frame[frame["method"] != "full"]
     styles = styles_of(compressed, theme)
     # The line in focus is drawn last, over the others.
@@ -222,8 +233,8 @@ def _along_text(
             y=run[column].to_numpy(np.float64),
             name=label,
             legendrank=1 + list(styles).index(label),
-            customdata=[visible(text) for text in run["text"]],
-            hovertemplate=f"{label}<br>token %{{x}} %{{customdata}}<br>{hover}<extra></extra>",
+            customdata=[[visible(text), value] for text, value in zip(run["text"], run[told or column], strict=True)],
+            hovertemplate=f"{label}<br>token %{{x}} %{{customdata[0]}}<br>{hover}<extra></extra>",
             **_look(styles[label], label, focus),
         )
     figure.update_layout(hovermode="closest", showlegend=True)

@@ -104,8 +104,8 @@ def kl_of_both(
             mode="lines+markers",
             line={"color": pick(HUES[hue], theme), "dash": dash, "width": 1.6},
             marker={"symbol": marker, "size": 5},
-            customdata=words,
-            hovertemplate="token %{x} %{customdata}: KL %{y:.3g} nats<extra></extra>",
+            customdata=list(zip(words, frame[column], strict=True)),
+            hovertemplate="token %{x} %{customdata[0]}: KL %{customdata[1]:.3g} nats<extra></extra>",
         )
     if not figure.data:
         figure.add_scatter(x=frame["token"], y=frame["a"], name="KL", mode="lines")
@@ -123,4 +123,6 @@ def read_kl_of_both(frame: pd.DataFrame) -> str:
     top = known.loc[gap.idxmax()]
     means = f"A {number(float(known['a'].mean()))}, B {number(float(known['b'].mean()))} nats a token"
     most = f"token {int(top['token'])} “{top['text'].strip()}”"
-    return f"Mean KL over {plural(len(known), 'token')}: {means}; they differ most at {most}."
+    low = bool((frame[["a", "b"]] < FLOOR).any(axis=None))
+    drawn = f" Values below {number(FLOOR)} are drawn at {number(FLOOR)}." if low else ""
+    return f"Mean KL over {plural(len(known), 'token')}: {means}; they differ most at {most}.{drawn}"

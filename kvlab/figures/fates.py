@@ -8,11 +8,12 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.lineage.states import STATES, State
+from kvlab.analysis.lineage.states import STATES
 from kvlab.figures.animation import frames_of, with_slider
 from kvlab.figures.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
 from kvlab.figures.template import QUIET, finish
-from kvlab.figures.words import percent
+from kvlab.figures.timeline import blocks_of
+from kvlab.figures.words import drawn_of, percent
 
 MOST_FRAMES = 30
 
@@ -32,15 +33,23 @@ def fates(mosaics: Mapping[str, pd.DataFrame], theme: Theme = "light") -> go.Fig
     return with_slider(figure, "step ", len(steps) - 1, theme)
 
 
-def read_fates(mosaics: Mapping[str, pd.DataFrame]) -> str:
-    """Of each method, how many tokens are gone and how many live on in shared slots at the last step."""
+def read_fates(mosaics: Mapping[str, pd.DataFrame], counts: Mapping[str, pd.DataFrame]) -> str:
+    """Of each method, how many tokens are gone and how many live on in shared slots at the last step, of all tokens.
+
+    `counts` has the `state_counts` of each.
+    """
     parts = []
-    for name, mosaic in mosaics.items():
-        last = mosaic.iloc[:, -1].to_numpy()
-        shared = np.isin(last, (State.PIVOT, State.ABSORBED)).mean()
-        parts.append(f"{name} dropped {percent((last == State.EVICTED).mean())} and merged {percent(shared)}")
-    step = next(iter(mosaics.values())).columns[-1]
-    return f"After step {step}, of what is shown: {'; '.join(parts)}."
+    for name, states in counts.items():
+        last = states.iloc[-1]
+        tokens = last[["unseen", "own", "pivot", "absorbed", "evicted"]].sum()
+        shared = (last["pivot"] + last["absorbed"]) / tokens
+        parts.append(f"{name} dropped {percent(last['evicted'] / tokens)} and merged {percent(shared)}")
+    first = next(iter(mosaics.values()))
+    step, steps = first.columns[-1], len(next(iter(counts.values())))
+    return (
+        f"After step {step}, of all tokens: {'; '.join(parts)}.{blocks_of(len(first), int(tokens))}"
+        f"{drawn_of(min(MOST_FRAMES, first.shape[1]), steps, 'step', 'evenly chosen')}"
+    )
 
 
 def _strip(codes: np.ndarray, names: list[str], positions: np.ndarray, theme: Theme) -> go.Heatmap:

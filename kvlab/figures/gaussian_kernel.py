@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import DASHES, HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.template import finish
-from kvlab.figures.words import number, percent, plural
+from kvlab.figures.words import drawn_of, number, percent, plural
 
 HUES_OF_CURVES = ("blue", "green", "orange", "purple", "grey")
 MOST_POINTS = 2000
@@ -61,6 +61,7 @@ def read_kernel_in_sigmas(points: pd.DataFrame) -> str:
     return (
         f"{plural(len(points), 'merged token')}; none is further than {number(off, 2)} from the curve. "
         f"{percent(pairs)} of the sets are pairs: one distance only, so their weight depends on no distance at all."
+        f"{_drawn(points)}"
     )
 
 
@@ -69,8 +70,12 @@ def read_kernel_curves(points: pd.DataFrame) -> str:
     low, high = points["distance"].quantile([0.1, 0.9])
     return (
         f"Merged keys lie {number(low, 2)} to {number(high, 2)} from their pivot (middle 80 %); the median sigma of a "
-        f"set is {number(float(points['sigma'].median()), 2)}."
+        f"set is {number(float(points['sigma'].median()), 2)}.{_drawn(points)}"
     )
+
+
+def _drawn(points: pd.DataFrame) -> str:
+    return drawn_of(MOST_POINTS, len(points), "merged token", "evenly chosen")
 
 
 def _points(figure: go.Figure, points: pd.DataFrame, x: str, theme: Theme) -> None:

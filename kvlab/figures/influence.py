@@ -9,9 +9,10 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import DASHES, HUES, SURFACES, Theme, mix, pick
 from kvlab.figures.template import MANY_LINES, PALE, finish, log_axis
-from kvlab.figures.words import number, percent, plural, token_label
+from kvlab.figures.words import drawn_of, number, percent, plural, token_label
 
 HUE_ORDER = ("blue", "orange", "green", "purple", "red", "gold", "sky", "grey")
+MOST_LINES = 12
 
 
 def influence_decay(frame: pd.DataFrame, half: float, theme: Theme = "light") -> go.Figure:
@@ -63,8 +64,10 @@ def read_influence_decay(frame: pd.DataFrame, half: float) -> str:
 def members_over_steps(frame: pd.DataFrame, slot: int, theme: Theme = "light") -> go.Figure:
     """The share of each token of a slot over the steps, from `analysis.influence.members_over_steps`.
 
-    Of many lines the one of the token with the largest share at the end is in focus.
+    The first `MOST_LINES` tokens are drawn; of many lines the one of the token with the largest share at the end is in
+    focus.
     """
+    frame = frame[frame["token"].isin(frame["token"].unique()[:MOST_LINES])]
     figure, last = go.Figure(), frame[frame["step"] == frame["step"].max()]
     focus = last.loc[last["share"].idxmax(), "token"] if len(last) else slot
     for index, (token, part) in enumerate(frame.groupby("token", sort=False)):
@@ -93,7 +96,9 @@ def read_members_over_steps(frame: pd.DataFrame) -> str:
     """The strongest token in words."""
     last = frame[frame["step"] == frame["step"].max()].sort_values("share", ascending=False)
     top = last.iloc[0]
+    drawn = last["share"].iloc[:MOST_LINES].sum()
+    few = drawn_of(MOST_LINES, len(last), "token", f"which make up {percent(drawn)} of it")
     return (
-        f"At step {int(top['step'])} token {int(top['token'])} is {percent(top['share'])} of the slot's value; "
-        f"the {plural(len(last), 'token')} shown make up {percent(last['share'].sum())} of it."
+        f"At step {int(top['step'])} token {int(top['token'])} is the largest part of the slot's value, "
+        f"{percent(top['share'])}; its {plural(len(last), 'token')} make up {percent(last['share'].sum())} of it.{few}"
     )

@@ -15,6 +15,7 @@ from kvlab.figures.words import lost, number, percent, plural
 
 KIND_NAMES = {"evict": "evicted", "merge": "merged", "pool": "pooled"}
 FLOOR = 1e-7
+MOST_POINTS = 2000
 PATTERNS = {"evict": "/", "merge": "", "pool": "x"}
 
 
@@ -125,10 +126,15 @@ def read_votes_distribution(frame: pd.DataFrame) -> str:
 
 
 def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Attention of each merged slot before against after its step; below the diagonal, attention sagged."""
+    """Attention of each merged slot before against after its step; below the diagonal, attention sagged.
+
+    The first `MOST_POINTS` are drawn.
+    """
+    frame = frame.head(MOST_POINTS)
     before, after = frame["mass_before"].clip(lower=FLOOR), frame["mass_after"].clip(lower=FLOOR)
     low, high = float(min(before.min(), after.min())), float(max(before.max(), after.max()))
-    details = frame[["step", "layer", "head", "slot", "votes", "sag"]].to_numpy(np.float32)
+    columns = ["step", "layer", "head", "slot", "votes", "sag", "mass_before", "mass_after"]
+    details = frame[columns].to_numpy(np.float32)
     figure = go.Figure()
     figure.add_scatter(
         x=[low, high],
@@ -146,7 +152,8 @@ def mass_balance(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
         customdata=details,
         marker={"color": pick(STATE_COLOURS["pivot"], theme), "size": 5, "opacity": 0.65},
         hovertemplate="step %{customdata[0]}, layer %{customdata[1]}, head %{customdata[2]}, slot %{customdata[3]}<br>"
-        "votes %{customdata[4]:.3g}<br>mass %{x:.2e} → %{y:.2e}, sag %{customdata[5]:.2e}<extra></extra>",
+        "votes %{customdata[4]:.3g}<br>mass %{customdata[6]:.2e} → %{customdata[7]:.2e}, sag %{customdata[5]:.2e}"
+        "<extra></extra>",
     )
     finish(
         figure,
@@ -163,10 +170,12 @@ def read_mass_balance(frame: pd.DataFrame) -> str:
     """How many merged slots lost and gained, in words."""
     least = 0.01 * frame["mass_before"]
     sagged, rose = float((frame["sag"] > least).mean()), float((-frame["sag"] > least).mean())
-    together = float(frame["sag"].sum() / max(frame["mass_before"].sum(), 1e-12))
+    whole = float(frame["mass_before"].sum())
+    together = f"; of the attention of all together {lost(float(frame['sag'].sum()) / whole)}" if whole else ""
+    drawn = f" Drawn are the {MOST_POINTS:,} that changed most." if len(frame) > MOST_POINTS else ""
     return (
-        f"Of {plural(len(frame), 'merged slot')} shown {percent(sagged)} lost more than 1 % of their attention in the "
-        f"merge (below the dashed line) and {percent(rose)} gained as much; of the attention of all together "
-        f"{lost(together)}. The largest sag is {percent(float(frame['sag'].max()))} of its head's attention. What is "
-        f"under {number(FLOOR)} is drawn there."
+        f"Of {plural(len(frame), 'merged slot')} {percent(sagged)} lost more than 1 % of their attention in the "
+        f"merge (below the dashed line) and {percent(rose)} gained as much{together}. The largest change of one slot "
+        f"is {lost(float(frame['sag'].iloc[0]))} (share of its head's attention).{drawn} What is under "
+        f"{number(FLOOR)} is drawn there."
     )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pandas as pd
 import plotly.graph_objects as go
 
+from kvlab.analysis.one_merge import LEAST_MASS
 from kvlab.figures.lines import Line, add_lines
 from kvlab.figures.palette import HUES, MASS_COLOURS, STATE_COLOURS, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.template import QUIET, finish
-from kvlab.figures.words import lost, number, percent, plural, signed_percent, token_label, visible
+from kvlab.figures.words import lost, number, percent, plural, token_label, visible
 
 RECEIVED = (
     Line("true_mass", "full cache, all its tokens", "ink", "solid", "circle"),
@@ -67,13 +70,14 @@ def read_where_attention_goes(frame: pd.DataFrame) -> str:
 def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
     """For each run one slot: what the merged slot gets of the attention its parts had together, at the same query."""
     names = [
-        f"{row.label.replace(' (', '<br>(')}<br>slot {row.slot},<br>{number(row.votes)} votes"
+        f"{row.label.replace(' (', '<br>(')}<br>step {row.step}, slot {row.slot},<br>{number(row.votes)} votes"
         for row in frame.itertuples()
     ]
     own, absorbed, pivot = (
         pick(pair, theme) for pair in (STATE_COLOURS["kept"], HUES["purple"], STATE_COLOURS["pivot"])
     )
-    whole = (frame["own"] + frame["sources"]).clip(lower=1e-12)
+    whole = frame["own"] + frame["sources"]
+    whole = whole.where(whole > 0)
     figure = go.Figure()
     for column, name, colour, pattern, group in (
         ("own", "the slot before", own, "", "before"),
@@ -88,7 +92,7 @@ def slot_before_and_after(frame: pd.DataFrame, theme: Theme = "light") -> go.Fig
             hovertemplate=f"%{{x}}<br>{name}: %{{customdata[0]:.3g}} of the attention<br>output of the head changed by "
             "%{customdata[1]:.2%} in this step<extra></extra>",
         )  # fmt: skip
-    finish(figure, title="One slot before and after its merge", x="the heaviest merge of each run",
+    finish(figure, title="One slot before and after its merge", x="one merge of each run",
            y="attention (parts = 100 %)", theme=theme, height=430)  # fmt: skip
     figure.update_xaxes(tickangle=0, tickfont={"size": 11})
     return figure.update_layout(barmode="group", bargap=0.35).update_yaxes(tickformat=".0%")
@@ -100,33 +104,42 @@ def _hatch(shape: str, colour: str, theme: Theme) -> dict[str, object]:
     return {"shape": shape, "size": 5, "fgcolor": colour, "bgcolor": ground} if shape else {"shape": ""}
 
 
-def read_slot_before_and_after(frame: pd.DataFrame) -> str:
-    """The change of each run's slot."""
+def read_slot_before_and_after(frame: pd.DataFrame, step: int) -> str:
+    """What each run's slot lost or gained; `step` is the one in view, of which another step's merge is not."""
     changes = [
-        f"{row.label} {signed_percent((row.after - row.own - row.sources) / max(row.own + row.sources, 1e-12))}"
+        f"{row.label} {lost(row.lost) if math.isfinite(row.lost) else 'not defined, as its parts have no attention'}"
         for row in frame.itertuples()
     ]
-    return "Attention of the merged slot against the sum of its parts: " + ", ".join(changes) + "."
+    told = "Attention of the merged slot against the sum of its parts: " + ", ".join(changes) + "."
+    elsewhere = [f"{row.label} of step {row.step}" for row in frame.itertuples() if row.step != step]
+    if elsewhere:
+        told += f" Step {step} has no merge with {percent(LEAST_MASS)} of the head's attention in it for these, so "
+        told += f"the merge shown is another step's: {', '.join(elsewhere)}."
+    light = frame[frame["own"] + frame["sources"] < LEAST_MASS]
+    if len(light):
+        told += f" Parts with next to no attention: {', '.join(light['label'])}; the change of so little says nothing."
+    return told
 
 
 def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
-    """Share of attention that merging loses (left of 0: gains): 5 % to 95 % of each run's merges, of `sag_of_runs`."""
+    """Share of attention that merging loses (left of 0: gained): 5 % to 95 % of each run's merges, of `sag_of_runs`."""
     figure = go.Figure()
     for row in frame.itertuples():
         style = method_style(row.method, theme)
         figure.add_box(
-            y=[f"{row.label}<br>{RULES[row.rule]}"], q1=[-row.q75], median=[-row.q50], q3=[-row.q25],
-            lowerfence=[-row.q95], upperfence=[-row.q05], orientation="h", name=row.label, showlegend=False,
+            y=[f"{row.label}<br>{RULES[row.rule]}"], q1=[row.q25], median=[row.q50], q3=[row.q75],
+            lowerfence=[row.q05], upperfence=[row.q95], orientation="h", name=row.label, showlegend=False,
             line={"color": style.colour, "width": 1.6}, fillcolor=mix(style.colour, SURFACES[theme], 0.7),
         )  # fmt: skip
         figure.add_scatter(
-            x=[-row.total], y=[f"{row.label}<br>{RULES[row.rule]}"], mode="markers", showlegend=False,
+            x=[row.total], y=[f"{row.label}<br>{RULES[row.rule]}"], mode="markers", showlegend=False,
             marker={"symbol": style.marker, "size": 10, "color": pick(HUES["ink"], theme)},
-            hovertemplate=f"{row.label}: all merges together %{{x:+.1%}} sag<extra></extra>",
+            hovertemplate=f"{row.label}: all merges together lose %{{x:+.1%}}<extra></extra>",
         )  # fmt: skip
     figure.add_vline(x=0, line={"color": QUIET[theme], "dash": "dot", "width": 1.2})
     finish(figure, title="What merging does to attention: the merged slot against its parts",
-           x="sag, share of the parts' attention lost<br>(box: quartiles, 5 to 95 %; marker: all)", y="", theme=theme,
+           x="sag: share of the parts' attention lost (right of 0) or gained (left)<br>(box: quartiles, 5 to 95 %; "
+           "marker: all)", y="", theme=theme,
            height=150 + 46 * len(frame), legend=False)  # fmt: skip
     return figure.update_xaxes(tickformat="+.0%").update_yaxes(autorange="reversed")
 
@@ -134,7 +147,7 @@ def change_by_rule(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:
 def read_change_by_rule(frame: pd.DataFrame) -> str:
     """Total change of each run's merges."""
     shown = [
-        f"{row.label} {lost(-row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
+        f"{row.label} {lost(row.total)} ({percent(row.sagging)} of {plural(row.merges, 'merge')} sag)"
         for row in frame.itertuples()
     ]
     return "Attention of merged slots against the sum of their parts, all together: " + ", ".join(shown) + "."

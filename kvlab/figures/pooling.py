@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from kvlab.figures.animation import frames_of, with_slider
 from kvlab.figures.palette import HUES, SURFACES, Theme, mix, pick
 from kvlab.figures.template import finish
-from kvlab.figures.words import plural
+from kvlab.figures.words import drawn_of, plural
 
 MOST_EDGES = 120  # more bars are too narrow for an edge
 MOST_DEEP = 6  # colours end here; the height of a bar goes on
@@ -32,15 +32,16 @@ def windows(spans: Mapping[int, pd.DataFrame], theme: Theme = "light") -> go.Fig
     return with_slider(figure, "step ", len(steps) - 1, theme)
 
 
-def read_windows(spans: Mapping[int, pd.DataFrame]) -> str:
-    """The last step's slots in words."""
+def read_windows(spans: Mapping[int, pd.DataFrame], most: int, steps: int) -> str:
+    """The last step's slots in words; at most `most` of them are drawn, and some of `steps` steps."""
     step, table = list(spans.items())[-1]
     pooled = table[table["tokens"] > 1]
-    most = f", the largest for {pooled['tokens'].max():,}" if len(pooled) else ""
+    largest = f", the largest for {pooled['tokens'].max():,}" if len(pooled) else ""
     return (
         f"After step {step}, {len(pooled):,} of {plural(len(table), 'slot')} stand for "
-        f"{plural(pooled['tokens'].sum(), 'pooled token')}{most}; the deepest was pooled at least "
-        f"{plural(table['generation'].max(), 'time')}."
+        f"{plural(pooled['tokens'].sum(), 'pooled token')}{largest}; the deepest was pooled at least "
+        f"{plural(table['generation'].max(), 'time')}.{drawn_of(most, len(table), 'slot', 'of the most tokens')}"
+        f"{drawn_of(len(spans), steps, 'step', 'evenly chosen')}"
     )
 
 

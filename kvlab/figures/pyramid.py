@@ -43,9 +43,10 @@ def budgets_by_layer(frame: pd.DataFrame, sinks: int, theme: Theme = "light") ->
 def read_budgets_by_layer(frame: pd.DataFrame) -> str:
     """First and last layer in words, and how full the budgets are."""
     first, last = frame.iloc[0], frame.iloc[-1]
+    times = f", {number(first['asked'] / last['asked'])} to 1" if last["asked"] else ""
     return (
         f"Layer {first['layer']:.0f} was allotted {first['asked']:,.0f} slots and layer {last['layer']:.0f} "
-        f"{last['asked']:,.0f}, {number(first['asked'] / max(last['asked'], 1))} to 1; "
+        f"{last['asked']:,.0f}{times}; "
         f"{percent(frame['live'].sum() / frame['asked'].sum())} of all budgets is in use."
     )
 
@@ -92,5 +93,6 @@ def read_three_axes(frame: pd.DataFrame) -> str:
     read, share = f"Of {frame['tokens_seen'].max():,} tokens", percent(frame["share"].mean())
     if low == high:
         return f"{read} every head keeps {low:,} slots ({share})."
-    ratio = number(layers.max() / max(layers.min(), 1))
-    return f"{read} a head keeps {low:,} to {high:,} slots ({share} on average); layers differ by {ratio} to 1."
+    least = layers.min()
+    differ = f"layers differ by {number(layers.max() / least)} to 1" if least else "one layer keeps none"
+    return f"{read} a head keeps {low:,} to {high:,} slots ({share} on average); {differ}."

@@ -10,7 +10,7 @@ from kvlab.analysis.regions import REGIONS
 from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import HUES, STATE_COLOURS, Theme, pick
 from kvlab.figures.template import CLEAR, finish
-from kvlab.figures.words import percent, plural, token_label
+from kvlab.figures.words import drawn_of, percent, plural, token_label
 
 COLOURS = {
     "residual": STATE_COLOURS["pivot"],
@@ -51,9 +51,10 @@ def read_cache_contents(frame: pd.DataFrame) -> str:
     last = frame[frame["step"] == frame["step"].max()]
     residual = last[last["region"] == "residual"]
     held = f"{plural(len(residual), 'residual slot')} {'stands' if len(residual) == 1 else 'stand'} for "
+    drawn, every = frame["position"].nunique(), int(frame["slots"].iloc[0])
     return (
-        f"At step {last['step'].iloc[0]}, {held}{plural(residual['votes'].sum(), 'token')}; "
-        f"{plural(frame['position'].nunique(), 'slot')} of the cache shown, those that move first."
+        f"At step {last['step'].iloc[0]}, {held}{plural(residual['votes'].sum(), 'token')}"
+        f"{' of those shown' if drawn < every else ''}.{drawn_of(drawn, every, 'slot', 'those that move first')}"
     )
 
 

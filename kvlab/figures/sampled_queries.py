@@ -11,7 +11,7 @@ from kvlab.analysis.blocks import block_edges
 from kvlab.figures.lines import add_line
 from kvlab.figures.palette import HUES, SEQUENTIAL, SURFACES, Theme, mix, pick
 from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import number, percent, plural, token_label, token_text
+from kvlab.figures.words import drawn_of, number, percent, plural, token_label, token_text
 
 MAX_BLOCKS, MAX_POINTS = 512, 1500
 FLOOR = 1e-7
@@ -123,9 +123,10 @@ def read_attention_strips(frame: pd.DataFrame, texts: list[str]) -> str:
     true, synthetic = (frame.loc[frame[name].idxmax()] for name in ("true", "synthetic"))
     places = [int(row["position"]) for row in (true, synthetic)]
     most, sampled = (f"“{token_text(texts[place])}” (token {place})" for place in places)
+    blocks = f" A cell is the sum over about {len(frame) / MAX_BLOCKS:.1f} tokens." if len(frame) > MAX_BLOCKS else ""
     return (
         f"The true query gives most to {most} ({percent(true['true'])}), the samples to {sampled} "
-        f"({percent(synthetic['synthetic'])})."
+        f"({percent(synthetic['synthetic'])}).{blocks}"
     )
 
 
@@ -136,8 +137,10 @@ def scatter_of_rows(frame: pd.DataFrame, texts: list[str], correlation: float, t
     figure.add_scatter(
         x=shown["true"].clip(lower=FLOOR), y=shown["synthetic"].clip(lower=FLOOR), mode="markers", name="tokens",
         marker={"symbol": "circle", "size": 5, "color": pick(HUES["blue"], theme), "opacity": 0.6},
-        customdata=[token_label(position, texts[position]) for position in shown["position"]],
-        hovertemplate="%{customdata}<br>true %{x:.3g}, samples %{y:.3g}<extra></extra>",
+        customdata=[
+            (token_label(row.position, texts[row.position]), row.true, row.synthetic) for row in shown.itertuples()
+        ],
+        hovertemplate="%{customdata[0]}<br>true %{customdata[1]:.3g}, samples %{customdata[2]:.3g}<extra></extra>",
     )  # fmt: skip
     line = {"color": QUIET[theme], "dash": "dot", "width": 1.2}
     figure.add_shape(type="line", x0=FLOOR, y0=FLOOR, x1=1, y1=1, line=line)
@@ -153,6 +156,7 @@ def read_scatter_of_rows(correlation: float, inner: float, tokens: int) -> str:
     return (
         f"Pearson's r over {tokens:,} prompt tokens: {number(correlation)}, {number(inner)} without the sinks. "
         f"Values below {number(FLOOR)} are drawn at {number(FLOOR)}."
+        f"{drawn_of(MAX_POINTS, tokens, 'token', 'the most attended')}"
     )
 
 

@@ -17,7 +17,7 @@ from kvlab.counted import ONE_PROMPT, Show, mean_words, range_words
 from kvlab.figures.cells import words_on_cells
 from kvlab.figures.palette import DIVERGING, HUES, Style, Theme, pick, run_styles
 from kvlab.figures.template import QUIET, colour_bar, finish
-from kvlab.figures.words import number, percent, plural, spoken
+from kvlab.figures.words import drawn_of, number, percent, plural, spoken
 
 FULL = "full"
 MOST_PANELS = 9
@@ -58,10 +58,12 @@ def read_score_against_budget(means: pd.DataFrame, panel: str = "task") -> str:
     gap = "" if pd.isna(best["difference"]) else f", {line_words(best, 'difference')} against the full cache"
     top, low = ([arm_words(str(arm)) for arm in means.index[scored == edge]] for edge in (scored.max(), scored.min()))
     if len(top) == len(means) > 1:
-        return f"All {len(means)} score the same {over}: {line_words(best)}{gap}."
+        few = drawn_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
+        return f"All {len(means)} score the same {over}: {line_words(best)}{gap}.{few}"
     first = f"{_named(top)} {'scores' if len(top) == 1 else 'score'} {line_words(best)} {over}{gap}"
     last = f"; {_named(low)} {'is' if len(low) == 1 else 'are'} last with {line_words(worst)}"
-    return first + (last if len(means) > 1 else "") + "."
+    few = drawn_of(MOST_PANELS, int(best["tasks"]), panel, "the first")
+    return first + (last if len(means) > 1 else "") + "." + few
 
 
 def score_by_option(frame: pd.DataFrame, option: str, theme: Theme = "light", title: str = "") -> go.Figure:
@@ -101,7 +103,8 @@ def read_score_by_option(means: pd.DataFrame, option: str) -> str:
         best = top[option].astype(str).tolist()
         who = "every value alike" if len(best) == len(group) > 1 else _named(best)
         parts.append(f"{line_words(top.iloc[0])} with {who} at {asked}")
-    return f"Best mean score over {plural(means['tasks'].max(), 'task')}: {', '.join(parts)}."
+    few = drawn_of(MOST_PANELS, len(parts), "budget", "the first")
+    return f"Best mean score over {plural(means['tasks'].max(), 'task')}: {', '.join(parts)}.{few}"
 
 
 def benchmark_table(frame: pd.DataFrame, theme: Theme = "light", title: str = "Scores") -> go.Figure:

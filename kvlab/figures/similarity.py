@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -9,11 +11,13 @@ import plotly.graph_objects as go
 from kvlab.analysis.blocks import block_edges, block_means
 from kvlab.figures.palette import DIVERGING, HUES, STATE_COLOURS, SURFACES, Theme, pick
 from kvlab.figures.template import colour_bar, finish, token_ticks
-from kvlab.figures.words import number, plural, token_labels, visible
+from kvlab.figures.words import drawn_of, number, plural, token_labels, visible
 
 MAX_CELLS = 512
 MAX_WALL_SIDE = 768
-TALLEST_WALL = 900  # pixels
+MOST_OUTLINES = 2000
+TALLEST_WALL, WIDEST_WALL = 900, 800  # pixels
+MOST_LAYERS = 16  # of more, the maps would be too small to read
 
 
 def similarity_map(
@@ -57,14 +61,15 @@ def similarity_map(
     return figure
 
 
-def read_similarity_map(frame: pd.DataFrame) -> str:
-    """The range of the window, in words."""
+def read_similarity_map(frame: pd.DataFrame, sets: int = 0, every: int = 0) -> str:
+    """The range of the window, in words; `sets` of `every` merge sets in it are outlined."""
     values = frame.to_numpy()
     block = int(frame.index[1] - frame.index[0]) if len(frame) > 1 else 1
     cell = "one pair" if block <= 1 else f"a block of about {block} x {block} pairs"
     return (
         f"Each cell is {cell}; cosines run from {number(float(values.min()), 2)} to {number(float(values.max()), 2)}, "
         f"mean {number(float(values.mean()), 2)}."
+        + drawn_of(sets, every, "merge set", "the largest; zoom in to see smaller ones").replace("Drawn", "Outlined")
     )
 
 
@@ -98,19 +103,36 @@ def read_similarity_band(frame: pd.DataFrame) -> str:
     )
 
 
+def wall_layers(layers: Sequence[int], *also: int) -> list[int]:
+    """The layers of which a wall shows the maps: all, or `MOST_LAYERS` spread evenly and those named in `also`."""
+    if len(layers) <= MOST_LAYERS:
+        return sorted(layers)
+    places = np.linspace(0, len(layers) - 1, MOST_LAYERS).round().astype(int)
+    return sorted({sorted(layers)[place] for place in places} | set(also) & set(layers))
+
+
+def layers_of_note(frame: pd.DataFrame) -> tuple[int, int]:
+    """The layers of the most and the least alike head, of which a wall's words speak."""
+    top, low = _most_and_least(frame)
+    return int(top["layer"]), int(low["layer"])
+
+
 def similarity_wall(
     thumbnails: dict[tuple[int, int], np.ndarray], theme: Theme = "light", what: str = "keys"
 ) -> go.Figure:
-    """Overviews of the whole text, one small map a layer (down) and KV head (across).
+    """Overviews of the whole text, one small map a layer and KV head; the more numerous of the two lie across.
 
     All of them are one heat map with lines between: a plotly axis a map would take seconds for a hundred heads.
     """
     layers, heads = sorted({layer for layer, _ in thumbnails}), sorted({head for _, head in thumbnails})
-    size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(layers), len(heads)))
+    sideways = len(layers) > len(heads)
+    down, across = (heads, layers) if sideways else (layers, heads)
+    size = min(len(next(iter(thumbnails.values()))), MAX_WALL_SIDE // max(len(down), len(across)))
     # Hundredths in one byte a cell keep a wall of hundreds of heads small.
-    cells = np.zeros((size * len(layers), size * len(heads)), np.int8)
+    cells = np.zeros((size * len(down), size * len(across)), np.int8)
     for (layer, head), values in thumbnails.items():
-        row, column = size * layers.index(layer), size * heads.index(head)
+        first, second = (head, layer) if sideways else (layer, head)
+        row, column = size * down.index(first), size * across.index(second)
         cells[row : row + size, column : column + size] = np.clip(np.rint(100 * _pooled(values, size)), -100, 100)
     # Under the maps at the left, where they stand however wide the page.
     under = {"orientation": "h", "x": 0, "xanchor": "left", "yref": "container", "y": 0, "yanchor": "bottom"}
@@ -122,16 +144,17 @@ def similarity_wall(
     # Cells at rank - 0.5 to rank + 0.5, so that a place rounds to the rank of its layer or head.
     places = {"x0": -0.5 + 0.5 / size, "dx": 1 / size, "y0": -0.5 + 0.5 / size, "dy": 1 / size}
     figure = go.Figure(go.Heatmap(z=cells, **places, **scale, hovertemplate="mean cosine %{z} / 100<extra></extra>"))
-    side = max(40, min(230, 780 // len(heads), TALLEST_WALL // len(layers)))
-    title, height = f"How alike tokens are in each head (each map is the whole text): {what}", 200 + side * len(layers)
-    finish(figure, title=title, x="KV head", y="layer", theme=theme, height=height, legend=False)
-    figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": heads, "y": layers}})
+    side = max(40, min(230, WIDEST_WALL // len(across), TALLEST_WALL // len(down)))
+    title, height = f"How alike tokens are in each head (each map is the whole text): {what}", 200 + side * len(down)
+    x, y = ("layer", "KV head") if sideways else ("KV head", "layer")
+    finish(figure, title=title, x=x, y=y, theme=theme, height=height, legend=False)
+    figure.update_layout(margin_b=120, meta={**figure.layout.meta, "ranks": {"x": across, "y": down}})
     # Every map is a square, however wide the page.
-    figure.update_xaxes(**_ranks(heads), range=[-0.5, len(heads) - 0.5], constrain="domain", constraintoward="left")
-    figure.update_yaxes(**_ranks(layers), range=[len(layers) - 0.5, -0.5])
+    figure.update_xaxes(**_ranks(across), range=[-0.5, len(across) - 0.5], constrain="domain", constraintoward="left")
+    figure.update_yaxes(**_ranks(down), range=[len(down) - 0.5, -0.5])
     figure.update_yaxes(scaleanchor="x", constrain="domain", constraintoward="top")
-    between = "".join(f"M{place - 0.5},-0.5V{len(layers) - 0.5}" for place in range(1, len(heads)))
-    between += "".join(f"M-0.5,{place - 0.5}H{len(heads) - 0.5}" for place in range(1, len(layers)))
+    between = "".join(f"M{place - 0.5},-0.5V{len(down) - 0.5}" for place in range(1, len(across)))
+    between += "".join(f"M-0.5,{place - 0.5}H{len(across) - 0.5}" for place in range(1, len(down)))
     return figure.add_shape(type="path", path=between or "M0,0", line={"color": SURFACES[theme], "width": 4})
 
 
@@ -144,18 +167,28 @@ def _ranks(numbers: list[int]) -> dict[str, object]:
     return {"tickvals": list(range(len(numbers))), "ticktext": numbers, "showgrid": False, "zeroline": False}
 
 
-def read_similarity_wall(frame: pd.DataFrame) -> str:
-    """The most and the least alike head, in words; `frame` has columns layer, head, mean, near, far."""
-    top, low = frame.loc[frame["mean"].idxmax()], frame.loc[frame["mean"].idxmin()]
+def read_similarity_wall(frame: pd.DataFrame, layers: Sequence[int] | None = None, every: int = 0) -> str:
+    """The most and the least alike head, in words; `frame` has columns layer, head, mean, near, far.
+
+    `layers` are those whose maps are drawn, none: all; `every` is how many heads there are, where `frame` has fewer.
+    """
+    top, low = _most_and_least(frame)
     near, far = number(float(frame["near"].mean()), 2), number(float(frame["far"].mean()), 2)
     most, least = (
         f"layer {int(row['layer'])} head {int(row['head'])} ({number(float(row['mean']), 2)})" for row in (top, low)
     )
+    some = f" of {every:,}" if every > len(frame) else ""
+    shown = len(frame) if layers is None else int(frame["layer"].isin(layers).sum())
+    which = f"those of layers {', '.join(map(str, layers))}" if layers is not None else ""
     return (
-        f"Tokens at most 8 apart have a mean cosine of {near} over {plural(len(frame), 'head')}, those further apart "
-        f"{far}. "
-        f"Most alike over the whole text: {most}; least: {least}."
+        f"Tokens at most 8 apart have a mean cosine of {near} over {plural(len(frame), 'head')}{some}, those further "
+        f"apart {far}. Most alike over the whole text: {most}; least: {least}."
+        f"{drawn_of(shown, len(frame), 'head', which)}"
     )
+
+
+def _most_and_least(frame: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
+    return frame.loc[frame["mean"].idxmax()], frame.loc[frame["mean"].idxmin()]
 
 
 def neighbours(

@@ -116,15 +116,16 @@ def neighbours_of_heads(frame: pd.DataFrame, theme: Theme = "light") -> go.Figur
     return figure.update_yaxes(range=[min(-0.05, 1.08 * float(frame["similarity"].min())), 1.22])
 
 
-def read_neighbours_of_heads(frame: pd.DataFrame) -> str:
-    """How far heads differ in the similarity of next-door tokens, in words."""
+def read_neighbours_of_heads(frame: pd.DataFrame, every: int) -> str:
+    """How far the heads drawn, of `every` one, differ in the similarity of next-door tokens, in words."""
     beside = frame[frame["offset"].abs() == 1].groupby(["layer", "head"])["similarity"].mean()
     if beside.empty:
         return "The text has no other token."
     (low_layer, low_head), (high_layer, high_head) = beside.idxmin(), beside.idxmax()
+    among = f"Of the heads drawn, {len(beside)} of {every}, the" if len(beside) < every else "The"
     return (
-        f"The key next door has a cosine of {number(beside.max(), 2)} in layer {high_layer} head {high_head} and of "
-        f"{number(beside.min(), 2)} in layer {low_layer} head {low_head}."
+        f"{among} key next door has a cosine of {number(beside.max(), 2)} in layer {high_layer} head {high_head} and "
+        f"of {number(beside.min(), 2)} in layer {low_layer} head {low_head}."
     )
 
 

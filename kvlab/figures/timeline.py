@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 
-from kvlab.analysis.lineage.states import STATES, State
+from kvlab.analysis.lineage.states import STATES
 from kvlab.figures.palette import STATE_COLOURS, STATE_NAMES, Theme, pick, state_scale
 from kvlab.figures.stacked import add_area
 from kvlab.figures.template import CLEAR, finish, token_ticks
-from kvlab.figures.words import percent, plural, token_labels
+from kvlab.figures.words import drawn_of, number, percent, plural, token_labels
 
 MAX_HOVER_CELLS = 60_000
 
@@ -48,16 +48,24 @@ def token_mosaic(frame: pd.DataFrame, texts: list[str], theme: Theme = "light", 
     return figure
 
 
-def read_token_mosaic(frame: pd.DataFrame) -> str:
-    """What the mosaic shows, by the last step's column."""
-    last = frame.iloc[:, -1].to_numpy()
-    shares = {state: float((last == state).mean()) for state in State}
-    own = shares[State.SINK] + shares[State.RECENT] + shares[State.KEPT]
+def read_token_mosaic(frame: pd.DataFrame, counts: pd.DataFrame) -> str:
+    """The last step in words, from the `counts` of all tokens (`state_counts`), and what a cell of the mosaic is."""
+    last = counts.iloc[-1]
+    tokens = int(last[["unseen", "own", "pivot", "absorbed", "evicted"]].sum())
+    share = {state: percent(last[state] / tokens) for state in ("own", "evicted")}
     return (
-        f"After step {frame.columns[-1]}: {percent(own)} of the tokens have a slot of their own, "
-        f"{percent(shares[State.PIVOT] + shares[State.ABSORBED])} share one with "
-        f"others, {percent(shares[State.EVICTED])} are gone."
+        f"After step {int(last['step'])}: {share['own']} of the tokens have a slot of their own, "
+        f"{percent((last['pivot'] + last['absorbed']) / tokens)} share one with "
+        f"others, {share['evicted']} are gone.{blocks_of(len(frame), tokens)}"
+        f"{drawn_of(frame.shape[1], len(counts), 'step', 'evenly chosen')}"
     )
+
+
+def blocks_of(rows: int, tokens: int) -> str:
+    """A sentence on what a cell stands for where it is more than a token."""
+    if tokens <= rows:
+        return ""
+    return f" A cell is a block of about {number(tokens / rows, 2)} tokens, in the state most of them are in."
 
 
 def state_totals(frame: pd.DataFrame, theme: Theme = "light") -> go.Figure:

@@ -12,7 +12,7 @@ from kvlab.counted import prompts
 from kvlab.figures.palette import HUES, SURFACES, Theme, method_style, mix, pick
 from kvlab.figures.scores import TASK_HUES, TASK_MARKERS, line_words, rests_on
 from kvlab.figures.template import finish
-from kvlab.figures.words import number, percent, plural, spoken
+from kvlab.figures.words import drawn_of, number, percent, plural, spoken
 
 MEASURES = {"score": "score", "kept": "tokens kept", "seconds": "seconds a prompt"}
 MOST_TASKS = len(TASK_HUES)
@@ -96,5 +96,5 @@ def read_option_sweep(means: pd.DataFrame, option: str) -> str:
     ]
     return (
         f"From {spoken(option)} {first[option]} to {last[option]}, means over {plural(first['tasks'], 'task')}: "
-        f"{'; '.join(changes)}."
+        f"{'; '.join(changes)}.{drawn_of(MOST_TASKS, int(first['tasks']), 'task', 'the first')}"
     )

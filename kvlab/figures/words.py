@@ -86,6 +86,11 @@ def spoken(name: str) -> str:
     return name.replace("_", " ")
 
 
+def drawn_of(drawn: int, every: int, noun: str, which: str = "") -> str:
+    """A sentence that says how many of how many a picture shows, and `which`; empty where it shows all."""
+    return "" if drawn >= every else f" Drawn are {drawn:,} of {every:,} {noun}s{which and ', '}{which}."
+
+
 def plural(count: float, noun: str) -> str:
     """`1 merge`, `2 merges`, `1,204 merges`."""
     return f"{count:,.0f} {noun}" + ("" if count == 1 else "s")

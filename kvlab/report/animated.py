@@ -39,7 +39,8 @@ def size_before(steps: int) -> str:
     """How large a GIF of so many steps will be and how long it takes, in words, before anything is drawn."""
     count = min(steps, MOST_FRAMES)
     size = byte_size(round(count * WIDTH * ROOM * BYTES_A_PIXEL, -4))
-    return f"{count} frames, {WIDTH:,} pixels wide, about {size}, about {count * SECONDS_A_FRAME:.0f} s"
+    every = f" of {steps:,} steps" if steps > count else ""
+    return f"{count} frames{every}, {WIDTH:,} pixels wide, about {size}, about {count * SECONDS_A_FRAME:.0f} s"
 
 
 def animation(

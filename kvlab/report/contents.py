@@ -187,7 +187,7 @@ def _distrust(runs: Sequence[Run], asked: board.Asked | None, table: pd.DataFram
         for problem in run.problems:
             yield f"{label}: {problem}"
         if run.record.departures:
-            changed = ", ".join(f"{name} {value}" for name, value in list(run.record.departures.items())[:4])
+            changed = ", ".join(f"{name} {value}" for name, value in run.record.departures.items())
             yield f"{label} departs from its paper, which has {changed}."
         for remark in run.record.remarks:
             yield f"{label}: {remark}"

@@ -24,7 +24,7 @@ from kvlab.trace.stories import Story, View
 
 FONT_SIZE = 15  # read from the back of a room
 STATIC = Path(__file__).parent / "static"
-NO_FIGURE = "A view of the page {}: open it in kvlab."
+NO_FIGURE = "A view of the page {}, which was added without a picture: open it in kvlab, and add its figures."
 
 
 THEMES: tuple[Theme, ...] = ("light", "dark")
@@ -78,8 +78,14 @@ def untitled(figure: go.Figure) -> go.Figure:
 
 
 def words_of(view: View) -> str:
-    """What is said about a slide: its caption, else its reading, else that there is nothing to see here."""
-    return view.caption or (view.slide.reading if view.slide else NO_FIGURE.format(view.title))
+    """What is said about a slide: its caption, else its reading."""
+    return view.caption or (view.slide.reading if view.slide else "")
+
+
+def without_picture(view: View) -> str:
+    """What stands in place of the picture of a view that was added without one."""
+    where = ", ".join(f"{name} {value}" for name, value in view.query.items())
+    return NO_FIGURE.format(view.title) + (f" It is of {where}." if where else "")
 
 
 def _given(shown: go.Figure | Shown | None, view: View, at: int) -> dict[str, Any] | None:
@@ -102,7 +108,9 @@ def _slide(view: View, shown: go.Figure | Shown | None, at: int, count: int) -> 
     slide, words = view.slide, html.escape
     theme = slide.theme if slide else "light"
     chart = f'<div class="chart" id="chart-{at}"></div>'
-    inside = markup(shown, theme) if isinstance(shown, Shown) else chart if shown is not None else ""
+    inside = markup(shown, theme) if isinstance(shown, Shown) else chart
+    if shown is None:
+        inside = f'<p class="nothing">{words(without_picture(view))}</p>'
     long = " long" if isinstance(shown, (Table, Passages)) else ""  # on paper it may take more than a page
     of, source = (words(slide.of), words(slide.source)) if slide else ("", "")
     return (

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from kvlab.figures.palette import Theme
 from kvlab.report.contents import Report
-from kvlab.report.deck import content, words_of
+from kvlab.report.deck import content, without_picture, words_of
 from kvlab.report.native import add_chart, kind_of
 from kvlab.report.pictures import picture
 from kvlab.report.slide_parts import (
@@ -47,7 +47,10 @@ def slides(report: Report, draw: Draw) -> bytes:
     """
     deck = empty_deck()
     notes = report.provenance
-    add_lines(deck, report.title, [f"“{report.question}”", *report.lines[:4]], notes)
+    first, *more = _chunks_of_lines([f"“{report.question}”", *report.lines])
+    add_lines(deck, report.title, first, notes)
+    for lines in more:
+        add_lines(deck, f"{report.title}, continued", lines, notes)
     for rows in _chunks(report.table, MOST_ROWS):
         add_table(deck, "Runs", table_of(rows), notes)
     for section in report.figures:
@@ -58,8 +61,7 @@ def slides(report: Report, draw: Draw) -> bytes:
             add_table(deck, "What differs between the runs", table_of(rows), notes)
     for label, segments in report.texts:
         add_passages(deck, f"What {label} wrote", [("", segments)], "", report.of, notes)
-    for start in range(0, len(report.distrust), LINES_A_SLIDE):
-        lines = report.distrust[start : start + LINES_A_SLIDE]
+    for lines in _chunks_of_lines(report.distrust):
         add_lines(deck, "What to distrust", lines, notes)
     return saved_deck(deck)
 
@@ -70,7 +72,7 @@ def story_slides(story: Story, draw: Draw) -> bytes:
     for view in story.views:
         shown, words = content(view), words_of(view)
         if shown is None or view.slide is None:
-            add_lines(deck, view.title, [words], "")
+            add_lines(deck, view.title, [line for line in (words, without_picture(view)) if line], "")
             continue
         of, notes, theme = view.slide.of, view.slide.source, view.slide.theme
         if isinstance(shown, Table):
@@ -83,6 +85,10 @@ def story_slides(story: Story, draw: Draw) -> bytes:
         else:
             add_figure(deck, view.title, shown, words, of, notes, draw, theme)
     return saved_deck(deck)
+
+
+def _chunks_of_lines(lines: Sequence[str]) -> list[list[str]]:
+    return [list(lines[start : start + LINES_A_SLIDE]) for start in range(0, len(lines), LINES_A_SLIDE)]
 
 
 def _chunks(table: pd.DataFrame, most: int) -> list[pd.DataFrame]:

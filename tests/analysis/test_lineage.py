@@ -15,7 +15,7 @@ from kvlab.analysis.lineage import NEVER, State, fold, states_at
 from kvlab.analysis.lineage.mosaic import MAX_CELLS, mosaic, state_counts
 from kvlab.analysis.lineage.states import regions, regions_at
 from kvlab.analysis.lineage.tables import check, event_steps, events_with_texts, slot_table, token_fates, token_texts
-from kvlab.analysis.lineage.tree import MAX_LEAVES, lineage_tree, members, merged_slots
+from kvlab.analysis.lineage.tree import lineage_tree, members, merged_count, merged_slots
 from kvlab.trace import open_run
 from kvlab.trace.synthetic import write_synthetic_run
 
@@ -141,7 +141,7 @@ def test_tables_say_where_each_token_is(tmp_path: Path):
     assert len(slots) == steps.set_index("step").loc[step, "live_slots"]
     assert slots["votes"].sum() == steps.set_index("step").loc[step, "tokens_seen"]
     assert slots["true mass"].sum() == pytest.approx(1, abs=0.01)
-    assert slots["gained"].tolist() == pytest.approx((slots["mass"] - slots["true mass"]).tolist(), abs=1e-6)
+    assert slots["lost"].tolist() == pytest.approx((slots["true mass"] - slots["mass"]).tolist(), abs=1e-6)
     assert "sag" not in slots, "what a slot gains is no sag"
     for few in (1, 7, len(slots)):
         order = sorted(slots.to_dict("records"), key=lambda slot: (-slot["votes"], -slot["mass"], slot["position"]))
@@ -166,13 +166,14 @@ def test_the_tree_of_a_slot_holds_all_its_tokens(tmp_path: Path):
     tree = lineage_tree(lineage, events, texts, slot, step)
     inside = set(members(lineage, slot, step))
     assert len(inside) == lineage.votes(step)[slot]
-    assert len(tree) == min(MAX_LEAVES, len(inside) - 1)
+    assert len(tree) == len(inside) - 1
     assert set(tree["source"]) <= inside
     assert set(tree["target"]) <= set(tree["source"]) | {slot}
     assert tree["similarity"].notna().all()
     merged = merged_slots(lineage, step)
     assert next(iter(merged)) == slot
     assert merged == {int(place): int(count) for place, count in enumerate(lineage.votes(step)) if count > 1}
+    assert merged_count(lineage, step) == len(merged) and len(merged_slots(lineage, step, 1)) == 1
 
 
 def test_a_slot_spread_over_several_follows_the_largest_share():

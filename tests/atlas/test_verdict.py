@@ -59,4 +59,4 @@ def test_a_verdict_says_what_it_rests_on_and_asks_for_more_only_where_it_is_open
     assert (decided.verdict, decided.settle) == (HOLDS, "")
     few = judge("It is so.", interval_of([0.8] * 2), MORE, Basis(2), "0.8", "kvlab more")
     assert (few.verdict, few.settle) == (OPEN, "kvlab more")
-    assert MORE.words == "at least 0.5: a reason"
+    assert MORE.words == "above 0.5: a reason"  # at 0.5 itself it does not count

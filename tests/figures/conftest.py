@@ -53,7 +53,7 @@ def _of_a_head(run: Run) -> Iterator[Drawn]:
     yield (
         "mosaic",
         lambda theme: timeline.token_mosaic(picture, texts, theme, step),
-        timeline.read_token_mosaic(picture),
+        timeline.read_token_mosaic(picture, totals),
         picture,
     )
     yield "states", lambda theme: timeline.state_totals(totals, theme), timeline.read_state_totals(totals), totals

@@ -84,7 +84,8 @@ def test_layers_run_down_from_the_first_wherever_heads_or_steps_run_across(figur
     seen = 0
     for name, draw, _, _ in figures:
         figure = draw("light")
-        assert "layer" not in (figure.layout.xaxis.title.text or ""), f"{name}: layers run down"
+        # A wall of small maps lays the more numerous across, so that a deep model uses the width of the page.
+        assert name == "wall" or "layer" not in (figure.layout.xaxis.title.text or ""), f"{name}: layers run down"
         if figure.layout.yaxis.title.text == "layer":
             low_to_high = figure.layout.yaxis.range
             assert figure.layout.yaxis.autorange == "reversed" or low_to_high[0] > low_to_high[1], name

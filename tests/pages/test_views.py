@@ -15,9 +15,10 @@ from kvlab import jobs
 from kvlab.analysis.autopsy import FATES
 from kvlab.errors import UserError
 from kvlab.jobs.counterfactual import counterfactual
+from kvlab.report.deck import content
 from kvlab.trace import open_run
 from kvlab.trace.record import read_record, write_record
-from kvlab.trace.stories import Story, View, save_story
+from kvlab.trace.stories import Story, View, load_story, save_story
 from kvlab.trace.synthetic import write_synthetic_run
 
 Open = Callable[..., AppTest]
@@ -214,10 +215,33 @@ def test_a_view_is_added_to_a_story_and_told(synthetic_runs: Path, open_page: Op
     saved = json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())
     assert [view["page"] for view in saved["views"]] == ["sag", "memory"]
     assert saved["views"][0]["query"]["run"] == "newer-keepkv-25pc-0"
+    story = load_story(synthetic_runs, "Group meeting")
+    assert all(view.slide is not None and content(view) is not None for view in story.views)
+    assert [view.title.split(":")[0] for view in story.views] == ["Sag", "Memory"]
     page = open_page("story")
     assert [area.value for area in page.text_area] == ["Look **here**.", "And there."]
     page.button(key="down-0").click().run()
     assert json.loads((synthetic_runs / "stories" / "group-meeting.json").read_text())["views"][0]["page"] == "memory"
+
+
+@pytest.mark.parametrize("name", ["timeline", "compare", "lineage", "similarity", "autopsy", "heads", "keepkv"])
+def test_the_slide_of_a_whole_view_shows_what_the_page_shows_first(synthetic_runs: Path, open_page: Open, name: str):
+    page = open_page(name, run="newer-keepkv-25pc-0", comparison="newer", layer="1", head="1")
+    first = next(iter(page.session_state["seen_on_page"].values()))
+    said = [line.value for line in page.sidebar.caption if "Its slide shows" in line.value]
+    told = said[0].replace("\\", "").replace("\xa0", " ")
+    assert first.title.split("*")[0][:20] in told
+    page.text_input(key="story-name").set_value(f"All of {name}")
+    page = page.button(key="story-save").click().run()
+    assert not page.exception
+    (view,) = load_story(synthetic_runs, f"All of {name}").views
+    assert view.slide is not None and first.title in view.title and content(view) is not None
+
+
+def test_a_page_that_shows_nothing_says_so_before_its_view_is_added(synthetic_runs: Path, open_page: Open):
+    page = open_page("lineage", run="newer-full-100pc-0")
+    assert any("nothing to put on a slide" in line.value for line in page.sidebar.caption)
+    assert page.button(key="story-save").disabled
 
 
 def test_a_link_into_a_story_that_is_not_here_says_so(synthetic_runs: Path, open_page: Open):

@@ -124,3 +124,16 @@ def test_a_table_or_text_a_little_too_large_is_written_smaller_and_one_far_too_l
     assert all(inside for _, _, inside in found)
     assert sizes[1] < sizes[0] and sizes[3] < sizes[0] and sizes[4] < sizes[5], sizes
     assert sizes[2] == sizes[0]
+
+
+def test_a_view_without_a_picture_says_so_where_the_picture_would_be():
+    """Those of older stories; what is added now has one."""
+    view = View(page="timeline", query={"run": "x", "layer": "3"}, caption="Here it was lost.")
+    made = deck(Story(name="Old", views=(view,))).decode()
+    figure = made.split('id="figure-0">')[1].split("</div>")[0]
+    assert "A view of the page Timeline" in figure and "layer 3" in figure
+    assert "<p>Here it was lost.</p>" in made
+    pptx = pytest.importorskip("pptx")
+    (slide,) = pptx.Presentation(io.BytesIO(story_slides(Story(name="Old", views=(view,)), picture))).slides
+    told = " ".join(shape.text_frame.text for shape in slide.shapes if shape.has_text_frame)
+    assert "Here it was lost." in told and "A view of the page Timeline" in told

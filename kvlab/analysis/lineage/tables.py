@@ -25,7 +25,7 @@ def slot_table(
     """One row a live slot after `step`: position, text, state, votes, tokens in it, and its masses where recorded.
 
     `masses` is (true mass of each token, mass of each slot) at the step, both (tokens,); the true mass of a slot is
-    that of all its tokens together, and `gained` is what the slot gets beyond it (below zero: what it lost). Of more
+    that of all its tokens together, and `lost` is what the slot falls short of it, negative where it gained. Of more
     than `most` slots those with most votes, among those alike in it with most attention, by position.
     """
     owner = lineage.owners(step)
@@ -36,7 +36,7 @@ def slot_table(
         true_mass, slot_mass = (mass[: lineage.tokens].astype(np.float32) for mass in masses)
         inside = np.bincount(owner[owner >= 0], weights=true_mass[owner >= 0], minlength=lineage.tokens)[alive]
         mass = slot_mass[alive]
-        table = table.assign(**{"mass": mass, "true mass": inside.astype(np.float32), "gained": mass - inside})
+        table = table.assign(**{"mass": mass, "true mass": inside.astype(np.float32), "lost": inside - mass})
     if most is not None and len(table) > most:
         order = [name for name in ("votes", "mass") if name in table]
         table = table.sort_values(order, ascending=False, kind="stable").head(most).sort_values("position")

@@ -7,8 +7,6 @@ import pandas as pd
 
 from kvlab.analysis.lineage.fold import KINDS, Lineage
 
-MAX_LEAVES = 60
-
 
 def members(lineage: Lineage, slot: int, step: int) -> np.ndarray:
     """Positions of the tokens living in `slot` after `step`, increasing; empty where the slot is not alive."""
@@ -22,8 +20,13 @@ def merged_slots(lineage: Lineage, step: int, limit: int = 200) -> dict[int, int
     return {int(position): int(votes[position]) for position in order if votes[position] > 1}
 
 
+def merged_count(lineage: Lineage, step: int) -> int:
+    """How many slots stand for more than one token after `step`."""
+    return int((lineage.votes(step) > 1).sum())
+
+
 def lineage_tree(lineage: Lineage, events: pd.DataFrame, texts: list[str], slot: int, step: int) -> pd.DataFrame:
-    """One row a merge on the way into `slot` by `step`, at most `MAX_LEAVES`, the largest value weights first.
+    """One row a merge on the way into `slot` by `step`, those next to it first, then the largest value weights.
 
     Columns: source, source_text, target, target_text, step, kind, votes (tokens carried over), similarity,
     value_weight, depth (merges between the source and the slot).
@@ -42,8 +45,7 @@ def lineage_tree(lineage: Lineage, events: pd.DataFrame, texts: list[str], slot:
         ["source", "target"]
     )
     rows = rows.merge(weights, on=["source", "target"], how="left").rename(columns={"votes_source": "votes"})
-    # A branch may only be cut whole, so rows nearest to the slot stay first.
-    return rows.sort_values(["depth", "value_weight"], ascending=[True, False]).head(MAX_LEAVES).reset_index(drop=True)
+    return rows.sort_values(["depth", "value_weight"], ascending=[True, False]).reset_index(drop=True)
 
 
 def _depths(lineage: Lineage, sources: np.ndarray, slot: int) -> np.ndarray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
@@ -55,7 +57,8 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     drawn = draw_maps(sources, choice, theme)
     if isinstance(drawn, Needs):
         return drawn
-    return (drawn[0], *(one for one in drawn[1:] if one.claim is None))
+    maps = replace(drawn[0], claim=drawn[0].claim and replace(drawn[0].claim, judged_at="kvmerger/fig-2"))
+    return (maps, *(one for one in drawn[1:] if one.claim is None))
 
 
 def _of(run: Run) -> pd.DataFrame:

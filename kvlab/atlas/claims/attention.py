@@ -20,17 +20,16 @@ from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED, predictio
 from kvlab.analysis.return_of_evicted import LAST_QUERY, WINDOW_MEAN, returning_of_head
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, judge, together
+from kvlab.atlas.verdict import FAILS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, judge
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 
-EVERY = 10**6
 MAJORITY, WINDOW = 0.5, 8
 
 NOT_ALWAYS = "Retaining the top tokens does not always preserve the majority of the attention."
 RETURNS = "Evicted tokens may become important later."
 IN_TIME = "Attention scores are local in time: they vary less inside a window of steps than over all of them."
-PREDICTS = "The moving average with bias correction predicts scores better than cumulative attention and window means."
+PREDICTS = "The moving average with bias correction predicts {what} better than cumulative attention and window means."
 SOME = Threshold(0.0, "one head in which half the attention is lost is enough against always")
 RETURNED = Threshold(0.1, "one evicted token in ten; the paper plots the share and prints no number")
 LOCAL = Threshold(0.9, "a tenth less than with the steps in random order; without locality the two agree", at_most=True)
@@ -39,14 +38,14 @@ BETTER = Threshold(0.0, "a smaller error than the other predictor's, on the same
 
 def concentration(run: Run) -> pd.DataFrame:
     """A row a head: `mass` and `least`, the attention that the top fifth of the tokens hold: mean and least query."""
-    frame = concentration_of_heads(run, heads_with_attention(run, EVERY))
+    frame = concentration_of_heads(run, heads_with_attention(run))
     return frame[np.isclose(frame["share"], TOP)].drop(columns="share").reset_index(drop=True)
 
 
 def returning(run: Run) -> pd.DataFrame:
     """A row a head: of the prompt tokens outside the top fifth, `ever` among the top fifth of a later step, `share` at
     any one step, and the full cache's attention to all of them (`mass`)."""
-    parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run, EVERY)]
+    parts = [(place, returning_of_head(run, None, *place)) for place in heads_with_attention(run)]
     rows = []
     for (layer, head), frame in parts:
         if len(frame):
@@ -61,7 +60,7 @@ def returning(run: Run) -> pd.DataFrame:
 def in_time(run: Run) -> pd.DataFrame:
     """A row a head: `recorded` and `shuffled`, as `variance_ratios`."""
     rows = []
-    for layer, head in heads_with_attention(run, EVERY):
+    for layer, head in heads_with_attention(run):
         frame = variances(read_rows(run, layer, head), WINDOW)
         if len(frame):
             recorded, shuffled = variance_ratios(frame)
@@ -70,15 +69,18 @@ def in_time(run: Run) -> pd.DataFrame:
 
 
 def variance_ratios(frame: pd.DataFrame) -> tuple[float, float]:
-    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order."""
-    whole = max(float(frame["variance"].sum()), 1e-30)
+    """Variance inside windows over that of all steps, tokens added up; the same with the steps in random order.
+
+    NaN for attention that never varies.
+    """
+    whole = float(frame["variance"].sum()) or float("nan")
     return float(frame["window_variance"].sum()) / whole, float(frame["shuffled"].sum()) / whole
 
 
 def predicting(run: Run) -> pd.DataFrame:
     """A row a head and kind of score: each predictor's median relative error over the decode steps."""
     rows = []
-    for layer, head in heads_with_attention(run, EVERY):
+    for layer, head in heads_with_attention(run):
         rows += medians_of(read_rows(run, layer, head), {"layer": layer, "head": head})
     return pd.DataFrame(rows)
 
@@ -133,7 +135,9 @@ def locality(rows: pd.DataFrame) -> Claim:
     """The variance inside windows over that with the steps in random order."""
     if rows.empty:
         return Claim(IN_TIME, OPEN, f"Windows of {WINDOW} steps need more than {WINDOW} decode steps.")
-    known = rows.assign(ratio=rows["recorded"] / rows["shuffled"].clip(lower=1e-12))
+    known = rows.assign(ratio=rows["recorded"] / rows["shuffled"].where(rows["shuffled"] > 0)).dropna(subset="ratio")
+    if known.empty:
+        return Claim(IN_TIME, OPEN, "In no head does attention vary from step to step.", basis_of(rows))
     ratio = over_prompts(known, "ratio")
     finding = (
         f"The variance inside {WINDOW} steps is {words_of(ratio, number)} times that with the steps in random order, "
@@ -141,14 +145,15 @@ def locality(rows: pd.DataFrame) -> Claim:
         f"{LOCAL.value:g}. (With variances that divide by n the printed comparison holds for any data; these divide "
         "by n - 1.)"
     )
-    return judge(IN_TIME, ratio, LOCAL, basis_of(rows), finding)
+    return judge(IN_TIME, ratio, LOCAL, basis_of(known), finding)
 
 
 def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
     """EMA against the cumulative mean and the window's mean, on the same rows; the last score is told beside."""
     mine = rows[rows["kind"] == kind] if "kind" in rows else rows.iloc[:0]
+    says = PREDICTS.format(what=what)
     if mine.empty:
-        return Claim(PREDICTS, OPEN, f"No run recorded {what}.")
+        return Claim(says, OPEN, f"No run recorded {what}.")
     means = mine.groupby("prompt", sort=False)[[EMA, CUMULATIVE, WINDOWED, LAST]].mean()
     gaps = {name: interval_of((means[EMA] - means[name]).tolist()) for name in (CUMULATIVE, WINDOWED)}
     errors = {name: interval_of(means[name].tolist()) for name in means}
@@ -159,6 +164,6 @@ def predicts(rows: pd.DataFrame, kind: str, what: str) -> Claim:
         f"{words_of(gaps[WINDOWED], number)}. Repeating the last score, which the paper does not compare, has "
         f"{words_of(errors[LAST], number)}."
     )
-    verdict = together(BETTER.side(one) for one in gaps.values())
-    closest = max((one for one in gaps.values() if one is not None), key=lambda one: one.mean)
-    return Claim(PREDICTS, verdict, finding, basis_of(mine), closest, BETTER)
+    closest_first = sorted(gaps.values(), key=lambda one: 0.0 if one is None else -one.mean)
+    verdict, decider, _ = decisive([(one, BETTER) for one in closest_first])
+    return Claim(says, verdict, finding, basis_of(mine), decider, BETTER)

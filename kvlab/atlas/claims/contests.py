@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, Verdict, together
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, Verdict, decisive, together
 from kvlab.intervals import Interval
 
 AHEAD = Threshold(0.0, "the difference on the same prompts is above zero with its whole interval")
@@ -20,11 +20,13 @@ def contest(
     says: str, gaps: Mapping[str, Interval | None], finding: str, settle: str = "", threshold: Threshold = AHEAD
 ) -> Claim:
     """The claim that every one of the named gaps lies beyond the threshold; it shows the interval that decides."""
-    known = [one for one in gaps.values() if one is not None]
-    verdict = verdict_of(gaps.values(), threshold)
-    closest = min(known, key=lambda one: one.high if verdict == "does not hold" else one.low, default=None)
-    basis = Basis(closest.n if closest else 0)
-    return Claim(says, verdict, finding, basis, closest, threshold, settle if verdict == OPEN else "")
+    known = sorted((one for one in gaps.values() if one is not None), key=lambda one: one.low)
+    missing = [None] * (len(gaps) - len(known))
+    if not known:
+        return Claim(says, OPEN, finding, threshold=threshold, settle=settle)
+    verdict, decider, _ = decisive([(one, threshold) for one in [*known, *missing]])
+    basis = Basis(decider.n if decider else known[0].n)
+    return Claim(says, verdict, finding, basis, decider, threshold, settle if verdict == OPEN else "")
 
 
 def unable(says: str, finding: str, prompts: int = 0) -> Claim:

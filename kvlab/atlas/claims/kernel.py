@@ -27,7 +27,7 @@ def of_pairs(points: pd.DataFrame) -> dict[str, float]:
     """`ratio`: the nearest token's weight over the furthest's, median of the sets of three and more; `sets` and
     `pairs`: how many sets there are of three and more, and of two."""
     larger = points[points["others"] > 1].groupby("target")["weight"]
-    ratio = float((larger.max() / larger.min().clip(lower=1e-6)).median()) if len(larger) else float("nan")
+    ratio = float((larger.max() / larger.min()).median()) if len(larger) else float("nan")
     return {"ratio": ratio, "sets": len(larger), "pairs": int((points["others"] == 1).sum())}
 
 

@@ -8,7 +8,7 @@ from kvlab.analysis.head_states import BEFORE, KEYS, VALUES, head_states, readab
 from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_states, near_and_any
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge, together
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, decisive, judge
 from kvlab.figures.words import number
 from kvlab.trace.reader import Run
 
@@ -16,8 +16,8 @@ LOCAL = "Keys of neighbouring tokens are alike, more so than those of distant on
 ROTATION = "The rotary embedding, which keys go through and values do not, is the main reason for that locality."
 DIFFERS = "How alike a key and its neighbours are differs from head to head."
 NO_NUMBER = "the paper shows maps and no number; a tenth of what equal vectors have can be seen in a map"
-RISES = Threshold(0.1, NO_NUMBER)
-FLAT = Threshold(0.1, NO_NUMBER, at_most=True)
+RISES = Threshold(0.1, f"for keys; {NO_NUMBER}")
+FLAT = Threshold(0.1, f"for values; {NO_NUMBER}", at_most=True)
 LEFT = Threshold(0.5, "a main reason takes more than half of the effect with it", at_most=True)
 SPREAD = Threshold(0.1, f"between the most alike tenth of the heads and the least; {NO_NUMBER}")
 NEAR_OFFSETS = tuple(offset for offset in OFFSETS if offset <= NEAR)
@@ -48,7 +48,8 @@ def local(rows: pd.DataFrame) -> Claim:
         f"Tokens at most {NEAR} apart are more alike than any two by {words_of(keys, _two)} for keys and "
         f"{words_of(values, _two)} for values, mean over heads."
     )
-    return Claim(LOCAL, together([RISES.side(keys), FLAT.side(values)]), finding, basis_of(rows), keys, RISES)
+    verdict, decider, held = decisive([(keys, RISES), (values, FLAT)])
+    return Claim(LOCAL, verdict, finding, basis_of(rows), decider, held)
 
 
 def rotation(rows: pd.DataFrame) -> Claim:
@@ -65,7 +66,7 @@ def rotation(rows: pd.DataFrame) -> Claim:
         f"{words_of(before, _two)} without it: {words_of(left, _two)} of the rise is left, mean over heads."
     )
     if RISES.side(after) != "holds":
-        return Claim(ROTATION, OPEN, f"{finding} There is no clear rise to explain.", basis_of(known), left, LEFT)
+        return Claim(ROTATION, OPEN, f"{finding} There is no clear rise to explain.", basis_of(known))
     return judge(ROTATION, left, LEFT, basis_of(known), finding)
 
 

@@ -17,13 +17,12 @@ from kvlab.trace.reader import Run
 KEEPS_MORE = "Eviction loses the evicted tokens for good; merging keeps them in fewer states."
 LEADS = "The pivot of a set is its most attended token, and the others are weighted by their distance to it."
 NEARER = Threshold(0.0, "at as many slots, a key that is nearer to the original keeps more of it")
-EVERY = 10**6
 
 
 def of_run(run: Run) -> pd.DataFrame:
     """A row a head: what `of_window` says of the window in which its prompt has most sets."""
     rows = []
-    for layer, head in heads_with_attention(run, EVERY):
+    for layer, head in heads_with_attention(run):
         try:
             rows.append({"layer": layer, "head": head, **of_window(walkthrough(run, layer, head))})
         except UserError:

@@ -24,11 +24,12 @@ def fate(answers: pd.DataFrame) -> Claim:
         return Claim(FATE, OPEN, say, Basis(answers["prompt"].nunique()))
     sides = answers.assign(alive=alive).groupby(["prompt", "alive"], sort=False)["score"].mean().unstack("alive")
     both = sides.dropna()
+    alive = alive[answers["prompt"].isin(both.index)]
     gap = interval_of((both[True] - both[False]).tolist())
-    held, lost = (interval_of(sides[side].dropna().tolist()) for side in (True, False))
+    held, lost = (interval_of(both[side].tolist()) for side in (True, False))
     finding = (
-        f"Mean score {words_of(held, number)} where half of the needle's tokens or more were kept "
-        f"({plural(int(alive.sum()), 'answer')}), {words_of(lost, number)} where less was ({int((~alive).sum()):,}); "
-        f"on the same prompt {words_of(gap, number)} apart."
+        f"On the prompts with answers of both kinds: mean score {words_of(held, number)} where half of the needle's "
+        f"tokens or more were kept ({plural(int(alive.sum()), 'answer')}), {words_of(lost, number)} where less was "
+        f"({int((~alive).sum()):,}); on the same prompt {words_of(gap, number)} apart."
     )
     return judge(FATE, gap, CLEARLY, Basis(len(both)), finding)

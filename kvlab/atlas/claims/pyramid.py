@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 
 from kvlab.analysis.attended_distance import by_layer
 from kvlab.analysis.lineage import fold
 from kvlab.analysis.pooling import age_and_tokens, spans
-from kvlab.analysis.pyramid import layer_budgets, spread_by_axis, straight, touched_sinks
+from kvlab.analysis.pyramid import layer_budgets, ratio, spread_by_axis, straight, touched_sinks
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, never, together
+from kvlab.atlas.verdict import FAILS, OPEN, Basis, Claim, Threshold, judge, never
 from kvlab.figures.words import number, percent
+from kvlab.intervals import Interval
 from kvlab.trace.reader import Run
 
 OURS = "pyramid-pool"
@@ -23,7 +26,7 @@ OLDER = "The oldest tokens are compressed most and the most recent are kept as t
 LOCALISES = "Attention gets more local from layer to layer."
 STRAIGHT, UNEQUAL = 0.99, 1.02
 WHY_STRAIGHT = "rounding to whole slots bends a line by less than a hundredth of its variance"
-WHY_UNEQUAL = "rounding to whole slots makes layers and heads differ by up to a fiftieth"
+WHY_UNEQUAL = "of layers, and not of heads: rounding to whole slots makes both differ by up to a fiftieth"
 TREND = "half of a perfect rank correlation, in size; below it a figure shows no trend"
 GROWS, SINKS_IN = Threshold(0.5, TREND), Threshold(-0.5, TREND, at_most=True)
 
@@ -47,7 +50,7 @@ def layer_lines(run: Run) -> pd.DataFrame:
     line = {
         "layers": len(asked),
         "explained": straight(frame["layer"].to_numpy(float), frame["asked"].to_numpy(float))[1],
-        "ratio": asked[0] / max(asked[-1], 1),
+        "ratio": ratio(asked[0], asked[-1]),
         "total": sum(asked),
         "beta": float(beta) if isinstance(beta, int | float) else float("nan"),
         "sinks": every,
@@ -104,7 +107,7 @@ def falls(rows: pd.DataFrame) -> Claim:
         return Claim(FALLS, OPEN, "There is no run of PyramidPool.")
     basis = Basis(rows["prompt"].nunique())
     finding = (
-        f"A straight line explains {percent(rows['explained'].min())} of the budgets or more; first over last layer "
+        f"A straight line explains {_at_least(rows['explained'].min())} of how the budgets vary; first over last layer "
         f"{words_of(over_prompts(rows, 'ratio'), number)}"
         f"{f' (beta {rows.beta.iloc[0]:g})' if rows['beta'].notna().any() else ''}; {int(rows['touched'].sum()):,} of "
         f"{int(rows['sinks'].sum()):,} sinks took part in a merge or left."
@@ -114,6 +117,11 @@ def falls(rows: pd.DataFrame) -> Claim:
     falling = (rows["ratio"] > 1) | (rows["beta"] == 1)
     broken = int((~((rows["explained"] >= STRAIGHT) & falling & (rows["touched"] == 0))).sum())
     return Claim(FALLS, never(broken, basis), finding, basis, threshold=Threshold(STRAIGHT, WHY_STRAIGHT))
+
+
+def _at_least(share: float) -> str:
+    """A share of one or less in words, never more than it is."""
+    return "all" if share == 1 else f"at least {math.floor(1000 * share) / 10:g} %"
 
 
 def older(rows: pd.DataFrame) -> Claim:
@@ -127,8 +135,24 @@ def older(rows: pd.DataFrame) -> Claim:
         f"Rank correlation of a slot's age with its tokens {words_of(trend, number)}, mean over heads; the newest slot "
         f"stands for one token in {single:,} of {len(rows):,} heads."
     )
-    verdict = together([GROWS.side(trend), never(len(rows) - single, basis)])
-    return Claim(OLDER, verdict, finding, basis, trend, GROWS)
+    if never(len(rows) - single, basis) == FAILS:  # then the trend decides nothing
+        return Claim(OLDER, FAILS, finding, basis)
+    return judge(OLDER, trend, GROWS, basis, finding)
+
+
+def _of_halves(means: pd.DataFrame, trend: Interval | None) -> str:
+    """How far back both halves of the layers look, where that goes the way of the trend; else the two extreme layers.
+
+    A single layer, the first or the last, may go against the trend of all.
+    """
+    half = means.shape[1] // 2
+    early, late = (means.iloc[:, part].mean(axis=1) for part in (slice(half), slice(-half, None)))
+    if trend is None or (late.mean() - early.mean()) * trend.mean >= 0:
+        first, second = (words_of(interval_of(part.tolist()), percent) for part in (early, late))
+        return f"{first} of the text back in the first half of the layers, {second} in the second"
+    layers = means.mean()
+    far, near = (words_of(interval_of(means[layer].tolist()), percent) for layer in (layers.idxmax(), layers.idxmin()))
+    return f"{far} of the text back in layer {layers.idxmax()}, the furthest, {near} in layer {layers.idxmin()}"
 
 
 def localises(rows: pd.DataFrame) -> Claim:
@@ -140,9 +164,8 @@ def localises(rows: pd.DataFrame) -> Claim:
         return Claim(LOCALISES, OPEN, f"{means.shape[1]} layers are too few for a trend.", basis_of(rows))
     layers = pd.Series(range(means.shape[1]), index=means.columns, dtype=float)
     trend = interval_of([float(layers.corr(line.rank())) for _, line in means.iterrows()])
-    first, last = (interval_of(means.iloc[:, place].tolist()) for place in (0, -1))
     finding = (
         f"Rank correlation of layer with attended distance {words_of(trend, number)} over {means.shape[1]} layers; "
-        f"{words_of(first, percent)} of the text back in the first, {words_of(last, percent)} in the last."
+        f"{_of_halves(means, trend)}."
     )
     return judge(LOCALISES, trend, SINKS_IN, basis_of(rows), finding)

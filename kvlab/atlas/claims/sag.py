@@ -7,9 +7,9 @@ import pandas as pd
 from kvlab.analysis.sag_by_rule import LEAST_MASS, merge_groups, rule_of
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, together
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, decisive
 from kvlab.figures.one_merge import RULES
-from kvlab.figures.words import percent, signed_percent
+from kvlab.figures.words import lost, percent
 from kvlab.intervals import Interval
 from kvlab.trace.reader import Run
 
@@ -44,12 +44,12 @@ def sags(rows: pd.DataFrame) -> Claim:
     every = _lost(convex)
     found = {str(label): _lost(group) for label, group in convex.groupby("label", sort=False)}
     shown = "; ".join(
-        f"{label} {words_of(one, percent)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
+        f"{label} {words_of(one, lost)} in {int(group['merges'].sum()):,} merges, {_share(group)} of which sag"
         for (label, group), one in zip(convex.groupby("label", sort=False), found.values(), strict=True)
     )
-    verdict = together([CLEAR.side(every), *(ANY.side(one) for one in found.values())])
-    finding = f"Attention lost by merged slots against the sum of their parts, same query: {shown}."
-    return Claim(SAGS, verdict, finding, basis_of(convex, int(convex["merges"].sum())), every, CLEAR)
+    verdict, decider, held = decisive([(every, CLEAR), *((one, ANY) for one in found.values())])
+    finding = f"Attention of merged slots against the sum of their parts, same query: {shown}."
+    return Claim(SAGS, verdict, finding, basis_of(convex, int(convex["merges"].sum())), decider, held)
 
 
 def exact(rows: pd.DataFrame) -> Claim:
@@ -58,20 +58,20 @@ def exact(rows: pd.DataFrame) -> Claim:
     if ours.empty:
         return Claim(EXACT, OPEN, "No run here merges by KeepKV's rule.")
     shown = "; ".join(
-        f"{label} ({RULES[group['rule'].iloc[0]]}) {words_of(_lost(group), signed_percent)} in "
+        f"{label} ({RULES[group['rule'].iloc[0]]}) {words_of(_lost(group), lost)} in "
         f"{int(group['merges'].sum()):,} merges, {_share(group, 'moved', 'before')} of it moved"
         for label, group in ours.groupby("label", sort=False)
     )
     now = ours[ours["rule"].isin(AT_THIS_QUERY)]
-    finding = f"Attention lost (+) or gained (-) by merged slots: {shown}."
+    finding = f"Attention of merged slots against the sum of their parts: {shown}."
     if now.empty:
         why = " Predicted scores are those of no query: compare keepkv:predict=current, with per_head_mass besides."
-        return Claim(EXACT, OPEN, finding + why)
+        return Claim(EXACT, OPEN, finding + why, basis_of(ours, int(ours["merges"].sum())))
     note = " Query heads that share a slot cannot all be served by one log mass; per_head_mass gives each its own."
     off = {label: _lost(group, size=True) for label, group in now.groupby("label", sort=False)}
-    worst = max((one for one in off.values() if one is not None), key=lambda one: one.mean)
-    verdict = together(NONE.side(one) for one in off.values())
-    return Claim(EXACT, verdict, finding + note, basis_of(now, int(now["merges"].sum())), worst, NONE)
+    worst_first = sorted(off.values(), key=lambda one: 0.0 if one is None else -one.mean)
+    verdict, decider, _ = decisive([(one, NONE) for one in worst_first])
+    return Claim(EXACT, verdict, finding + note, basis_of(now, int(now["merges"].sum())), decider, NONE)
 
 
 def _lost(rows: pd.DataFrame, size: bool = False) -> Interval | None:

@@ -7,7 +7,7 @@ import pandas as pd
 from kvlab.analysis import hidden_states, sampled_queries
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, over_prompts, words_of
-from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, judge, together
+from kvlab.atlas.verdict import OPEN, Basis, Claim, Threshold, decisive, judge
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 
@@ -17,7 +17,9 @@ OVERLAP = "Sampled queries are good approximations of future ones: high overlap 
 CORRELATED = "Attention of sampled and true queries is strongly correlated."
 MOST = Threshold(0.75, "three channels in four; the paper shows a few and says each")
 HIGH = Threshold(0.8, f"the paper has {PAPER_OVERLAP}, mean over its heads; four fifths leaves room for another model")
-ABOVE_CHANCE = Threshold(0.0, "a random set of that many tokens overlaps by their share")
+ABOVE_CHANCE = Threshold(
+    0.0, "overlap less the share of the tokens; a random set of that many tokens overlaps by their share"
+)
 STRONG = Threshold(0.5, f"from 0.5 on a correlation is called strong; the paper shows {PAPER_CORRELATION} of one head")
 
 
@@ -72,8 +74,8 @@ def overlap(rows: pd.DataFrame) -> Claim:
         f"{percent(rows['covered'].mean())} of the next query's attention with {percent(rows['kept'].mean())} of the "
         "prompt."
     )
-    verdict = together([HIGH.side(shares["overlap"]), ABOVE_CHANCE.side(more)])
-    return Claim(OVERLAP, verdict, finding, basis_of(rows), shares["overlap"], HIGH)
+    verdict, decider, held = decisive([(shares["overlap"], HIGH), (more, ABOVE_CHANCE)])
+    return Claim(OVERLAP, verdict, finding, basis_of(rows), decider, held)
 
 
 def correlated(rows: pd.DataFrame) -> Claim:

@@ -9,21 +9,20 @@ from kvlab.analysis.attention_rows import heads_with_attention
 from kvlab.analysis.lineage import Lineage, fold
 from kvlab.atlas.evidence import Evidence
 from kvlab.atlas.prompt_means import basis_of, interval_of, words_of
-from kvlab.atlas.verdict import OPEN, Claim, Threshold, together
+from kvlab.atlas.verdict import OPEN, Claim, Threshold, judge
 from kvlab.figures.words import number, percent
 from kvlab.trace.reader import Run
 
 KEEPS = "With its votes the merged slot keeps the influence its tokens had."
 WHY = "a fifth: the paper proves it for the merge's own query and claims it of later ones without a number"
-AT_LEAST, AT_MOST = Threshold(0.8, WHY), Threshold(1.25, WHY, at_most=True)
-EVERY = 10**6
+NEAR_ONE = Threshold(0.8, WHY, up_to=1.25)
 
 
 def of_run(run: Run) -> pd.DataFrame:
     """A row a head: over all merged slots and all steps after their merge, sums of the attention they get (`mass`), of
     what their tokens have in the full cache (`true_mass`) and of how far apart these are (`off`); `slots` counts."""
     every, rows = run.attention_every, []
-    for layer, head in heads_with_attention(run, EVERY):
+    for layer, head in heads_with_attention(run):
         true, slot = (array.astype(np.float64) for array in run.attention(layer, head, thinned=True))
         events = run.select("events", layer, head)
         lineage = fold(events, run.select("steps", layer, head))
@@ -68,8 +67,6 @@ def keeps(rows: pd.DataFrame) -> Claim:
     slots = int(rows["slots"].sum())
     finding = (
         f"After their merge {slots:,} slots get {words_of(ratio, number)} times the attention their tokens would have "
-        f"had; slot by slot and step by step they are off by {words_of(off, percent)} of it. Between "
-        f"{AT_LEAST.value:g} and {AT_MOST.value:g} counts."
+        f"had; slot by slot and step by step they are off by {words_of(off, percent)} of it."
     )
-    verdict = together([AT_LEAST.side(ratio), AT_MOST.side(ratio)])
-    return Claim(KEEPS, verdict, finding, basis_of(rows, slots), ratio, AT_LEAST)
+    return judge(KEEPS, ratio, NEAR_ONE, basis_of(rows, slots), finding)

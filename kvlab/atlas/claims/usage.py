@@ -132,14 +132,14 @@ def follows(used: pd.DataFrame, means: pd.DataFrame) -> Claim:
         lambda weights: float(weights[is_most] @ kept[is_most] / (weights[~is_most] @ kept[~is_most])),
         pd.Index(ends["task"]),
     )
-    low, high = (f"{line['task']} {figures.line_words(line, 'kept', percent)}" for line in (least, most))
+    low, high = (f"{line['task']} ({percent(line['kept'])})" for line in (least, most))
     within = used.groupby("task", sort=False)["kept"].std().mean()
     told = mean_words(ratio.mean, ratio.low, ratio.high, ratio.n, number)
     finding = (
         f"Of the tokens GVote keeps least in {low}, most in {high}: {told} times as much; prompts of one kind differ "
         f"by {percent(within)} (standard deviation)."
     )
-    return judge(FOLLOWS, ratio, DIFFERENT, Basis(len(used)), finding)
+    return judge(FOLLOWS, ratio, DIFFERENT, Basis(ratio.n), finding)
 
 
 def everywhere(claims: dict[str, Claim]) -> Claim:

@@ -36,6 +36,7 @@ from kvlab.figures.palette import Theme
 from kvlab.figures.words import plural
 
 OURS = "gvote"
+JUDGED_AT = "gvote/fig-4"
 MEAN = "mean over tasks"
 ARMS = tuple(Arm(name) for name in (OURS, "streaming-llm", "snapkv", "adakv"))
 SWEEP = (0.1, 0.2, 0.3, 0.4, 0.5)
@@ -65,15 +66,44 @@ def against_usage(
         shown = pd.concat([table, means], ignore_index=True) if mean else table
         figure = figures.score_against_budget(shown, theme, title)
         where, reading = experiment.origin(sources), read_by_budget(rows, table, panel)
-        used, own = usage_rows(rows), table[(table["method"] == OURS) & unchanged(table["options"])]
-        claim = _saves(means, rows, table, experiment.more_prompts(sources))
+        used, own = usage_rows(rows), own_rows(table)
+        saves, follows = judged(sources)
+        if experiment is not BY_TASK:
+            saves, follows = (replace(one, judged_at=JUDGED_AT) for one in (saves, follows))
         return (
-            Drawn("scores", figure, shown, reading, where, claim),
-            Drawn("usage", usage.usage_by_task(used, own, theme), used, usage.read_usage_by_task(own), where,
-                  usage_claims.follows(used, own)),
-        )  # fmt: skip
+            Drawn("scores", figure, shown, reading, where, saves),
+            Drawn("usage", usage.usage_by_task(used, own, theme), used, usage.read_usage_by_task(own), where, follows),
+        )
 
     return draw
+
+
+def judged(sources: Sources) -> tuple[Claim, Claim]:
+    """Both claims on memory and budgets, by the tasks of figure 4: figure 1 has one of them at several lengths."""
+    return sources.once("gvote's claims", lambda: _judged(sources))
+
+
+def _judged(sources: Sources) -> tuple[Claim, Claim]:
+    rows = BY_TASK.rows(sources)
+    if rows.empty or not (rows["method"] == OURS).any():
+        why, command = "The tasks of figure 4, which decide it, were not evaluated.", BY_TASK.command(sources)
+        saves, follows = (Claim(says, OPEN, why, settle=command) for says in (usage_claims.SAVES, usage_claims.FOLLOWS))
+        return saves, follows
+    saves = _saves(rows, BY_TASK.more_prompts(sources))
+    return saves, usage_claims.follows(usage_rows(rows), own_rows(score_table(rows)))
+
+
+def own_rows(table: pd.DataFrame) -> pd.DataFrame:
+    """GVote's rows of a score table."""
+    return table[(table["method"] == OURS) & unchanged(table["options"])]
+
+
+def on_the_same_prompts(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of prompts that every arm was asked at every budget; all rows where there is no such prompt."""
+    cells = rows["method"] + rows["hyper_parameters"].fillna("") + rows["budget"].astype(str)
+    asked = rows.assign(cell=cells).groupby(PROMPT, dropna=False)["cell"].nunique()
+    common = asked[asked == cells.nunique()].reset_index()[PROMPT]
+    return rows.merge(common, on=PROMPT) if len(common) else rows
 
 
 def under(rows: pd.DataFrame, names: pd.Series | str) -> pd.DataFrame:
@@ -105,8 +135,10 @@ def usage_rows(rows: pd.DataFrame) -> pd.DataFrame:
     return own.assign(kept=kept)[["task", "index", "prompt_tokens", "kept"]].reset_index(drop=True)
 
 
-def _saves(means: pd.DataFrame, rows: pd.DataFrame, table: pd.DataFrame, settle: str = "") -> Claim:
-    claim = usage_claims.saves(means, prompt_rows(rows, table))
+def _saves(rows: pd.DataFrame, settle: str = "") -> Claim:
+    rows = on_the_same_prompts(rows)
+    table = score_table(rows)
+    claim = usage_claims.saves(mean_rows(rows, table), prompt_rows(rows, table))
     return replace(claim, settle=settle if claim.verdict == OPEN and claim.basis.prompts else "")
 
 
@@ -127,7 +159,7 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
         if len(rows) and (rows["method"] == OURS).any():
             scores = score_table(rows)
             parts.append(mean_rows(rows, scores).assign(task=model))
-            claims[str(model)] = _saves(parts[-1], rows, scores)
+            claims[str(model)] = _saves(rows)
             asked.append(under(rows[rows["metric"].map(higher_is_better)], str(model)))
     if not parts:
         return BY_MODEL.needs(sources)

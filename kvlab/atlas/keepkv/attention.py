@@ -27,8 +27,6 @@ from kvlab.figures import attention_rows as figures
 from kvlab.figures.palette import Theme
 from kvlab.trace.reader import Run
 
-MOST_HEADS_BY_STEP = 24
-
 
 def draw_concentration(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, ...] | Needs:
     """Figure 2a: cumulative attention against the share of tokens kept."""
@@ -50,9 +48,9 @@ def draw_return(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if isinstance(run, Needs):
         return run
     method = sources.run if sources.run and sources.run.record.method != "full" else _evicting(sources)
-    heads = heads_with_attention(run, MOST_HEADS_BY_STEP)
+    heads = heads_with_attention(run)
     if method is not None:
-        heads = [place for place in heads if place in heads_with_attention(method, 10**6)]
+        heads = [place for place in heads if place in heads_with_attention(method)]
     frame = returning_of_heads(run, method, heads)
     if frame.empty:
         return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
@@ -98,7 +96,7 @@ def draw_prediction(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     run = attention_run(sources)
     if isinstance(run, Needs):
         return run
-    frame = prediction_errors_of_heads(run, heads_with_attention(run, MOST_HEADS_BY_STEP))
+    frame = prediction_errors_of_heads(run, heads_with_attention(run))
     if frame.empty:
         return Needs("This run decoded no step after the prompt.", compare_command(sources, RULES))
     names = {"mass": "attention", "score": "exp scores as printed"}

@@ -45,7 +45,7 @@ def _shares(every: Sequence[Run], first: Run, choice: Choice, theme: Theme) -> t
 
 
 def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple[Drawn, ...]:
-    found = [one_merge.find_merge(run, choice.layer, choice.head, choice.step, choice.token) for run in runs]
+    found = [one_merge.attended_merge(run, choice.layer, choice.head, choice.step, choice.token) for run in runs]
     labelled = [
         (label, run.record.method, merge)
         for label, run, merge in zip(unique_labels(runs), runs, found, strict=True)
@@ -55,7 +55,7 @@ def _slots(runs: list[Run], claim: Claim, choice: Choice, theme: Theme) -> tuple
         return ()
     frame = sag_by_rule.before_and_after(labelled)
     figure = figures.slot_before_and_after(frame, theme)
-    reading = figures.read_slot_before_and_after(frame)
+    reading = figures.read_slot_before_and_after(frame, choice.step)
     return (Drawn("one slot", figure, frame, reading, origin(runs[0]), claim),)
 
 

@@ -18,7 +18,7 @@ def attention_run(sources: Sources) -> Run | Needs:
     The full cache's attention is the model's own; under another method later layers already see its errors.
     """
     seen = [run for run in (sources.run_of("full"), sources.run, *sources.runs) if run is not None]
-    found = next((run for run in seen if heads_with_attention(run, 1)), None)
+    found = next((run for run in seen if heads_with_attention(run)), None)
     if found is not None:
         return found
     why = "No run of this comparison recorded its attention." if seen else "No run was recorded yet."
@@ -38,5 +38,5 @@ def _rank(run: Run, sources: Sources) -> tuple[bool, ...]:
 
 def chosen_head(run: Run, layer: int, head: int) -> tuple[int, int]:
     """The reader's head where it has recorded attention, else the first that has."""
-    heads = heads_with_attention(run, run.record.model.num_hidden_layers * run.record.model.num_key_value_heads)
+    heads = heads_with_attention(run)
     return (layer, head) if (layer, head) in heads else heads[0]

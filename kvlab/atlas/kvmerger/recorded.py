@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from kvlab.analysis.head_states import heads_with_states
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.exhibit import Needs
 from kvlab.atlas.sources import Sources
 from kvlab.errors import UserError
+from kvlab.figures.words import plural
 from kvlab.trace.catalogue import list_runs
 from kvlab.trace.reader import Run, open_run
 
@@ -87,3 +91,13 @@ def _in_folder(sources: Sources) -> list[Run]:
             except UserError:
                 continue
     return list(opened.values())
+
+
+def looked_at(run: Run, heads: Sequence[tuple[int, int]], tokens: int = 0) -> str:
+    """A sentence on the heads of a run that were looked at, and of how many `tokens`; empty where it was all."""
+    parts = []
+    if len(heads) < (every := heads_with_states(run)):
+        parts.append(f"{len(heads)} of {plural(every, 'head')}, evenly chosen")
+    if 0 < tokens < run.record.prompt_tokens:
+        parts.append(f"the first {tokens:,} of {plural(run.record.prompt_tokens, 'token')}")
+    return f" Looked at: {', '.join(parts)}." if parts else ""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 
 from kvlab.analysis import similarity as maps
-from kvlab.analysis.head_states import KEYS, head_states, readable_heads, spread_heads
+from kvlab.analysis.head_states import KEYS, head_states, heads_with_states, readable_heads, spread_heads
 from kvlab.analysis.locality import MOST_TOKENS, NEAR, OFFSETS, locality_of_heads, locality_of_states, near_and_any
 from kvlab.atlas.claims import locality
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Draw, Drawn, Needs
-from kvlab.atlas.kvmerger.recorded import run_with_keys
+from kvlab.atlas.kvmerger.recorded import looked_at, run_with_keys
 from kvlab.atlas.sources import Sources, origin
 from kvlab.atlas.verdict import Claim
 from kvlab.figures import similarity as walls
@@ -23,7 +24,7 @@ from kvlab.figures.words import number
 from kvlab.trace.reader import Run
 
 MAP_CELLS = 200
-WALL_LAYERS, WALL_VECTORS = 12, 800_000
+WALL_VECTORS = 800_000
 REACH = 48
 NEAR_OFFSETS = tuple(offset for offset in OFFSETS if offset <= NEAR)
 PAPER_TOKENS = (2000, 3000, 4000)
@@ -55,7 +56,8 @@ def _by_distance(run: Run, claim: Claim, theme: Theme) -> Drawn:
     frame = groups[["cosine", "any_pair"]].mean()
     frame = frame.assign(low=groups["cosine"].quantile(0.1), high=groups["cosine"].quantile(0.9)).reset_index()
     figure = panels.cosine_by_distance(frame, theme)
-    return Drawn("by distance", figure, frame, panels.read_cosine_by_distance(frame), origin(run), claim)
+    reading = panels.read_cosine_by_distance(frame) + looked_at(run, heads, MOST_TOKENS)
+    return Drawn("by distance", figure, frame, reading, origin(run), claim)
 
 
 def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
@@ -67,13 +69,15 @@ def wall_of(number_of_figure: str, model: str, tokens: int) -> Draw:
             return run
         here = f"{run.record.model.name}, {run.record.prompt_tokens:,} tokens"
         paper = f"{number_of_figure} shows {model} with {tokens:,} tokens; this is {here}. "
-        return _walls(run, paper, locality.local(gather(sources, locality.EVIDENCE)), theme)
+        claim = replace(locality.local(gather(sources, locality.EVIDENCE)), judged_at="kvmerger/fig-2")
+        return _walls(run, choice.layer, paper, claim, theme)
 
     return draw
 
 
-def _walls(run: Run, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
-    heads = readable_heads(run, spread_heads(run, WALL_LAYERS, WALL_VECTORS))
+def _walls(run: Run, layer: int, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...]:
+    heads = readable_heads(run, spread_heads(run, vectors=WALL_VECTORS))
+    every = heads_with_states(run)
     thumbnails: dict[str, dict[tuple[int, int], np.ndarray]] = {}
     parts = []
     for place in heads:
@@ -85,7 +89,9 @@ def _walls(run: Run, paper: str, claim: Claim, theme: Theme) -> tuple[Drawn, ...
     drawn = []
     for kind, small in thumbnails.items():
         frame = _wall_frame(near[near["kind"] == kind], small)
-        figure, reading = walls.similarity_wall(small, theme, kind), paper + walls.read_similarity_wall(frame)
+        layers = walls.wall_layers(frame["layer"].unique().tolist(), layer, *walls.layers_of_note(frame))
+        figure = walls.similarity_wall({place: one for place, one in small.items() if place[0] in layers}, theme, kind)
+        reading = paper + walls.read_similarity_wall(frame, layers, every)
         drawn.append(Drawn(kind, figure, frame, reading, origin(run), claim if kind == KEYS else None))
     return tuple(drawn)
 
@@ -106,7 +112,7 @@ def draw_neighbours(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
     tokens = chosen_tokens(run.record.prompt_tokens, choice.token)
     frame = pd.concat([_profiles(run, place, tokens) for place in heads], ignore_index=True)
     figure = panels.neighbours_of_heads(frame, theme)
-    reading = panels.read_neighbours_of_heads(frame)
+    reading = panels.read_neighbours_of_heads(frame, heads_with_states(run))
     return (
         Drawn("neighbours", figure, frame, reading, origin(run), locality.differs(gather(sources, locality.EVIDENCE))),
     )

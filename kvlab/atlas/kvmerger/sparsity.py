@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 
 from kvlab.analysis.compression_ratio import MOST_TOKENS, PAPER_THRESHOLD, ratios
@@ -9,8 +11,9 @@ from kvlab.analysis.head_states import readable_heads, spread_heads
 from kvlab.atlas.claims.layer_order import EVIDENCE, same
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.kvmerger.recorded import models_of, prompt_name, prompts_of, run_with_keys
+from kvlab.atlas.kvmerger.recorded import looked_at, models_of, prompt_name, prompts_of, run_with_keys
 from kvlab.atlas.sources import Sources, origin
+from kvlab.atlas.verdict import Claim
 from kvlab.figures import compression_ratio as figures
 from kvlab.figures.palette import Theme
 from kvlab.figures.words import plural
@@ -27,9 +30,10 @@ def draw_ratios(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     if isinstance(run, Needs):
         return run
     drawn = _of_model(sources, prompts_of(sources, run.record.model.name), theme)
-    table = ratios(run, readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS)), THRESHOLDS)
+    heads = readable_heads(run, spread_heads(run, vectors=SWEEP_VECTORS, tokens=MOST_TOKENS))
+    table = ratios(run, heads, THRESHOLDS)
     figure = figures.ratio_by_threshold(table, PAPER_THRESHOLD, theme)
-    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD)
+    reading = figures.read_ratio_by_threshold(table, PAPER_THRESHOLD) + looked_at(run, heads, MOST_TOKENS)
     return drawn, Drawn("by threshold", figure, table, reading, origin(run))
 
 
@@ -38,19 +42,31 @@ def draw_models(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = run_with_keys(sources)
     if isinstance(run, Needs):
         return run
-    runs = prompts_of(sources)
-    groups = [[run for run in runs if run.record.model.name == name] for name in models_of(runs)]
-    return tuple(_of_model(sources, group, theme) for group in groups)
+    runs, here = prompts_of(sources), run.record.model.name
+    names = list(dict.fromkeys([here, *models_of(runs)]))
+    drawn = [_of_model(sources, prompts_of(sources, name), theme) for name in names]
+    return tuple(replace(one, claim=_told_of(one.claim, name, here)) for one, name in zip(drawn, names, strict=True))
+
+
+def _told_of(claim: Claim | None, model: str, here: str) -> Claim | None:
+    """The claim on the model in view, which figure 3b is made for, or as one on another model."""
+    if claim is None:
+        return None
+    if model == here:
+        return replace(claim, judged_at="kvmerger/fig-3b")
+    return replace(claim, paper=f"{claim.paper} (on {model})")
 
 
 def _of_model(sources: Sources, runs: list[Run], theme: Theme) -> Drawn:
-    tables = {prompt_name(run): ratios(run, readable_heads(run, _heads(run, len(runs)))) for run in runs}
+    heads = {prompt_name(run): readable_heads(run, _heads(run, len(runs))) for run in runs}
+    tables = {name: ratios(run, heads[name]) for name, run in ((prompt_name(run), run) for run in runs)}
     parts = [table.assign(prompt=name) for name, table in tables.items()]
     by_layer = pd.concat(parts).groupby(["prompt", "layer"], sort=False)["ratio"].mean().reset_index()
     figure = figures.ratio_by_layer(by_layer, theme)
     figure.update_layout(title_text=f"{figure.layout.title.text} ({runs[0].record.model.name})")
     means = over_prompts(by_layer)
-    reading = figures.read_ratio_by_layer(means)
+    fewest = min(runs, key=lambda run: len(heads[prompt_name(run)]))
+    reading = figures.read_ratio_by_layer(means) + looked_at(fewest, heads[prompt_name(fewest)], MOST_TOKENS)
     source = origin(runs[0]) + (f" · and {plural(len(runs) - 1, 'more prompt')}" if len(runs) > 1 else "")
     return Drawn(
         runs[0].record.model.name,

@@ -11,7 +11,7 @@ from kvlab.atlas.claims.kernel import EVIDENCE, nearer
 from kvlab.atlas.commands import compare_command
 from kvlab.atlas.evidence import gather
 from kvlab.atlas.exhibit import Choice, Drawn, Needs
-from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, merging_run
+from kvlab.atlas.kvmerger.recorded import BUDGETS, METHODS, evicted_as_well, looked_at, merging_run
 from kvlab.atlas.sources import Sources, origin
 from kvlab.figures import gaussian_kernel as figures
 from kvlab.figures.palette import Theme
@@ -25,13 +25,14 @@ def draw_kernel(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn, 
     run = merging_run(sources)
     if isinstance(run, Needs):
         return run
-    points = merged_pairs(run, readable_heads(run, spread_heads(run)))
+    heads = readable_heads(run, spread_heads(run))
+    points, some = merged_pairs(run, heads), looked_at(run, heads)
     if points.empty:
         return Needs("Nothing was merged in this run's prefill.", compare_command(sources, METHODS, BUDGETS))
     curves = kernel_curves(points)
-    reading = f"{figures.read_kernel_curves(points)} {evicted_as_well(run)}".strip()
+    reading = f"{figures.read_kernel_curves(points)}{some} {evicted_as_well(run)}".strip()
     shown = figures.kernel_curves(points, curves, theme), reading
-    on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points)
+    on_one = figures.kernel_in_sigmas(points, theme), figures.read_kernel_in_sigmas(points) + some
     return (
         Drawn("by distance", shown[0], points, shown[1], origin(run)),
         Drawn("in sigmas", on_one[0], points, on_one[1], origin(run), nearer(gather(sources, EVIDENCE, [run]))),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from kvlab.analysis.attended_distance import attention_map, by_layer, layer_means
+from kvlab.analysis.attended_distance import MOST_ROWS, attention_map, by_layer, layer_means
 from kvlab.analysis.lineage import Lineage
 from kvlab.analysis.lineage.tables import event_steps
 from kvlab.analysis.pooling import MOST_SLOTS, spans
@@ -43,7 +43,8 @@ def draw_windows(sources: Sources, choice: Choice, theme: Theme) -> tuple[Drawn,
     shown = {step: _most_pooled(table) for step, table in tables.items()}
     frame = pd.concat([table.assign(step=step) for step, table in tables.items()], ignore_index=True)
     claim = claims.older(gather(sources, claims.WINDOWS, [run]))
-    figure, reading = pooling.windows(shown, theme), pooling.read_windows(tables)
+    reading = pooling.read_windows(tables, MOST_SLOTS, len(_every_step(head.lineage)))
+    figure = pooling.windows(shown, theme)
     return (Drawn("windows", figure, frame, reading, origin(run), claim),)
 
 
@@ -56,9 +57,13 @@ def _pooled(sources: Sources) -> Run | None:
 
 def _steps(lineage: Lineage) -> list[int]:
     """The first and last step and those at which anything left, at most `MOST_FRAMES`, evenly chosen."""
-    steps = np.unique([lineage.steps[0], *event_steps(lineage), lineage.steps[-1]])
+    steps = _every_step(lineage)
     chosen = np.unique(np.linspace(0, len(steps) - 1, min(MOST_FRAMES, len(steps))).round().astype(int))
     return steps[chosen].tolist()
+
+
+def _every_step(lineage: Lineage) -> np.ndarray:
+    return np.unique([lineage.steps[0], *event_steps(lineage), lineage.steps[-1]])
 
 
 def _most_pooled(table: pd.DataFrame) -> pd.DataFrame:
@@ -73,14 +78,14 @@ def draw_attention(sources: Sources, choice: Choice, theme: Theme) -> tuple[Draw
         return Needs("No run recorded its attention rows.", compare_command(sources, PYRAMIDS[:1]))
     rows, layers = attention_map(run, choice.layer, choice.head), layer_means(by_layer(run))
     flat = rows.rename(columns=str).reset_index()
-    where = f"{origin(run)} (the full cache's attention, kept beside)"
+    where = f"{origin(run)} · the full cache's attention, kept beside"
     return (
         Drawn("map", attended.attention_map(rows, theme), flat, attended.read_attention_map(rows), where),
         Drawn(
             "layers",
             attended.distance_by_layer(layers, theme),
             layers,
-            attended.read_distance_by_layer(layers),
+            attended.read_distance_by_layer(layers, len(rows), MOST_ROWS),
             where,
             claims.localises(gather(sources, claims.DISTANCES)),
         ),

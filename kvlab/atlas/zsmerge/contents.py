@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from kvlab.analysis.compare import unique_labels
-from kvlab.analysis.lineage.mosaic import mosaic
+from kvlab.analysis.lineage.mosaic import mosaic, state_counts
 from kvlab.analysis.regions import regions_over_steps, slots_by_step
 from kvlab.atlas.claims import zsmerge as claims
 from kvlab.atlas.commands import compare_command
@@ -34,13 +34,12 @@ def draw_strategies(sources: Sources, choice: Choice, theme: Theme) -> tuple[Dra
         why = "A comparison of an evicting method with ZSMerge is needed."
         return Needs(why, compare_command(sources, ("h2o", "less", "zsmerge")))
     runs = [run for run in (evicting, trained, merging) if isinstance(run, Run)]
-    mosaics = {
-        name: mosaic(head_of(run, choice).lineage, TOKEN_BLOCKS)
-        for name, run in zip(unique_labels(runs), runs, strict=True)
-    }
+    lineages = {name: head_of(run, choice).lineage for name, run in zip(unique_labels(runs), runs, strict=True)}
+    mosaics = {name: mosaic(lineage, TOKEN_BLOCKS) for name, lineage in lineages.items()}
+    counts = {name: state_counts(lineage) for name, lineage in lineages.items()}
     frame = pd.concat([table.assign(run=name).reset_index() for name, table in mosaics.items()], ignore_index=True)
     frame.columns = frame.columns.map(str)
-    reading = f"{fates.read_fates(mosaics)} {PANELS if len(runs) == 3 else WITHOUT_B}"
+    reading = f"{fates.read_fates(mosaics, counts)} {PANELS if len(runs) == 3 else WITHOUT_B}"
     where = "; ".join(origin(run) for run in runs)
     pair = [evicting, merging]
     claim = claims.closer(gather(sources, claims.DRIFT, pair), *(run.record.label for run in pair))

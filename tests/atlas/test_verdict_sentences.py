@@ -1,0 +1,206 @@
+"""Every sentence of every verdict agrees with itself: its number, interval, threshold, n and kind.
+
+They are those of what ships, drawn from its rows anew, and those of constructed rows of 30 layers and 3 heads.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvlab.analysis.predictors import CUMULATIVE, EMA, LAST, WINDOWED
+from kvlab.atlas import claims
+from kvlab.atlas.claims.contests import contest
+from kvlab.atlas.exhibit import Choice
+from kvlab.atlas.registry import EXHIBITS
+from kvlab.atlas.shipped import drawn
+from kvlab.atlas.shipped_folder import shipped
+from kvlab.atlas.sources import Sources
+from kvlab.atlas.verdict import FAILS, HOLDS, LEAST_PROMPTS, OPEN, Claim, Threshold, decisive, rests_on
+from kvlab.intervals import Interval
+
+NUMBER = r"([-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)"
+WORDS = r"(?: %| points)?(?: lost| gained)?"
+INTERVAL = re.compile(rf"{NUMBER}({WORDS}) \({NUMBER}({WORDS}) to {NUMBER}({WORDS}), n = ([\d,]+)\)")
+EVERY_N = re.compile(r"n = ([\d,]+)")
+FAILURES_OF_WORDS = (r"100 %[^.;]* or more", r"\bnan\b", r"\bNone\b", r"paper\S* settings, not the paper's", r"\binf\b")
+
+
+def test_the_walk_covers_what_ships():
+    assert len(list(of_what_ships())) > 50
+
+
+def of_what_ships() -> Iterator[tuple[str, Claim]]:
+    ships, nowhere = shipped(), Sources(Path("nowhere"))
+    assert ships is not None
+    for exhibit in EXHIBITS:
+        if exhibit.source != "calculator":
+            found = drawn(ships, exhibit, nowhere, "light")
+            yield from ((exhibit.key, one.claim) for one in (found if isinstance(found, tuple) else ()) if one.claim)
+
+
+def number(text: str, words: str) -> float:
+    value = float(text.replace(",", ""))
+    return -value if "gained" in words else value
+
+
+def faults(claim: Claim) -> list[str]:
+    """What is wrong with one verdict's sentences."""
+    told = " ".join([claim.finding, *rests_on(claim)])
+    found = [f"says {pattern!r}" for pattern in FAILURES_OF_WORDS if re.search(pattern, told)]
+    for mean, at, low, below, high, above, _ in INTERVAL.findall(told):
+        if not number(low, below) <= number(mean, at) <= number(high, above):
+            found.append(f"{mean} outside {low} to {high}")
+    counts = {int(n.replace(",", "")) for n in EVERY_N.findall(claim.finding)}
+    if counts and claim.basis.prompts and claim.basis.prompts not in counts:
+        found.append(f"rests on {claim.basis.prompts} prompts, and n is {counts}")
+    if counts - {1} and re.match(r"One prompt\b", claim.finding):
+        found.append("one prompt and several")
+    one, held = claim.interval, claim.threshold
+    if one is not None:
+        if not one.low <= one.mean <= one.high:
+            found.append("the mean is outside its interval")
+        if claim.basis.prompts and one.n != claim.basis.prompts:
+            found.append(f"decided by n = {one.n} and on {claim.basis.prompts} prompts")
+        never_counts = held is not None and not held.at_most and claim.verdict == FAILS and one.high <= held.value
+        if held is not None and held.side(one) != claim.verdict and not never_counts:
+            found.append(f"{claim.verdict}, where {one} and {held.words} say {held.side(one)}")
+    return found
+
+
+def test_every_shipped_verdict_agrees_with_itself():
+    wrong = {f"{key}: {claim.paper}": found for key, claim in of_what_ships() if (found := faults(claim))}
+    assert not wrong, wrong
+
+
+def test_a_claim_has_one_verdict_and_one_exhibit_that_judges_it():
+    judged: dict[str, set[tuple[str, str]]] = {}
+    for key, claim in of_what_ships():
+        judged.setdefault(claim.paper, set()).add((claim.judged_at or key, claim.verdict))
+    assert {claim: found for claim, found in judged.items() if len(found) > 1} == {}
+
+
+# Rows of another shape than any model that ships
+
+
+LAYERS, HEADS = 30, 3
+
+
+def heads_of(prompts: int, **columns: float) -> pd.DataFrame:
+    """A row a prompt and head; a number is the mean of values with a tenth of it as deviation, 0 stays 0."""
+    random = np.random.default_rng(prompts)
+    places = [(f"p{p}", layer, head) for p in range(prompts) for layer in range(LAYERS) for head in range(HEADS)]
+    frame = pd.DataFrame(places, columns=["prompt", "layer", "head"])
+    return frame.assign(
+        **{name: mean * (1 + 0.1 * random.standard_normal(len(frame))) for name, mean in columns.items()}
+    )
+
+
+SHARES = ("overlap", "usage", "inner_overlap", "inner_usage", "covered", "kept", "correlation", "inner_correlation")
+
+
+def constructed(prompts: int, at: float) -> Iterator[Claim]:
+    """The claims of recorded runs, whose numbers lie around `at`."""
+    one = heads_of(
+        prompts, mass=at, true_mass=1, off=at / 3, merging=at, evicting=1, keys_rise=at, before_rise=at / 9,
+        values_rise=at / 20, keys=at, least=at, ever=at, share=at, recorded=at, shuffled=1, ratio=at,
+    )  # fmt: skip
+    one = one.assign(slots=7, steps=9, sets=3, pairs=1, label="keepkv 20 %", attended=3, heaviest=3)
+    yield claims.slot_influence.keeps(one)
+    yield claims.locality.local(one)
+    yield claims.locality.local(one.assign(values_rise=at))
+    yield claims.locality.rotation(one)
+    yield claims.locality.differs(one)
+    yield claims.attention.majority(one)
+    yield claims.attention.returns(one)
+    yield claims.attention.locality(one)
+    yield claims.merging_sets.keeps_more(one)
+    yield claims.merging_sets.pivot_leads(one)
+    yield claims.kernel.nearer(one)
+    yield claims.layer_order.same(one)
+    yield claims.head_shares.invariant(one)
+    yield claims.head_shares.later(one)
+    yield claims.pyramid.localises(one)
+    yield claims.sampled_queries.overlap(heads_of(prompts, **dict.fromkeys(SHARES, at)))
+    yield claims.sampled_queries.correlated(heads_of(prompts, **dict.fromkeys(SHARES, at)))
+    errors = heads_of(prompts, **{EMA: at, CUMULATIVE: 1, WINDOWED: at, LAST: at}).assign(kind="mass")
+    yield claims.attention.predicts(errors, "mass", "attention")
+    sums = heads_of(prompts, before=1, loss=at, moved=at).assign(merges=5, sagging=4)
+    for rule in ("convex", "exact", "predicted"):
+        rows = pd.concat(
+            [sums.assign(rule=rule, label="a"), sums.assign(rule=rule, label="b", loss=0.5 - sums["loss"])]
+        )
+        yield claims.sag.sags(rows)
+        yield claims.sag.exact(rows)
+    for trend, newest in ((at, 1), (at, 2)):
+        yield claims.pyramid.older(heads_of(prompts, trend=trend).assign(newest=newest))
+    for explained in (1.0, 0.99996, 0.7):
+        line = {"layers": LAYERS, "explained": explained, "ratio": at + 1, "total": 900, "beta": 4.0}
+        rows = pd.DataFrame([line | {"prompt": f"p{p}", "sinks": 12, "touched": 0} for p in range(prompts)])
+        yield claims.pyramid.falls(rows)
+
+
+@pytest.mark.parametrize("prompts", [1, 2, LEAST_PROMPTS, 12])
+@pytest.mark.parametrize("at", [0.001, 0.3, 0.79, 0.9, 1.28, 2.5])
+def test_verdicts_on_a_model_of_thirty_layers_agree_with_themselves(prompts: int, at: float):
+    wrong = {claim.paper: found for claim in constructed(prompts, at) if (found := faults(claim))}
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ("mean", "verdict"), [(1.0, HOLDS), (1.28, FAILS), (0.5, FAILS), (1.24, OPEN)]
+)  # fmt: skip
+def test_a_number_that_has_to_lie_between_two_is_held_to_both(mean: float, verdict: str):
+    between, found = Threshold(0.8, "a fifth", up_to=1.25), Interval(mean, mean - 0.02, mean + 0.02, 8)
+    assert between.side(found) == verdict
+    assert between.words == "between 0.8 and 1.25: a fifth"
+
+
+def test_the_part_that_decides_is_the_one_that_is_shown():
+    more, less = Threshold(0.1, "more"), Threshold(0.1, "less", at_most=True)
+    high, low, wide = (Interval(*bounds, 8) for bounds in ((0.5, 0.4, 0.6), (0.01, 0.0, 0.02), (0.1, 0.0, 0.2)))
+    assert decisive([(high, more), (low, less)]) == (HOLDS, high, more)
+    assert decisive([(high, more), (high, less)]) == (FAILS, high, less)
+    assert decisive([(high, more), (wide, less)]) == (OPEN, wide, less)
+    assert decisive([(high, more), (None, less)]) == (OPEN, None, less)
+
+
+@pytest.mark.parametrize("other", [None, Interval(0.1, -0.1, 0.3, 20), Interval(-0.2, -0.3, -0.1, 9)])
+def test_a_contest_shows_the_gap_that_decides_it(other: Interval | None):
+    claim = contest("A is better.", {"b": Interval(0.3, 0.2, 0.4, 12), "c": other}, "so much")
+    assert claim.interval is other
+    assert claim.threshold is not None and (other is None or claim.threshold.side(other) == claim.verdict)
+
+
+def test_numbers_of_two_prompts_are_not_of_one():
+    """A claim that is left open for want of a rule still says how many prompts its numbers are of."""
+    sums = heads_of(2, before=1, loss=0.01, moved=0.05).assign(merges=5, sagging=4, rule="predicted", label="keepkv")
+    claim = claims.sag.exact(sums)
+    assert claim.verdict == OPEN and claim.basis.prompts == 2 and "n = 2" in claim.finding
+    exhibit = next(one for one in EXHIBITS if one.key == "keepkv/fig-1")
+    from kvlab.atlas.exhibit import _of_prompts
+
+    told = _of_prompts(claim, "kvlab")
+    assert told is not None and not told.finding.startswith("One prompt") and exhibit.draw is not None and Choice()
+
+
+def test_a_steep_line_never_explains_more_than_all():
+    rows = pd.DataFrame({"prompt": [f"p{p}" for p in range(8)], "layers": 30, "explained": 0.99996, "ratio": 2.0,
+                         "total": 9, "beta": 4.0, "sinks": 4, "touched": 0})  # fmt: skip
+    assert "explains at least 99.9 % of how the budgets vary" in claims.pyramid.falls(rows).finding
+    assert "explains all of how" in claims.pyramid.falls(rows.assign(explained=1.0)).finding
+
+
+def test_distances_beside_a_correlation_go_its_way():
+    """The first layer looks back less than the last, and yet attention gets more local from layer to layer."""
+    share = {layer: 0.5 - 0.01 * layer for layer in range(30)} | {0: 0.05, 29: 0.22}
+    frame = heads_of(8).assign(share=lambda table: table["layer"].map(share))
+    claim = claims.pyramid.localises(frame)
+    assert claim.interval is not None and claim.interval.mean < 0
+    first, second = re.findall(r"([\d.]+) % \(", claim.finding)[-2:]
+    assert float(first) > float(second) and "first half of the layers" in claim.finding

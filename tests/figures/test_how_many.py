@@ -1,0 +1,156 @@
+"""A picture that does not show all says how many of how many it shows, and what its words say is of all."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from kvlab.analysis.lineage.states import State
+from kvlab.figures import (
+    attended,
+    attention_rows,
+    fates,
+    influence,
+    lineage,
+    regions,
+    sampled_queries,
+    scores,
+    similarity,
+    similarity_panels,
+    timeline,
+)
+from kvlab.report import animated, slides
+
+
+def tree(count: int, depth: int = 1) -> pd.DataFrame:
+    """`count` tokens that flow into slot 0 in chains of `depth`; the attention they bring grows with their position."""
+    source = np.arange(1, count + 1)
+    inner = source % depth != 0
+    return pd.DataFrame(
+        {
+            "source": source, "target": np.where(inner, source + 1, 0), "source_text": "a", "target_text": "b",
+            "step": 3, "kind": "merge", "votes": 1, "similarity": 0.5, "value_weight": 0.1,
+            "depth": np.where(inner, depth - source % depth + 1, 1), "flow": source / 1000,
+        }
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", ["flow", "votes"])
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_widest_ribbons_are_drawn_and_the_last_is_all_others(width: str, depth: int):
+    frame = tree(210, depth)
+    figure = lineage.lineage_river(frame, 0, "slot", width=width)
+    link, labels = figure.data[0].link, figure.data[0].node.label
+    assert len(link.value) == 61 and labels[link.source[-1]] == "150 others" and link.target[-1] == 0
+    if width == "flow":
+        own = {int(labels[place].split()[0]) for place in link.source[:-1]}
+        assert own == set(range(151, 211))  # they bring the most, whatever their place in the frame
+        outer = frame[(frame["source"] <= 150) & ((frame["target"] == 0) | (frame["target"] > 150))]
+        assert link.value[-1] == pytest.approx(outer["flow"].sum())
+    # Each ribbon ends at the slot or at another one that is drawn.
+    assert set(link.target) <= {0, *link.source}
+
+
+def test_the_words_are_of_all_tokens_of_the_slot():
+    told = lineage.read_lineage_river(tree(211))
+    assert told.startswith("211 tokens flowed into it") and "it stands for 212" in told
+    assert "Drawn are 60 of 211 tokens, the widest; the last ribbon is all others." in told
+    assert "Drawn" not in lineage.read_lineage_river(tree(60))
+
+
+def test_few_tokens_have_a_ribbon_each():
+    link = lineage.lineage_river(tree(60), 0, "slot").data[0].link
+    assert len(link.value) == 60
+
+
+def test_lines_of_some_tokens_say_of_how_many():
+    share = np.linspace(0.1, 0.001, 30)
+    frame = pd.DataFrame({"token": range(30), "text": "a", "step": 0, "share": share})
+    figure, told = influence.members_over_steps(frame, 0), influence.read_members_over_steps(frame)
+    assert len(figure.data) == 12
+    assert "its 30 tokens make up 152 % of it" in told
+    numbers = re.search(r"Drawn are (\d+) of (\d+) tokens, which make up ([\d.]+) % of it", told)
+    assert numbers and numbers.groups()[:2] == ("12", "30")
+    assert float(numbers[3]) == pytest.approx(100 * share[:12].sum(), abs=0.5)
+
+
+def heads_of(layers: int, heads: int, best: tuple[int, int]) -> pd.DataFrame:
+    places = [(layer, head) for layer in range(layers) for head in range(heads)]
+    frame = pd.DataFrame(places, columns=["layer", "head"]).assign(mean=0.3, near=0.5, far=0.3)
+    frame.loc[(frame["layer"] == best[0]) & (frame["head"] == best[1]), "mean"] = 0.9
+    frame.loc[(frame["layer"] == 28) & (frame["head"] == 0), "mean"] = 0.01
+    return frame
+
+
+@pytest.mark.parametrize("best", [(5, 1), (11, 2), (29, 0)])
+def test_a_wall_of_a_deep_model_speaks_of_all_heads_and_shows_the_one_in_focus(best: tuple[int, int]):
+    frame = heads_of(30, 3, best)
+    for focus in (7, 17, 18):
+        shown = similarity.wall_layers(range(30), focus, *similarity.layers_of_note(frame))
+        assert {focus, best[0], 28} <= set(shown) and len(shown) <= similarity.MOST_LAYERS + 3
+        told = similarity.read_similarity_wall(frame, shown)
+        assert "over 90 heads" in told and f"layer {best[0]} head {best[1]} (0.9); least: layer 28 head 0" in told
+        assert f"Drawn are {3 * len(shown)} of 90 heads, those of layers {', '.join(map(str, shown))}." in told
+
+
+def test_a_wall_of_a_few_layers_is_whole():
+    assert similarity.wall_layers([3, 1, 0], 7) == [0, 1, 3]
+    assert "Drawn" not in similarity.read_similarity_wall(heads_of(29, 1, (0, 0)), list(range(29)))
+    assert "over 10 heads of 40" in similarity.read_similarity_wall(heads_of(10, 1, (0, 0)), None, 40)
+
+
+@pytest.mark.parametrize(("layers", "heads", "across"), [(30, 3, "layer"), (6, 4, "layer"), (4, 8, "KV head")])
+def test_the_longer_side_of_a_wall_lies_across(layers: int, heads: int, across: str):
+    maps = {(layer, head): np.full((8, 8), layer / 100) for layer in range(layers) for head in range(heads)}
+    figure = similarity.similarity_wall(maps)
+    assert figure.layout.xaxis.title.text == across
+    lead = {"layer": "layer", "KV head": "head"}
+    assert figure.layout.meta["go"] == {"x": lead[across], "y": "head" if across == "layer" else "layer"}
+    ranks = figure.layout.meta["ranks"]
+    assert [len(ranks["x"]), len(ranks["y"])] == [max(layers, heads), min(layers, heads)]
+    # The map at the place of a layer is that layer's.
+    cells, size = np.asarray(figure.data[0].z), round(1 / figure.data[0].dx)
+    last = cells[:, -size:] if across == "layer" else cells[-size:]
+    assert (last == layers - 1).all()
+
+
+def test_the_mosaic_speaks_of_all_tokens_and_not_of_what_most_of_a_block_are():
+    """Where one token in five keeps its slot, none of the blocks does."""
+    counts = pd.DataFrame({"step": [4], "unseen": 0, "own": 200, "pivot": 0, "absorbed": 0, "evicted": 800})
+    blocks = pd.DataFrame(np.full((50, 1), State.EVICTED, np.uint8), columns=[4])
+    told = timeline.read_token_mosaic(blocks, counts)
+    assert "20 % of the tokens have a slot of their own" in told and "80 % are gone" in told
+    assert "A cell is a block of about 20 tokens, in the state most of them are in." in told
+    assert "block" not in timeline.read_token_mosaic(pd.concat([blocks] * 20), counts)
+    told = fates.read_fates({"a": blocks}, {"a": counts})
+    assert "a dropped 80 % and merged 0 %" in told and "A cell is a block of about 20 tokens" in told
+
+
+def test_tokens_panels_and_slots_that_are_not_drawn_are_counted():
+    frame = pd.DataFrame({"variance": 1.0, "window_variance": 0.5}, index=range(1600))
+    assert "Drawn are 1,500 of 1,600 tokens" in attention_rows.read_variance_by_token(frame, 0.5, 1.0)
+    assert "Drawn are 1,500 of 1,600 tokens" in sampled_queries.read_scatter_of_rows(0.5, 0.4, 1600)
+    means = pd.DataFrame(
+        {"arm": ["a", "b"], "tasks": 11, "prompts": 9, "score": [1.0, 0.5], "score_low": 0.4, "score_high": 1.0,
+         "difference": np.nan, "difference_low": np.nan, "difference_high": np.nan}
+    )  # fmt: skip
+    assert "Drawn are 9 of 11 tasks, the first." in scores.read_score_against_budget(means)
+    slots = pd.DataFrame({"step": 1, "position": range(28), "region": "context", "votes": 1, "slots": 340})
+    assert "Drawn are 28 of 340 slots, those that move first." in regions.read_cache_contents(slots)
+    tile = pd.DataFrame(np.zeros((2, 2)))
+    assert "Outlined are 2,000 of 2,400 merge sets" in similarity.read_similarity_map(tile, 2000, 2400)
+    assert "Outlined" not in similarity.read_similarity_map(tile, 12, 12)
+    layers = pd.DataFrame({"layer": [0], "distance": 1.0, "sink_mass": 0.1, "local_mass": 0.1})
+    assert "Looked at are 64 of 300 queries" in attended.read_distance_by_layer(layers, 300, 64)
+    assert animated.size_before(200).startswith("64 frames of 200 steps")
+    beside = pd.DataFrame({"layer": [0, 1], "head": 0, "offset": 1, "similarity": [0.2, 0.8]})
+    assert "Of the heads drawn, 2 of 90, the key" in similarity_panels.read_neighbours_of_heads(beside, 90)
+
+
+def test_a_long_report_has_all_its_lines_on_slides():
+    lines = [f"line {index}" for index in range(15)]
+    assert [line for part in slides._chunks_of_lines(lines) for line in part] == lines
+    assert max(map(len, slides._chunks_of_lines(lines))) <= slides.LINES_A_SLIDE
