@@ -55,7 +55,7 @@ MAY_IMPORT = {
 SHARED = {
     "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping", "counted",
     "growth", "intervals", "meanwhile", "model_files", "repeats", "returns", "shapes", "plugins", "turns", "auto_store",
-    "lab", "terminal", "generation_settings", "model_faults",
+    "lab", "terminal", "generation_settings", "model_faults", "prompt_notes",
 }  # fmt: skip
 
 
