@@ -99,6 +99,8 @@ def count_section(prompt: str, how: Manner, of: int = 0) -> int:
     reads = f" The model was trained on {room:,}, new tokens included." if room else ""
     which = f"The longest of {of} prompts" if of else "The prompt"
     st.markdown(f"{which} has {'' if exact else 'about '}**{count:,} tokens** ({known}).{reads}")
+    for note in prompts.notes(prompt, how):
+        st.warning(plain(note), icon=":material/info:")
     return count
 
 

@@ -56,6 +56,7 @@ SHARED = {
     "answer_match", "answers", "assets", "budget", "errors", "given", "recording", "requests", "catalogue", "shipping",
     "counted", "growth", "intervals", "meanwhile", "model_files", "repeats", "returns", "shapes", "plugins", "turns",
     "auto_store", "extend", "lab", "moved_modules", "terminal", "generation_settings", "model_faults", "token_ids",
+    "prompt_notes",
 }  # fmt: skip
 
 

@@ -14,9 +14,10 @@ from kvlab.generation_settings import generation_notes
 from kvlab.lab.person import acting
 from kvlab.methods import Method, make_method
 from kvlab.methods.presets import PAPER
-from kvlab.models.chat import chat_of
+from kvlab.models.chat import chat_of, reader_of
 from kvlab.models.hybrids import compressed_only
 from kvlab.models.load import LoadedModel
+from kvlab.prompt_notes import prompt_notes
 from kvlab.recording import attention_that_fits, states_that_fit
 from kvlab.requests import CompareRequest, MethodChoice
 from kvlab.trace.schema import RunRecord
@@ -67,6 +68,12 @@ def record_of(
             *_budget_notes(choice, method, ids.shape[1]),
             *_layers_note(cache, loaded),
             *_generation_notes(loaded, request),
+            *prompt_notes(
+                request.prompt,
+                loaded.tokenizer.convert_ids_to_tokens(ids[0].tolist()),
+                chat is not None,
+                reader_of(loaded.tokenizer),
+            ),
         ),
         label=_label(choice, method),
         chat=None if chat is None else chat.settings,

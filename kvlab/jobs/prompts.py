@@ -9,7 +9,8 @@ from typing import Any
 from kvlab.errors import UserError
 from kvlab.given import check_text, decode_text
 from kvlab.jobs.models import tokenizer_file
-from kvlab.jobs.spoken import Manner, spoken
+from kvlab.jobs.spoken import Manner, reader_of, spoken
+from kvlab.prompt_notes import prompt_notes
 from kvlab.requests import LARGEST_PROMPT_BYTES
 
 CHARACTERS_PER_TOKEN = 4.0  # English prose under the usual vocabularies
@@ -56,6 +57,24 @@ def count_tokens(prompt: str, how: Manner) -> tuple[int, bool]:
         return max(1, round(len(prompt) / CHARACTERS_PER_TOKEN)), False
     read = spoken(prompt, how)
     return _count(file, file.stat().st_mtime, read.text, not read.templated), True
+
+
+def notes(prompt: str, how: Manner) -> list[str]:
+    """What is likely a mistake in the prompt's form, a sentence each; nothing without the model's tokenizer.
+
+    Raises:
+        UserError: as `count_tokens`.
+    """
+    tokenizer = tokenizer_of(how.model)
+    if tokenizer is None or not prompt.strip():
+        return []
+    read = spoken(prompt, how)
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+    reader = reader_of(how.model, special)
+    # A second one is written out somewhere; where none is, a long text need not be read for it.
+    written = reader.bos is not None and reader.bos in read.text
+    tokens = encoded(tokenizer, read.text, not read.templated).tokens if written else []
+    return prompt_notes(prompt, tokens, read.templated, reader)
 
 
 def tokenizer_of(model: str) -> Any:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
 
 from kvlab.errors import UserError
 from kvlab.model_files import model_file
+from kvlab.prompt_notes import Reader
 from kvlab.requests import ChatRequest, ModelRequest
 from kvlab.turns import Turn
 
@@ -73,14 +75,38 @@ def spoken(prompt: str, how: Manner) -> Spoken:
 
 def has_template(model: str) -> bool:
     """Whether the files of the model on this machine have a chat template."""
-    if model_file(model, TEMPLATE_FILES[0]) is not None:
-        return True
+    return bool(_template(model))
+
+
+def reader_of(model: str, special: Collection[str]) -> Reader:
+    """What notes on prompts have to know of a model's tokenizer, whose special tokens are given."""
+    known = _settings(model)
+    bos, eos = (_token(known.get(name)) for name in ("bos_token", "eos_token"))
+    return Reader(bos, eos, special, _template(model))
+
+
+def _template(model: str) -> str:
+    try:
+        file = model_file(model, TEMPLATE_FILES[0])
+        return file.read_text(encoding="utf-8") if file else str(_settings(model).get("chat_template") or "")
+    except (OSError, ValueError):
+        return ""
+
+
+def _settings(model: str) -> dict[str, Any]:
+    """The tokenizer's settings among the files of the model on this machine."""
     file = model_file(model, TEMPLATE_FILES[1])
     try:
         known: Any = json.loads(file.read_text(encoding="utf-8")) if file else {}
     except (OSError, ValueError):
-        return False
-    return isinstance(known, dict) and bool(known.get("chat_template"))
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _token(given: object) -> str | None:
+    """A token as settings name it: its text, or an object that holds it."""
+    text = given.get("content") if isinstance(given, dict) else given
+    return text if isinstance(text, str) else None
 
 
 def _changed(model: str) -> tuple[float, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from kvlab.errors import UserError
+from kvlab.prompt_notes import Reader
 from kvlab.requests import ChatRequest, ModelRequest
 from kvlab.turns import Turn
 
@@ -82,6 +83,12 @@ def chat_of(request: ModelRequest, tokenizer: PreTrainedTokenizerBase) -> Chat |
         why = "chat is off" if request.chat == "no" else f"{request.model!r} has no chat template"
         raise UserError(f"Nothing would read the system prompt or the thinking switch: {why}.")
     return None
+
+
+def reader_of(tokenizer: PreTrainedTokenizerBase) -> Reader:
+    """What notes on prompts have to know of a tokenizer."""
+    special = tuple(map(str, tokenizer.all_special_tokens))
+    return Reader(tokenizer.bos_token, tokenizer.eos_token, special, _template(tokenizer))
 
 
 def _template(tokenizer: PreTrainedTokenizerBase) -> str:

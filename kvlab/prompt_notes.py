@@ -1,0 +1,65 @@
+"""What is likely a mistake in a prompt's form: a second beginning-of-text token, or a chat that is rendered already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+# Tokens that chat templates of common families put around turns.
+MARKERS = (
+    "<|im_start|>", "<|im_end|>", "<|start_header_id|>", "<|eot_id|>", "<|header_start|>", "<|eot|>", "[INST]",
+    "[/INST]", "<<SYS>>", "<start_of_turn>", "<end_of_turn>", "<|turn>", "<turn|>", "<|user|>", "<|assistant|>",
+    "<|system|>", "<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|start_of_role|>", "<|end_of_role|>",
+    "<｜User｜>", "<｜Assistant｜>", "<|start|>", "<|message|>", "[|user|]", "[|assistant|]", "<|im_user|>",
+)  # fmt: skip
+# Templates in words, which a base model may be meant to read: only under another template they are a mistake.
+IN_WORDS = re.compile(r"^### Instruction:.*^### Response:|\bUSER: .*\bASSISTANT:", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Reader:
+    """What is known of a tokenizer: its beginning and end of text, all its special tokens, and its chat template."""
+
+    bos: str | None
+    eos: str | None
+    special: Collection[str] = ()
+    template: str = ""
+
+
+def prompt_notes(prompt: str, tokens: Sequence[str], templated: bool, reader: Reader) -> list[str]:
+    """A sentence for each thing that is likely a mistake; `tokens` are the names of what the model is given."""
+    return [note for note in (_second_bos(prompt, tokens, reader), _rendered(prompt, templated, reader)) if note]
+
+
+def _second_bos(prompt: str, tokens: Sequence[str], reader: Reader) -> str:
+    bos = reader.bos
+    if not bos or tokens.count(bos) < 2:
+        return ""
+    leading = list(tokens[:2]) == [bos, bos]
+    # A template may put one before every turn, and where a text's end has the same token it separates documents.
+    if not leading and (bos not in prompt or bos == reader.eos):
+        return ""
+    where = "at its beginning" if leading else f"{tokens.count(bos)} times"
+    return (
+        f"The model is given {bos} {where}{' twice' if leading else ''}, as the prompt has it written out and the "
+        "tokenizer or template adds one: take it out of the prompt, for the first token draws much attention."
+    )
+
+
+def _rendered(prompt: str, templated: bool, reader: Reader) -> str:
+    own = [token for token in reader.special if token in reader.template and token not in (reader.bos, reader.eos)]
+    marker = next((marker for marker in (*MARKERS, *own) if marker in prompt), "")
+    if templated and not marker and (found := IN_WORDS.search(prompt)):
+        marker = found[0].split(":", 1)[0] + ":"
+    if marker and templated:
+        return (
+            f"The prompt holds {marker} and looks like a chat that is rendered already, and the model's chat template "
+            "is put around it once more: give it as plain text (--chat no), or as a conversation (--messages)."
+        )
+    if marker and marker not in reader.special and marker not in reader.template:
+        return (
+            f"The prompt holds {marker} and looks like a chat rendered for another model: this one reads {marker} as "
+            "ordinary text."
+        )
+    return ""

@@ -1,0 +1,84 @@
+"""A second beginning-of-text token and a chat that was rendered before it was pasted: noted, and nothing else is."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvlab.assets import asset_path
+from kvlab.engine import compare
+from kvlab.jobs import prompts
+from kvlab.jobs.spoken import Manner
+from kvlab.models.load import load_model
+from kvlab.prompt_notes import MARKERS, Reader, prompt_notes
+from kvlab.requests import CompareRequest, MethodChoice
+from kvlab.trace import open_run
+from tests.families import CHAT_TEMPLATE
+
+LLAMA = Reader("<s>", "</s>", ("<s>", "</s>", "<unk>"))
+CHATML = Reader(None, "<|im_end|>", ("<|im_start|>", "<|im_end|>"), "{{'<|im_start|>' + m.role + '<|im_end|>'}}")
+GPT2 = Reader("<|endoftext|>", "<|endoftext|>", ("<|endoftext|>",))
+RENDERED = "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens", "templated", "reader", "words"),
+    [
+        ("<s>The lamp", ["<s>", "<s>", "The", "lamp"], False, LLAMA, "<s> at its beginning twice"),
+        ("a <s> b <s>", ["<s>", "a", "<s>", "b", "<s>"], False, LLAMA, "<s> 3 times"),
+        ("The lamp", ["<s>", "The", "lamp"], False, LLAMA, ""),
+        ("<s>The lamp", ["<s>", "The", "lamp"], False, LLAMA, ""),  # a tokenizer that adds none
+        ("One. Two.", ["<s>", "One", "</s>", "<s>", "Two"], True, LLAMA, ""),  # a template's own, before every turn
+        ("a<|endoftext|>b", ["<|endoftext|>", "a", "<|endoftext|>", "b"], False, GPT2, ""),  # between documents
+        ("<|endoftext|>b", ["<|endoftext|>", "<|endoftext|>", "b"], False, GPT2, "at its beginning twice"),
+        (RENDERED, [], True, CHATML, "holds <|im_start|>"),
+        (RENDERED, [], False, CHATML, ""),  # as it should be: --chat no
+        (RENDERED, [], False, LLAMA, "as ordinary text"),
+        ("[INST] What? [/INST]", [], False, LLAMA, "as ordinary text"),
+        ("### Instruction:\nSay it.\n\n### Response:\n", [], True, CHATML, "holds ### Instruction:"),
+        (
+            "### Instruction:\nSay it.\n\n### Response:\n",
+            [],
+            False,
+            LLAMA,
+            "",
+        ),  # what a base model may be meant to read
+        ("A chat. USER: What? ASSISTANT:", [], True, CHATML, "holds USER:"),
+        ("An assistant is a user of list[int] and of <b>.", [], True, CHATML, ""),
+    ],
+)
+def test_what_is_likely_a_mistake_is_one_sentence(
+    prompt: str, tokens: list[str], templated: bool, reader: Reader, words: str
+):
+    notes = prompt_notes(prompt, tokens, templated, reader)
+    assert len(notes) == bool(words) and all(words in note for note in notes)
+
+
+@pytest.mark.parametrize("marker", MARKERS)
+def test_markers_of_every_template_are_known(marker: str):
+    assert prompt_notes(f"{marker}user\nWhat?", [], True, CHATML)
+    assert prompt_notes(f"{marker}user\nWhat?", [], False, LLAMA)
+
+
+def test_a_run_and_the_form_say_the_same(tmp_path: Path):
+    folder = shutil.copytree(asset_path("mini"), tmp_path / "chat")
+    (folder / "chat_template.jinja").write_text(CHAT_TEMPLATE)
+    loaded = load_model(str(folder), device="cpu")
+    for prompt, chat, count in (
+        ("A lamp is red.", "no", 0),
+        ("<bos>A lamp is red.", "no", 1),
+        ("A lamp is red.", "auto", 0),
+        (RENDERED, "auto", 1),
+        ("<bos>[INST] A lamp is red. [/INST]", "no", 2),
+    ):
+        choices = (MethodChoice(method="h2o", budget=0.5),)
+        request = CompareRequest(
+            prompt=prompt, model=str(folder), chat=chat, choices=choices, max_new_tokens=1, level="off"
+        )
+        record = open_run(compare(request, tmp_path / "runs", loaded=loaded)[0]).record
+        notes = [
+            note for note in record.notes if "prompt" in note.lower() and ("<bos>" in note or "looks like" in note)
+        ]
+        assert notes == prompts.notes(prompt, Manner(str(folder), chat)) and len(notes) == count, prompt
