@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from kvlab.cache import CompressedCache, make_cache
 from kvlab.errors import UserError
 from kvlab.methods import registered
 from kvlab.models.load import LoadedModel, load_model, prepare
+from kvlab.stores import STORES
 from tests.conformance.variants import Variant, every_variant
 from tests.families import tiny_model
 
@@ -22,6 +24,7 @@ PROMPT, TURNS = 48, (1, 3)  # tokens of the prompt, and of the passes that follo
 PIECES = (7, 1, 24, 16)  # passes of that prompt, the last one long enough for the windows of `variants`
 PADS = (0, 21)  # padding in front of each row
 METHODS = [Variant(name) for name in registered()]
+PACKED = [name for name in STORES if name.startswith("short-")]
 # What makes short texts come in several pieces, and few of their queries be kept.
 FEW: dict[str, dict[str, Any]] = {"attention-matching": {"queries": 5}, "exactmerge2": {"queries": 5}}
 
@@ -88,6 +91,23 @@ def test_a_row_is_the_same_alone_in_a_batch_and_in_pieces(lab: LoadedModel, vari
         assert all(layer.budget is None for layer in compressed.compressed_layers())
         return
     torch.testing.assert_close(found[:, -len(TURNS) - 1 :], together, **tolerance(variant))
+
+
+def packed_variants() -> list[Variant]:
+    """Every method in a packed store, which rotate over the methods; in `make conformance` in each of them."""
+    names = [name for name in registered() if name not in ("packed", "compose")]
+    if os.environ.get("KVLAB_CONFORMANCE") == "full":
+        return [Variant(name, {"store": store}) for name in names for store in PACKED]
+    return [Variant(name, {"store": PACKED[place % len(PACKED)]}) for place, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("variant", packed_variants(), ids=str)
+def test_a_row_in_a_packed_store_is_the_same_alone_and_in_a_batch(lab: LoadedModel, variant: Variant) -> None:
+    ids, mask = text()
+    together = read(lab, fresh(lab, variant), ids, mask)
+    for row, pads in enumerate(PADS):
+        alone = read(lab, fresh(lab, variant), ids[row : row + 1, pads:], mask[row : row + 1, pads:])
+        torch.testing.assert_close(together[row], alone[0], **tolerance(variant))
 
 
 @pytest.mark.parametrize(("budget", "chunk"), [(0.3, 25), (9, 7), ("40%B", 20)])
