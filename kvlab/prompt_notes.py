@@ -37,8 +37,9 @@ def _second_bos(prompt: str, tokens: Sequence[str], reader: Reader) -> str:
     if not bos or tokens.count(bos) < 2:
         return ""
     leading = list(tokens[:2]) == [bos, bos]
-    # A template may put one before every turn, and where a text's end has the same token it separates documents.
-    if not leading and (bos not in prompt or bos == reader.eos):
+    # A template may put one before every turn, ChatML's begins each of them, and where a text's end has the same token
+    # it separates documents.
+    if not leading and (bos not in prompt or bos == reader.eos or bos in MARKERS):
         return ""
     where = "at its beginning" if leading else f"{tokens.count(bos)} times"
     return (

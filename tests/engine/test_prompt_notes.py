@@ -19,6 +19,7 @@ from tests.families import CHAT_TEMPLATE
 
 LLAMA = Reader("<s>", "</s>", ("<s>", "</s>", "<unk>"))
 CHATML = Reader(None, "<|im_end|>", ("<|im_start|>", "<|im_end|>"), "{{'<|im_start|>' + m.role + '<|im_end|>'}}")
+SMOLLM = Reader("<|im_start|>", "<|im_end|>", ("<|im_start|>", "<|im_end|>"))
 GPT2 = Reader("<|endoftext|>", "<|endoftext|>", ("<|endoftext|>",))
 RENDERED = "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n"
 
@@ -34,6 +35,7 @@ RENDERED = "<|im_start|>user\nWhat?<|im_end|>\n<|im_start|>assistant\n"
         ("a<|endoftext|>b", ["<|endoftext|>", "a", "<|endoftext|>", "b"], False, GPT2, ""),  # between documents
         ("<|endoftext|>b", ["<|endoftext|>", "<|endoftext|>", "b"], False, GPT2, "at its beginning twice"),
         (RENDERED, [], True, CHATML, "holds <|im_start|>"),
+        (RENDERED, ["<|im_start|>", "user", "<|im_start|>"], False, SMOLLM, ""),  # its turns begin with its BOS
         (RENDERED, [], False, CHATML, ""),  # as it should be: --chat no
         (RENDERED, [], False, LLAMA, "as ordinary text"),
         ("[INST] What? [/INST]", [], False, LLAMA, "as ordinary text"),
