@@ -172,6 +172,7 @@ def test_second_turn_after_compression(method: str, family: str) -> None:
     ids, _ = batch(1)
     more = torch.arange(5)[None] + 10
     cache = cache_for(model, method, 0.3)
+    cache.expect(ids.shape[1])  # what follows is a turn of its own, not the rest of the prompt
     with torch.inference_mode():
         model(ids, past_key_values=cache)
         second = model(more, past_key_values=cache).logits
