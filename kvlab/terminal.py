@@ -29,9 +29,9 @@ def without_controls(text: str) -> str:
 
 
 def standard_output(piped_width: int) -> Console:
-    """Standard output: as wide as the terminal, or `piped_width` where there is none."""
+    """Standard output: as wide as the terminal; where there is none, `piped_width`, or COLUMNS if that is more."""
     console = PlainConsole()
-    return console if console.is_terminal else PlainConsole(width=piped_width)
+    return console if console.is_terminal else PlainConsole(width=max(console.width, piped_width))
 
 
 def standard_error() -> Console:

@@ -38,6 +38,7 @@ NO_VIEW = {  # what draws and is nothing to show alone, with the reason
     "app/parts/exhibit.py claim": "a command to copy",
     "app/parts/job_panel.py _request": "a setting to copy",
     "app/parts/job_panel.py _panel": "a log that goes on",
+    "app/parts/prompt_source.py _with_answers": "a form: prompts whose answers are typed",
     "pages/start.py introduction": "a schematic",
 }
 CONTROLS = {  # components that one works with and does not look at

@@ -136,8 +136,10 @@ def test_more_than_there_is_is_one_sentence(small_tokenizer, name, difficulty):
         get_task(name).generate(small_tokenizer, 2000, 0, 0, **difficulty)
 
 
-def test_an_unknown_task_names_the_known_ones():
-    with pytest.raises(UserError, match="variable_tracking"):
+def test_an_unknown_task_names_what_is_like_it_and_where_all_are_listed():
+    with pytest.raises(UserError, match="variable_tracking.*kvlab tasks"):
+        get_task("variable_trackin")
+    with pytest.raises(UserError, match="no task called 'haystack'; `kvlab tasks` lists all"):
         get_task("haystack")
 
 
