@@ -137,7 +137,7 @@ def test_more_than_there_is_is_one_sentence(small_tokenizer, name, difficulty):
 
 
 def test_an_unknown_task_names_what_is_like_it_and_where_all_are_listed():
-    with pytest.raises(UserError, match="variable_tracking.*kvlab tasks"):
+    with pytest.raises(UserError, match=r"variable_tracking.*kvlab tasks"):
         get_task("variable_trackin")
     with pytest.raises(UserError, match="no task called 'haystack'; `kvlab tasks` lists all"):
         get_task("haystack")
