@@ -12,7 +12,7 @@ from kvlab.cache.adapters import fitted_to_whole_weights, without_adapter_wrappe
 from kvlab.cache.cache import CompressedCache
 from kvlab.cache.find_rotary import changing_rotary, find_rotary, unrotated_layers
 from kvlab.cache.fused import decides_on_cpu_alone, decides_whole
-from kvlab.cache.generating import announce_prompts
+from kvlab.cache.generate_hook import announce_prompts
 from kvlab.cache.on_host import make_ready
 from kvlab.cache.passage import Passage, narrow_prefill
 from kvlab.cache.prompt_text import tell_text, with_delimiters

@@ -114,7 +114,7 @@ def greedy(
     """(token id, the model's log-probabilities (V,) at its step) until an end token or `max_new_tokens`.
 
     `first` are the logits after the prompt; `step` is called before each decode step; `choose` picks a token by its
-    step's logits (`kvlab.engine.choosing`).
+    step's logits (`kvlab.engine.token_choice`).
     """
     ends, logits = end_ids(loaded), first
     for index in range(max_new_tokens):

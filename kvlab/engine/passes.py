@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import CompressedCache, make_cache
-from kvlab.engine.choosing import chooser
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill, synchronize
 from kvlab.engine.prompt import continuation, prompt_pieces
 from kvlab.engine.recorder import Recorder, memory_columns
 from kvlab.engine.reference import Reference, divergence
+from kvlab.engine.token_choice import chooser
 from kvlab.engine.watch import Watch
 from kvlab.methods import make_method
 from kvlab.methods.giving_back import giving_back

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from kvlab.cache import make_cache
-from kvlab.engine.choosing import chooser
 from kvlab.engine.forward import Prefilled, greedy, prefill
+from kvlab.engine.token_choice import chooser
 from kvlab.engine.watch import Watch
 from kvlab.generation_settings import GenerationSettings
 from kvlab.models.load import LoadedModel

@@ -12,9 +12,9 @@ from torch import Tensor
 from kvlab.cache import CompressedCache, make_cache
 from kvlab.cache.prefix import Prefix, hold
 from kvlab.cache.settings import Observer
-from kvlab.engine.choosing import Choose, chooser
 from kvlab.engine.forward import decode_one, end_ids, greedy, prefill
 from kvlab.engine.prompt import Continuation, continuation, encode_prompt
+from kvlab.engine.token_choice import Choose, chooser
 from kvlab.methods import make_method
 from kvlab.methods.giving_back import giving_back
 from kvlab.methods.pipeline import Pipeline

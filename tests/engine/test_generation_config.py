@@ -11,8 +11,8 @@ import torch
 
 import kvlab
 from kvlab.engine import compare
-from kvlab.engine.choosing import chooser, processors_of
 from kvlab.engine.forward import greedy, prefill
+from kvlab.engine.token_choice import chooser, processors_of
 from kvlab.generation_settings import PROCESSORS, generation_notes
 from kvlab.models.load import LoadedModel
 from kvlab.requests import CompareRequest, MethodChoice
