@@ -280,7 +280,7 @@ def _shown(one: OnePrompt, title: str) -> Given:
 
 
 def _tell(notes: Sequence[str]) -> None:
-    """What of the files is not in the prompts."""
+    """Show which parts of the files were left out of the prompts."""
     if notes:
         st.info(plain(" ".join(notes)), icon=":material/content_cut:")
 

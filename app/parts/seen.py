@@ -1,4 +1,4 @@
-"""What a page shows, in its order, so that a whole view can become a slide."""
+"""Figures, tables and texts that a page has shown, in order: a slide of the whole view takes the first."""
 
 from __future__ import annotations
 

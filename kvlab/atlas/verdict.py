@@ -112,7 +112,7 @@ def decisive(parts: Sequence[tuple[Interval | None, Threshold]]) -> tuple[Verdic
 
 
 def rests_on(claim: Claim) -> list[str]:
-    """What the verdict rests on, the interval that decides, what it is held to and under which settings: sentences."""
+    """Sentences on the basis of a verdict: prompts, deciding interval, threshold and settings."""
     found, held = claim.interval, claim.threshold
     parts = [f"On {claim.basis.words}."] if claim.basis.words else []
     if found is not None and found.n > 1:

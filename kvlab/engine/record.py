@@ -110,7 +110,7 @@ def _layers_note(cache: CompressedCache, loaded: LoadedModel) -> tuple[str, ...]
 
 
 def _generation_notes(loaded: LoadedModel, request: CompareRequest) -> list[str]:
-    """What the checkpoint's generation_config asks for, and whether this run does it."""
+    """Notes on the settings in the checkpoint's generation_config, and whether this run honours them."""
     settings = loaded.model.generation_config
     return [] if settings is None else generation_notes(settings.to_dict(), request.generation_config)
 

@@ -255,10 +255,9 @@ class PartCapabilities:
 
 def capabilities_of(part: Any) -> Capabilities:
     """The part's capabilities; those of a plug-in's part from before this type, from its attributes."""
-    try:
-        found = part.capabilities
-    except AttributeError:
+    if not hasattr(type(part), "capabilities"):  # looked up on the type: an error inside the property is not hidden
         return _from_attributes(part)
+    found = part.capabilities
     if not isinstance(found, Capabilities):
         raise TypeError(f"{type(part).__name__}.capabilities is no Capabilities: {found!r}")
     return found

@@ -94,6 +94,16 @@ def test_capabilities_of_another_type_are_refused() -> None:
         capabilities_of(Wrong())
 
 
+def test_an_error_inside_a_parts_capabilities_is_not_taken_for_their_absence() -> None:
+    class Broken(Evict):
+        @property
+        def capabilities(self) -> Capabilities:
+            return self.no_such_field  # type: ignore[no-any-return, attr-defined]
+
+    with pytest.raises(AttributeError, match="no_such_field"):
+        capabilities_of(Broken())
+
+
 def test_wrappers_forward_what_still_holds() -> None:
     plain = AccumulatedAttention(decay=0.9)
     once = capabilities_of(PromptOnly(plain))
